@@ -1,0 +1,41 @@
+"""Where the step time of a PyTorch Lightning training goes, what to change, and whether the change helped.
+
+The public names load on first use, so that importing the package costs next to nothing and analysing a trace needs
+no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_perf.callbacks.perf import PerfCallback
+    from lightning_perf.report.build import analyze
+    from lightning_perf.report.document import PerfReport
+    from lightning_perf.trace.columns import Trace
+    from lightning_perf.trace.errors import TraceError
+    from lightning_perf.trace.reader import read_trace
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "PerfCallback": "lightning_perf.callbacks.perf",
+    "PerfReport": "lightning_perf.report.document",
+    "Trace": "lightning_perf.trace.columns",
+    "TraceError": "lightning_perf.trace.errors",
+    "analyze": "lightning_perf.report.build",
+    "read_trace": "lightning_perf.trace.reader",
+}
+
+__all__ = ["PerfCallback", "PerfReport", "Trace", "TraceError", "__version__", "analyze", "read_trace"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""`Trace` ─► values: each module answers one question with one pure function and one small frozen value."""

@@ -1,0 +1,1 @@
+"""What a Trainer is given."""

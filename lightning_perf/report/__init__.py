@@ -1,0 +1,1 @@
+"""`PerfReport`, the versioned document, and one renderer a format. No renderer computes a figure of its own."""

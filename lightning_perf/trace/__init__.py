@@ -1,0 +1,1 @@
+"""Trace file ─► `Trace`: the reader, the columns, step windows and launch-to-device links."""

@@ -1,0 +1,1 @@
+"""Complete, runnable trainings that show the library on a real task."""

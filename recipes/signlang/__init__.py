@@ -1,0 +1,1 @@
+"""Sign-language recognition: the training this project began with, end to end."""
