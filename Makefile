@@ -1,0 +1,52 @@
+# Two commands matter: `make demo` runs the main job, `make test` runs every check. Both make the environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread a process: the test suite runs a process a core already.
+SINGLE_THREADED := OMP_NUM_THREADS=1
+WHEEL_VENV := build/wheel-venv
+
+.PHONY: help env demo test lint types contracts wheel unit clean
+
+help:
+	@echo "make demo   train the sign-language recipe on its own data with PerfCallback and print the report"
+	@echo "make test   lint, types, layer contracts, the wheel, and all tests"
+	@echo "make env    make .venv with the tested set of packages"
+	@echo "make clean  remove what the others made"
+
+env: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group dev
+	touch $@
+
+demo: env
+	$(BIN)/python -m recipes.signlang --log-dir demo_output
+
+test: lint types contracts wheel unit
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env
+	$(BIN)/mypy
+
+contracts: env
+	$(BIN)/lint-imports
+
+# The wheel is what users get: it is built, installed alone (no torch) and used from outside the checkout.
+wheel: env
+	rm -rf dist $(WHEEL_VENV)
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(WHEEL_VENV) && bin/lightning-perf --version && bin/lightning-perf analyze ../../tests/traces/two_steps.pt.trace.json > /dev/null
+
+unit: env
+	$(SINGLE_THREADED) $(BIN)/pytest -n auto
+
+clean:
+	rm -rf $(VENV) build dist demo_output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
