@@ -1,0 +1,183 @@
+"""Sets of time: merge, subtract and intersect intervals, and measure them inside windows.
+
+The shared core of every analysis that asks *how long was something going on*. A set is kept as its disjoint,
+non-touching, non-empty, ascending intervals, so that length and membership are a binary search. All times are
+``int64`` nanoseconds, so nothing is rounded and sums are exact. Intervals are half open: ``[0, 5)`` and ``[5, 9)`` do
+not overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.trace.columns import BoolArray, Int64Array
+
+__all__ = ["EMPTY", "Intervals", "intersect", "merge", "subtract", "union"]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """A set of instants as disjoint half-open intervals. Build one with `merge`.
+
+    Attributes:
+        start_ns: Begin of each interval, strictly ascending.
+        end_ns: End of each interval: after its begin, before the next begin.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def length_ns(self) -> int:
+        """Total length of the set."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    @cached_property
+    def _length_before(self) -> Int64Array:
+        """Length of the set before the begin of each interval; the last entry is the whole length."""
+        total = np.zeros(len(self) + 1, dtype=np.int64)
+        np.cumsum(self.end_ns - self.start_ns, out=total[1:])
+        return total
+
+    def covered_before(self, time_ns: Int64Array) -> Int64Array:
+        """Length of the part of the set that lies before each instant.
+
+        Args:
+            time_ns: Instants, any shape, any order.
+
+        Returns:
+            Lengths in nanoseconds, same shape.
+        """
+        if not len(self):
+            return np.zeros_like(time_ns)
+        row = np.searchsorted(self.start_ns, time_ns, side="right")
+        beyond = self.end_ns[row - 1] - time_ns  # row 0 wraps to the last interval; masked out below
+        np.maximum(beyond, 0, out=beyond)
+        beyond[row == 0] = 0
+        covered: Int64Array = self._length_before[row] - beyond
+        return covered
+
+    def covered(self, window_start_ns: Int64Array, window_end_ns: Int64Array) -> Int64Array:
+        """Length of the set inside each window.
+
+        Example:
+            >>> import numpy as np
+            >>> busy = merge(np.array([0, 10]), np.array([4, 20]))
+            >>> busy.covered(np.array([0, 2]), np.array([100, 12])).tolist()
+            [14, 4]
+        """
+        return self.covered_before(window_end_ns) - self.covered_before(window_start_ns)
+
+    def contains(self, time_ns: Int64Array) -> BoolArray:
+        """Whether each instant lies in the set."""
+        if not len(self):
+            return np.zeros(np.shape(time_ns), dtype=np.bool_)
+        row = np.searchsorted(self.start_ns, time_ns, side="right")
+        inside: BoolArray = (row > 0) & (self.end_ns[row - 1] > time_ns)
+        return inside
+
+
+EMPTY = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+"""The empty set."""
+
+
+def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
+    """The set of instants that any of the intervals covers.
+
+    Args:
+        start_ns: Begins, in any order (ascending is fastest).
+        end_ns: Ends. Intervals that do not end after their begin are empty and left out.
+
+    Returns:
+        The set; intervals that overlap or touch have become one.
+
+    Example:
+        >>> import numpy as np
+        >>> both = merge(np.array([8, 0, 3]), np.array([9, 4, 6]))
+        >>> list(zip(both.start_ns.tolist(), both.end_ns.tolist()))
+        [(0, 6), (8, 9)]
+    """
+    start = np.asarray(start_ns, dtype=np.int64)
+    end = np.asarray(end_ns, dtype=np.int64)
+    filled = end > start
+    if not filled.all():
+        start, end = start[filled], end[filled]
+    if not len(start):
+        return EMPTY
+    if (start[1:] < start[:-1]).any():
+        # Stable sort is a merge sort: linear when a few ascending runs were joined, which is the usual case here.
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.empty(len(start), dtype=np.bool_)
+    opens[0] = True
+    np.greater(start[1:], reach[:-1], out=opens[1:])
+    closes = np.empty_like(opens)
+    closes[:-1] = opens[1:]
+    closes[-1] = True
+    return Intervals(start[opens], reach[closes])
+
+
+def union(*sets: Intervals) -> Intervals:
+    """The instants that lie in any of the sets."""
+    filled = [s for s in sets if len(s)]
+    if len(filled) < 2:
+        return filled[0] if filled else EMPTY
+    return merge(np.concatenate([s.start_ns for s in filled]), np.concatenate([s.end_ns for s in filled]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The instants that lie in both sets.
+
+    Example:
+        >>> import numpy as np
+        >>> common = intersect(merge(np.array([0, 10]), np.array([5, 20])), merge(np.array([3]), np.array([12])))
+        >>> list(zip(common.start_ns.tolist(), common.end_ns.tolist()))
+        [(3, 5), (10, 12)]
+    """
+    if len(a) > len(b):
+        a, b = b, a
+    if not len(a):
+        return EMPTY
+    # Interval i of the smaller set meets the run first[i]:last[i] of the other's.
+    first = np.searchsorted(b.end_ns, a.start_ns, side="right")
+    last = np.searchsorted(b.start_ns, a.end_ns, side="left")
+    row_a, row_b = _pairs(first, last)
+    # Two sets without touching intervals of their own have an intersection without any.
+    return Intervals(
+        np.maximum(a.start_ns[row_a], b.start_ns[row_b]),
+        np.minimum(a.end_ns[row_a], b.end_ns[row_b]),
+    )
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The instants of ``a`` that do not lie in ``b``.
+
+    Example:
+        >>> import numpy as np
+        >>> rest = subtract(merge(np.array([0]), np.array([10])), merge(np.array([2, 8]), np.array([4, 20])))
+        >>> list(zip(rest.start_ns.tolist(), rest.end_ns.tolist()))
+        [(0, 2), (4, 8)]
+    """
+    if not len(a) or not len(b):
+        return a
+    gaps = Intervals(
+        np.concatenate(([np.iinfo(np.int64).min], b.end_ns)),
+        np.concatenate((b.start_ns, [np.iinfo(np.int64).max])),
+    )
+    return intersect(a, gaps)
+
+
+def _pairs(first: NDArray[np.intp], last: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Every (i, j) with ``first[i] <= j < last[i]``, in order, without a loop."""
+    count = np.maximum(last - first, 0)
+    row = np.repeat(np.arange(len(first)), count)
+    offset = np.cumsum(count) - count
+    return row, np.arange(len(row)) - offset[row] + first[row]
