@@ -1,0 +1,248 @@
+"""Step times measured without the profiler: one sample a step, its file format, and the summary of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["StepSample", "StepTimes", "encode_sample", "read_samples", "summarize_step_times"]
+
+WARMUP_STEPS = 5
+"""Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
+
+MIN_STEPS_A_SIDE = 8
+"""Steps that each of two parts of a run must have before their medians are compared."""
+
+MAX_OUTLIERS_LISTED = 10
+
+OUTLIER_SCORE = 3.5
+"""Modified z-score beyond which a value is an outlier (Iglewicz & Hoaglin, How to Detect and Handle Outliers, 1993)."""
+
+OUTLIER_MIN_EXCESS = 0.10
+"""A step within a tenth of the median is no outlier, however quiet the run."""
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """What the step timer measured of one step.
+
+    Attributes:
+        step: The step's number, counted over the whole fit.
+        step_ns: Wall time of the step, fetching its batches included.
+        data_wait_ns: Time the training thread waited for batches; part of ``step_ns``.
+        device_ns: Device time between the step's first and last device event, or None when not measured.
+        samples: Samples trained on in the step, or None when the batch does not tell.
+        profiled: Whether the profiler was at work (warm-up and export too), so that the time includes its cost.
+    """
+
+    step: _Count
+    step_ns: _Count
+    data_wait_ns: _Count
+    device_ns: _Count | None
+    samples: _Count | None
+    profiled: bool
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a run's steps took, by the always-on timer.
+
+    Percentiles, shares and rates are over the `steps` kept: warm-up and profiled steps are left out.
+
+    Attributes:
+        steps: Steps the figures below are over.
+        warmup_steps: Steps left out at the beginning of the run.
+        warmup_ns: Wall time of those.
+        profiled_steps: Profiled steps left out.
+        only_profiled: True when there were none but profiled steps; the figures are then over those.
+        total_ns: Wall time of the kept steps.
+        mean_ns: Mean step time.
+        p50_ns: Median step time.
+        p90_ns: 90th percentile of the step time.
+        p99_ns: 99th percentile of the step time.
+        data_wait_mean_ns: Mean wait for batches a step.
+        data_wait_p90_ns: 90th percentile of the wait for batches.
+        data_wait_share: Share of the steps' wall time spent waiting for batches, 0 to 1.
+        device_mean_ns: Mean device time a step, over the steps that have it; None when none has.
+        samples_per_second: Samples over wall time, over the steps that count their samples; None when none does.
+        drift: Median step time of the last quarter of the run over that of the first, minus 1 (0.05: it ended 5 %
+            slower than it began); None in a run too short to tell.
+        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None
+            when either side is too short to tell. A profiler that was not torn down leaves training slower.
+        outlier_steps: Steps beyond the outlier limit.
+        outlier_excess_ns: What those took beyond the median, together.
+        outliers: The longest of them, longest first.
+    """
+
+    steps: int
+    warmup_steps: int
+    warmup_ns: int
+    profiled_steps: int
+    only_profiled: bool
+    total_ns: int
+    mean_ns: int
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+    data_wait_mean_ns: int
+    data_wait_p90_ns: int
+    data_wait_share: float
+    device_mean_ns: int | None
+    samples_per_second: float | None
+    drift: float | None
+    after_profiling: float | None
+    outlier_steps: int
+    outlier_excess_ns: int
+    outliers: tuple[StepSample, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(StepSample)
+
+
+def encode_sample(sample: StepSample) -> bytes:
+    r"""Encode a sample as one line of a ``steps.rank0.jsonl`` file.
+
+    Args:
+        sample: The sample.
+
+    Returns:
+        The line as UTF-8 JSON, with its newline: append it to the file in one write.
+
+    Example:
+        >>> encode_sample(StepSample(7, 120_000_000, 3_000_000, None, 32, False))
+        b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
+    """
+    return _encoder.encode(sample) + b"\n"
+
+
+def read_samples(path: str | Path) -> tuple[StepSample, ...]:
+    """Read the samples of one rank.
+
+    A run that was killed while writing leaves a torn last line, which is skipped; one that was resumed afterwards has
+    its first new sample on that same line, which is kept.
+
+    Args:
+        path: A ``steps.rank0.jsonl`` file.
+
+    Returns:
+        The samples in the order in which they were written.
+
+    Raises:
+        TraceError: The file cannot be read, or a line within it is no sample.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(
+            path, f"cannot be read ({error.strerror})", "Give the path of a steps.rank0.jsonl file"
+        ) from error
+    samples = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            samples.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # Samples are flat objects, so the last brace opens the sample that was written after a torn one.
+            try:
+                samples.append(_decoder.decode(line[line.rfind(b"{", 1) :]))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                if number == len(lines):
+                    break
+                raise TraceError(path, f"line {number} is no step sample ({error})", "Remove that line") from error
+    return tuple(samples)
+
+
+def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
+    """Summarise a run's step samples.
+
+    Args:
+        samples: The samples of one rank, in order.
+        warmup_steps: Steps to leave out at the beginning; in a short run less than half of its steps.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ValueError: There are no samples.
+
+    Example:
+        >>> steps = [StepSample(n, 100_000_000 + 1_000_000 * (n % 3), 20_000_000, None, 32, False) for n in range(105)]
+        >>> times = summarize_step_times(steps)
+        >>> times.steps, times.p50_ns, round(times.samples_per_second)
+        (100, 101000000, 317)
+    """
+    if not samples:
+        raise ValueError("no step samples: the run ended before its first step did")
+    warmup = min(warmup_steps, (len(samples) - 1) // 2)
+    after_warmup = samples[warmup:]
+    kept = [sample for sample in after_warmup if not sample.profiled]
+    only_profiled = not kept
+    if only_profiled:
+        kept = list(after_warmup)
+    step_ns = np.array([sample.step_ns for sample in kept], dtype=np.int64)
+    wait_ns = np.array([sample.data_wait_ns for sample in kept], dtype=np.int64)
+    total_ns = int(step_ns.sum())
+    device_ns = [sample.device_ns for sample in kept if sample.device_ns is not None]
+    counted = [(sample.samples, sample.step_ns) for sample in kept if sample.samples is not None]
+    counted_ns = sum(ns for _, ns in counted)
+    p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
+    is_outlier = _outliers(step_ns)
+    longest = sorted(np.flatnonzero(is_outlier).tolist(), key=lambda row: -kept[row].step_ns)
+    return StepTimes(
+        steps=len(kept),
+        warmup_steps=warmup,
+        warmup_ns=sum(sample.step_ns for sample in samples[:warmup]),
+        profiled_steps=0 if only_profiled else len(after_warmup) - len(kept),
+        only_profiled=only_profiled,
+        total_ns=total_ns,
+        mean_ns=round(total_ns / len(kept)),
+        p50_ns=p50,
+        p90_ns=p90,
+        p99_ns=p99,
+        data_wait_mean_ns=round(float(wait_ns.mean())),
+        data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
+        data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
+        device_mean_ns=round(sum(device_ns) / len(device_ns)) if device_ns else None,
+        samples_per_second=sum(count for count, _ in counted) / counted_ns * 1e9 if counted_ns else None,
+        drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
+        after_profiling=_after_profiling(after_warmup),
+        outlier_steps=int(is_outlier.sum()),
+        outlier_excess_ns=int((step_ns[is_outlier] - p50).sum()),
+        outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
+    )
+
+
+def _outliers(step_ns: Int64Array) -> BoolArray:
+    """Steps whose modified z-score, 0.6745 (x - median) / MAD, is beyond `OUTLIER_SCORE` on the slow side."""
+    median = np.median(step_ns)
+    deviation = np.median(np.abs(step_ns - median))
+    limit: BoolArray = step_ns > median + max(OUTLIER_SCORE * deviation / 0.6745, OUTLIER_MIN_EXCESS * median)
+    return limit
+
+
+def _after_profiling(samples: Sequence[StepSample]) -> float | None:
+    profiled = [row for row, sample in enumerate(samples) if sample.profiled]
+    if not profiled:
+        return None
+    before = np.array([sample.step_ns for sample in samples[: profiled[0]]], dtype=np.int64)
+    after = np.array([sample.step_ns for sample in samples[profiled[-1] + 1 :]], dtype=np.int64)
+    return _change(before, after)
+
+
+def _change(before: Int64Array, after: Int64Array) -> float | None:
+    if min(len(before), len(after)) < MIN_STEPS_A_SIDE:
+        return None
+    base = float(np.median(before))
+    return float(np.median(after)) / base - 1 if base else None
