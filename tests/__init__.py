@@ -1,0 +1,1 @@
+"""The tests of lightning_perf, one folder a room."""

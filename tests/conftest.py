@@ -1,0 +1,40 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
+
+
+def corpus_folder() -> Path | None:
+    """The folder of real traces and images, or None when the environment does not name one."""
+    named = os.environ.get(CORPUS_VARIABLE)
+    return Path(named) if named and (Path(named) / "traces").is_dir() else None
+
+
+def corpus_rows() -> list[dict[str, Any]]:
+    """The rows of the corpus's reference readings; empty without a corpus (for ``parametrize``)."""
+    folder = corpus_folder()
+    rows = json.loads((folder / "traces" / "reference.json").read_text()) if folder else []
+    return [row for row in rows if isinstance(row, dict)]
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder that holds ``traces/`` and ``data/``; skips the test when there is none."""
+    folder = corpus_folder()
+    if folder is None:
+        pytest.skip(f"needs the real traces: set {CORPUS_VARIABLE} to the folder that holds traces/ and data/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reference(corpus: Path) -> list[dict[str, Any]]:
+    """The independent readings of the corpus's traces, a row a file."""
+    return corpus_rows()
