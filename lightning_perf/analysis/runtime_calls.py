@@ -1,0 +1,54 @@
+"""What a runtime or driver call is for: a launch, a wait, an allocation, or something else."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.trace.columns import Trace
+
+__all__ = ["RuntimeKind", "call_kind", "runtime_kinds"]
+
+
+class RuntimeKind(IntEnum):
+    """What a runtime or driver call is for, in the order of priority in the step-time breakdown."""
+
+    LAUNCH = 0
+    SYNC = 1
+    ALLOC = 2
+    OTHER = 3
+
+
+# The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`; `cudaStreamWaitEvent` and `cudaEventQuery`
+# return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ and https://rocm.docs.amd.com/projects/HIP/
+_SYNC = re.compile(r"^(cuda|cu|hip)\w*Synchronize", re.IGNORECASE)
+_ALLOC = re.compile(
+    r"^(cuda|hip)(Ext)?(Host)?(Malloc|Free|Alloc|Register|Unregister)"
+    r"|^cu(Mem(Alloc|Free|HostAlloc|Create|Release|Map|Unmap|SetAccess|Address(Reserve|Free))|MemHost)",
+    re.IGNORECASE,
+)
+
+
+def call_kind(name: str) -> RuntimeKind:
+    """What a call that launches nothing is for, by its name.
+
+    Example:
+        >>> [call_kind(n).name for n in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
+        ['SYNC', 'ALLOC', 'OTHER']
+    """
+    if _SYNC.match(name):
+        return RuntimeKind.SYNC
+    return RuntimeKind.ALLOC if _ALLOC.match(name) else RuntimeKind.OTHER
+
+
+def runtime_kinds(trace: Trace) -> NDArray[np.uint8]:
+    """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells."""
+    kind_of_name = np.full(len(trace.names) + 1, RuntimeKind.OTHER, dtype=np.uint8)
+    for code in np.unique(trace.runtime.name).tolist():
+        kind_of_name[code] = call_kind(trace.names[code])
+    kinds: NDArray[np.uint8] = kind_of_name[trace.runtime.name]
+    kinds[trace.links.is_launch] = RuntimeKind.LAUNCH
+    return kinds
