@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_perf.trace.columns import Spans, Trace
 
-__all__ = ["OWN_PREFIX", "PHASES", "is_backward_node", "mark_phase", "marks_by_phase"]
+__all__ = ["OWN_PREFIX", "PHASES", "has_own_marks", "is_backward_node", "mark_phase", "marks_by_phase"]
 
 PHASES = ("fetch", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 """The phases of a step, in the order they are shown. ``other`` is time that no phase claims."""
@@ -33,7 +33,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("optimizer", re.compile(r"^\[pl\].*(optimizer_step|optimizer_zero_grad|configure_gradient_clipping)")),
 )
 
-_BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::AccumulateGrad$")
+_BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function|Backwards?\d*$|torch::autograd::AccumulateGrad$")
 
 
 def mark_phase(name: str) -> str | None:
@@ -61,6 +61,12 @@ def is_backward_node(name: str) -> bool:
     return _BACKWARD_NODE.search(name) is not None
 
 
+def has_own_marks(trace: Trace) -> bool:
+    """Whether the recording has ranges of `PerfCallback`."""
+    named = (trace.names[code] for code in np.unique(trace.annotations.name))
+    return any(name.startswith(OWN_PREFIX) and mark_phase(name) is not None for name in named)
+
+
 def marks_by_phase(trace: Trace) -> dict[str, Spans]:
     """The annotations that name a phase, by phase.
 
@@ -75,9 +81,9 @@ def marks_by_phase(trace: Trace) -> dict[str, Spans]:
     """
     table = trace.annotations
     named = {int(code): trace.names[code] for code in np.unique(table.name)}
+    if has_own_marks(trace):
+        named = {code: name for code, name in named.items() if name.startswith(OWN_PREFIX)}
     phase_of = {code: phase for code, name in named.items() if (phase := mark_phase(name)) is not None}
-    if any(named[code].startswith(OWN_PREFIX) for code in phase_of):
-        phase_of = {code: phase for code, phase in phase_of.items() if named[code].startswith(OWN_PREFIX)}
     marks = {}
     for phase in dict.fromkeys(phase_of.values()):
         rows = np.isin(table.name, [code for code, its in phase_of.items() if its == phase])

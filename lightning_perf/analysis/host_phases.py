@@ -1,0 +1,85 @@
+"""When the host is in which phase of the training loop: by marks, and where none names it, by operators."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
+from lightning_perf.analysis.marks import has_own_marks, is_backward_node, marks_by_phase
+from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+
+__all__ = ["host_phases"]
+
+# Where marks lie inside one another the inner one names what happens: an optimizer's step runs the closure, with
+# forward and backward in it; validation runs a whole loop of its own; a fetch may move the batch.
+_INNERMOST_FIRST = ("checkpoint", "validation", "transfer", "fetch", "backward", "forward", "optimizer")
+
+
+def host_phases(trace: Trace) -> dict[str, Intervals]:
+    """When the host is in each phase.
+
+    The ranges of `PerfCallback` are taken as they are. In other recordings the backward is also where the autograd
+    engine runs nodes, and the forward, unless marks name it, where the training thread runs operators before the last
+    backward of the step and outside other marks. A pause in either counts with it as long as the training thread begins
+    nothing else in it.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The phases, the innermost first: where two overlap, the first in order is meant.
+    """
+    found = dict.fromkeys(_INNERMOST_FIRST, EMPTY)
+    for name, marks in marks_by_phase(trace).items():
+        if name in found:
+            # Only the training thread waits for its batch; a loader's own thread does not.
+            rows = marks.thread == trace.steps.thread if name == "fetch" else np.ones(len(marks), dtype=np.bool_)
+            found[name] = merge(marks.start_ns[rows], marks.end_ns[rows])
+    if not has_own_marks(trace):
+        node = trace.names_where(is_backward_node)[trace.operators.name]
+        own = (trace.operators.thread == trace.steps.thread) & ~node
+        found["backward"] = union(found["backward"], _backward(trace, node, own))
+        if not len(found["forward"]):
+            found["forward"] = _forward(trace, own, found)
+    return found
+
+
+def _backward(trace: Trace, node: BoolArray, own: BoolArray) -> Intervals:
+    """When the autograd engine runs its nodes."""
+    nodes = merge(trace.operators.start_ns[node], trace.operators.end_ns[node])
+    training = trace.annotations.thread == trace.steps.thread
+    starts = np.concatenate((trace.operators.start_ns[own], trace.annotations.start_ns[training]))
+    starts.sort()
+    return _close_gaps(nodes, starts)
+
+
+def _forward(trace: Trace, own: BoolArray, found: dict[str, Intervals]) -> Intervals:
+    """When the training thread runs operators before the last backward of the step, outside other phases."""
+    backward, optimizer = found["backward"], found["optimizer"]
+    # An optimizer's step that runs the backward is running the closure, and so the forward too.
+    closure = backward.covered(optimizer.start_ns, optimizer.end_ns) > 0
+    plain = Intervals(optimizer.start_ns[~closure], optimizer.end_ns[~closure])
+    others = union(plain, *(active for name, active in found.items() if name not in ("forward", "optimizer")))
+    work = subtract(merge(trace.operators.start_ns[own], trace.operators.end_ns[own]), others)
+    steps = trace.steps
+    work = _close_gaps(work, np.sort(np.concatenate((others.start_ns, steps.start_ns, steps.end_ns))))
+    # The last backward that begins in each step ends the forward; a step without one is all forward (inference).
+    last = np.searchsorted(backward.start_ns, steps.end_ns, side="left") - 1
+    has = (last >= 0) & (backward.start_ns[np.maximum(last, 0)] >= steps.start_ns) if len(backward) else last >= 0
+    until = steps.end_ns.copy()
+    until[has] = backward.start_ns[last[has]]
+    step = np.searchsorted(steps.start_ns, work.start_ns, side="right") - 1
+    keep = (step >= 0) & (work.start_ns < until[np.maximum(step, 0)])
+    return Intervals(work.start_ns[keep], work.end_ns[keep])
+
+
+def _close_gaps(active: Intervals, starts_ns: Int64Array) -> Intervals:
+    """Join neighbouring intervals when nothing starts between them (``starts_ns`` ascending)."""
+    if len(active) < 2:
+        return active
+    gap_start, gap_end = active.end_ns[:-1], active.start_ns[1:]
+    apart = np.searchsorted(starts_ns, gap_end, side="left") > np.searchsorted(starts_ns, gap_start, side="left")
+    return Intervals(
+        active.start_ns[np.concatenate(([True], apart))],
+        active.end_ns[np.concatenate((apart, [True]))],
+    )
