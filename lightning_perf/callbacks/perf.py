@@ -1,0 +1,157 @@
+"""`PerfCallback`: what a user adds to a Trainer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.fit import Fit, expected_steps
+from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.profiler import RecordingOptions
+from lightning_perf.callbacks.run_folder import claim_run_folder
+from lightning_perf.callbacks.schedule import Schedule
+
+__all__ = ["PerfCallback"]
+
+
+class PerfCallback(HostCallback):
+    """Finds out where the step time goes: times every step, records a few, and reports at the end of the fit.
+
+    Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on; it uses no
+    profiler and never waits for the device, logs ``perf/…`` to the Trainer's loggers at the Trainer's cadence, and
+    saves ``steps.rank0.jsonl``. The profiler records a window of whole optimizer steps, from the fetch of the first
+    batch to the end of callbacks and logging, and gets out of the way. A fault in here is one warning; training goes
+    on, with the same results as without the callback.
+
+    Args:
+        skip_first: Steps left alone at the start of the fit. None chooses: 10, or fewer in a fit too short for that.
+        wait: Steps left alone at the start of each cycle. None chooses: 0.
+        warmup: Steps in each cycle in which the profiler runs but keeps nothing. None chooses: 3, or fewer in a short
+            fit.
+        active: Steps recorded in each cycle.
+        repeat: Cycles, each written to a trace file of its own; 0 for as many as the fit has room for.
+        record_shapes: Record shapes and types of operator inputs; the report tells by them which arithmetic was used.
+        profile_memory: Record allocations.
+        with_stack: Record the Python code that called each operator; slows down the recorded steps.
+        with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
+        dirpath: Folder for traces, step times and ``report.json``; with the suffix ``_1``, ``_2``, … where it is not
+            empty. Default: ``perf`` in the Trainer's log directory.
+        print_report: Print the report on the console at the end of the fit.
+
+    Raises:
+        TypeError: A number of steps is not an integer.
+        ValueError: A number of steps is negative, or `active` is 0.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[PerfCallback()], logger=False)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *,
+        skip_first: int | None = None,
+        wait: int | None = None,
+        warmup: int | None = None,
+        active: int = Schedule.active,
+        repeat: int = Schedule.repeat,
+        record_shapes: bool = True,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        dirpath: str | os.PathLike[str] | None = None,
+        print_report: bool = True,
+    ) -> None:
+        given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
+        self._chosen = frozenset(name for name, value in given.items() if value is None)
+        numbers = {name: value for name, value in given.items() if value is not None}
+        self._schedule = Schedule(**numbers, active=active, repeat=repeat)
+        self._options = RecordingOptions(
+            record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
+        )
+        self._dirpath = os.fspath(dirpath) if dirpath is not None else None
+        self._print_report = print_report
+        self._fit: Fit | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the settings: it takes no part in a fit that is under way."""
+        return {**self.__dict__, "_fit": None}
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """Begin to observe the fit."""
+        faults = Faults()
+        folder = claim_run_folder(trainer, self._dirpath, faults)  # all ranks, whatever goes wrong on one
+        try:
+            self._fit = Fit(
+                trainer, schedule=self._fitting_schedule(trainer), options=self._options, folder=folder, faults=faults
+            )
+        except Exception as error:
+            faults.report("this fit is not profiled", error)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """Count the batch's samples."""
+        if self._fit is not None:
+            self._fit.batch_begins(batch)
+
+    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:  # noqa: ARG002
+        """Begin the backward phase."""
+        if self._fit is not None:
+            self._fit.backward_begins()
+
+    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """End the backward phase."""
+        if self._fit is not None:
+            self._fit.backward_ends()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:  # noqa: ARG002
+        """Begin the optimizer phase."""
+        if self._fit is not None:
+            self._fit.optimizer_begins()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: Module,
+        outputs: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        batch_idx: int,  # noqa: ARG002
+    ) -> None:
+        """See whether the step is whole."""
+        if self._fit is not None:
+            self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
+
+    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """End the observation, and wait until every rank has its files written."""
+        if self._fit is not None:
+            self._fit.ends()
+        trainer.strategy.barrier("perf_files_written")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """Analyse what was recorded, and report."""
+        self._report(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:  # noqa: ARG002
+        """Keep what was recorded so far; the error is training's own and passes unchanged."""
+        if self._fit is not None:
+            self._fit.ends()
+            self._report(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
+        """Leave nothing behind in the Trainer."""
+        if self._fit is not None:
+            self._fit.ends()
+            self._fit = None
+
+    def _fitting_schedule(self, trainer: Trainer) -> Schedule:
+        steps = expected_steps(trainer)
+        if steps is None:
+            return self._schedule
+        return self._schedule.shortened(
+            steps, **{name: name in self._chosen for name in ("skip_first", "wait", "warmup")}
+        )
+
+    def _report(self, trainer: Trainer) -> None:
+        fit, self._fit = self._fit, None
+        if fit is None or not trainer.is_global_zero:
+            return

@@ -1,0 +1,233 @@
+"""The profiler: `torch.profiler` around the steps that the schedule names, one trace file a window."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.phases import Phase
+from lightning_perf.callbacks.schedule import Action, Schedule
+from lightning_perf.callbacks.step_tracker import StepObserver
+
+__all__ = ["RecordingOptions", "WindowProfiler"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """What `torch.profiler.profile` records beside times; the names are its own.
+
+    Attributes:
+        record_shapes: Shapes and types of operator inputs.
+        profile_memory: Allocations and frees.
+        with_stack: The Python code that called each operator.
+        with_flops: Floating-point operations of matrix products and convolutions, by formula.
+    """
+
+    record_shapes: bool = True
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+
+
+class WindowProfiler(StepObserver):
+    """Records windows of whole steps and writes each to a trace file.
+
+    A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
+    it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
+    step that is cut off has a mark that the recorder itself writes as unfinished.
+
+    `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
+    out what happens between two steps.
+
+    Args:
+        schedule: Which steps to record.
+        options: What to record of them.
+        device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
+        first_step: Number of the fit's first step.
+        rank: This process's rank.
+        folder: Where trace files go.
+        faults: Where a failing export is reported.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Schedule,
+        options: RecordingOptions,
+        device_type: str,
+        first_step: int,
+        rank: int,
+        folder: Path,
+        faults: Faults,
+    ) -> None:
+        self._schedule = schedule
+        self._options = options
+        self._activities = _activities(device_type)
+        self._first_step = first_step
+        self._rank = rank
+        self._folder = folder
+        self._faults = faults
+        self._profile: profile | None = None
+        self._recording = False
+        self._index = 0
+        self._mark: record_function | None = None
+        self._phase: record_function | None = None
+        self._whole_steps = 0
+        self._trained = False
+        self.files: list[Path] = []
+        """The trace files written."""
+        self.recorded_steps = 0
+        """Whole steps in them."""
+        self.foreign_profiler = False
+        """Whether a profiler that is not ours kept a step from being recorded."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the profiler warms up or records."""
+        return self._profile is not None
+
+    def step_begins(self, index: int) -> None:
+        """Warm up, or start to record, and mark the step."""
+        self._index = index
+        action = self._schedule.action(index)
+        if action is Action.REST:
+            return
+        if self._profile is None and not self._prepare():
+            return
+        if action is Action.RECORD:
+            if not self._recording and not self._start():
+                return
+            self._mark = _enter(f"ProfilerStep#{self._first_step + index}")
+
+    def step_ends(self) -> None:
+        """Close the step's mark, and the window after its last step."""
+        if not self._recording:
+            return
+        self._leave_mark()
+        self._whole_steps += 1
+        if self._schedule.ends_window(self._index):
+            self._stop()
+
+    def step_dropped(self) -> None:
+        """End the window with a step that is cut off."""
+        self._stop()
+
+    def training_pauses(self) -> None:
+        """End the window: what follows is no training."""
+        self._stop()
+
+    def phase_begins(self, phase: Phase) -> None:
+        """Open the phase's range."""
+        if self._recording:
+            self._trained |= phase is Phase.FORWARD
+            self._phase = _enter(phase.value)
+
+    def phase_ends(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
+        """Close the phase's range."""
+        self._leave_phase()
+
+    def abandon(self) -> None:
+        """Stop without writing a file."""
+        self._trained = False
+        self._whole_steps = 0
+        self._stop()
+
+    def _prepare(self) -> bool:
+        """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
+        if _profiler_records():
+            self.foreign_profiler = True
+            return False
+        # It logs each start and stop, and that a machine has no GPU, as if they were errors.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        options = self._options
+        self._profile = profile(
+            activities=self._activities,
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+            with_flops=options.with_flops,
+        )
+        self._profile.prepare_trace()
+        return True
+
+    def _start(self) -> bool:
+        if self._profile is None or _profiler_records():
+            self._stop()
+            return False
+        self._profile.start_trace()
+        self._recording = True
+        self._whole_steps = 0
+        self._trained = False
+        return True
+
+    def _stop(self) -> None:
+        """Stop whatever the profiler does, and write what it has of training."""
+        stopped, recording = self._profile, self._recording
+        self._profile, self._recording = None, False
+        if stopped is None:
+            return
+        # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
+        cancelled = recording is not _profiler_records()
+        if not cancelled:
+            if not recording:
+                stopped.start_trace()  # a profiler that is prepared has no other way back
+            stopped.stop_trace()
+        # Ranges that are left only now stand in the trace as unfinished.
+        self._leave_phase()
+        self._leave_mark()
+        if cancelled:
+            self.foreign_profiler = True
+        elif recording and (self._whole_steps or self._trained):
+            self._export(stopped)
+        # The recording is large and cyclic; memory would grow window by window (pytorch#193348).
+        del stopped
+        gc.collect()
+
+    def _leave_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+
+    def _leave_phase(self) -> None:
+        if self._phase is not None:
+            self._phase.__exit__(None, None, None)
+            self._phase = None
+
+    def _export(self, stopped: profile) -> None:
+        name = f"rank{self._rank}.{time.time_ns()}"
+        path = self._folder / f"{name}.pt.trace.json.gz"
+        partial = self._folder / f".{name}.partial.json.gz"
+        try:
+            stopped.export_chrome_trace(str(partial))
+            partial.replace(path)
+        except Exception as error:
+            partial.unlink(missing_ok=True)
+            self._faults.report("the trace of a window is lost", error)
+            return
+        self.files.append(path)
+        self.recorded_steps += self._whole_steps
+
+
+def _enter(name: str) -> record_function:
+    mark = record_function(name)
+    mark.__enter__()  # type: ignore[no-untyped-call]
+    return mark
+
+
+def _profiler_records() -> bool:
+    # Private, and without a public equal; a profiler that still warms up is not seen.
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
+
+
+def _activities(device_type: str) -> list[ProfilerActivity]:
+    devices = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
+    return [ProfilerActivity.CPU, *([devices[device_type]] if device_type in devices else [])]

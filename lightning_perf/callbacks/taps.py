@@ -1,0 +1,74 @@
+"""A tap on the profiler of a Trainer: the Trainer tells it of every action it begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning_perf.callbacks.phases import Signal, read_signal
+
+__all__ = ["ProfilerTap"]
+
+Listener = Callable[[Signal], None]
+
+
+class ProfilerTap:
+    """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
+
+    The instance's two methods are wrapped, its class is left alone, and the profiler does its own work as before, also
+    when a listener is at fault.
+
+    Args:
+        profiler: The Trainer's profiler, of whichever kind.
+        on_start: Called before an action with a signal begins.
+        on_stop: Called after an action with a signal has ended.
+    """
+
+    def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener) -> None:
+        self._profiler = profiler
+        self._signals: dict[str, Signal | None] = {}
+        # An entry of None means that the instance had no such attribute of its own.
+        self._originals = {name: vars(profiler).get(name) for name in ("start", "stop")}
+        self._wrappers = {"start": self._before(profiler.start, on_start), "stop": self._after(profiler.stop, on_stop)}
+        self._on = True
+        for name, wrapper in self._wrappers.items():
+            setattr(profiler, name, wrapper)
+
+    def remove(self) -> None:
+        """Give the profiler its own methods back. Does nothing the second time."""
+        self._on = False
+        for name, wrapper in self._wrappers.items():
+            if vars(self._profiler).get(name) is not wrapper:
+                continue  # another tap lies over this one and keeps a reference to it: it goes on as a plain call
+            if self._originals[name] is None:
+                delattr(self._profiler, name)
+            else:
+                setattr(self._profiler, name, self._originals[name])
+        self._wrappers = {}
+
+    def _signal(self, action: str) -> Signal | None:
+        if not self._on:
+            return None
+        try:
+            return self._signals[action]
+        except KeyError:
+            signal = self._signals[action] = read_signal(action)
+            return signal
+
+    def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        def tapped_start(action_name: str) -> None:
+            signal = self._signal(action_name)
+            if signal is not None:
+                listener(signal)
+            start(action_name)
+
+        return tapped_start
+
+    def _after(self, stop: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        def tapped_stop(action_name: str) -> None:
+            stop(action_name)
+            signal = self._signal(action_name)
+            if signal is not None:
+                listener(signal)
+
+        return tapped_stop
