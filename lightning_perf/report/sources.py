@@ -1,0 +1,66 @@
+"""Which files a path names: one trace, or the traces of one run's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["find_traces"]
+
+PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
+"""What ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` append to a trace's name."""
+
+JSON_SUFFIXES = (".json", ".json.gz")
+
+
+def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """List the trace files that a path names, sorted by name.
+
+    A file stands for itself, whatever it is called. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
+    there is none, its ``*.json[.gz]`` files. A folder with none of them may hold one folder below it that does.
+
+    Args:
+        path: A trace file or a run's folder.
+
+    Returns:
+        At least one path.
+
+    Raises:
+        TraceError: When nothing is there, or when several folders below hold traces, so that the run is ambiguous.
+    """
+    path = Path(path)
+    try:
+        if path.is_file():
+            return (path,)
+        if not path.is_dir():
+            found = "there is neither a file nor a folder here" if not path.exists() else "this is no regular file"
+            raise TraceError(path, found, "Name a trace (.json or .json.gz) or the folder of one run")
+        here = _traces_in(path)
+        if here:
+            return here
+        below = {folder: traces for folder in _folders_below(path) if (traces := _traces_in(folder))}
+    except OSError as error:
+        raise TraceError(path, f"cannot be read ({error.strerror})", "Check its permissions") from error
+    profiled = {folder: traces for folder, traces in below.items() if traces[0].name.endswith(PROFILER_SUFFIXES)}
+    candidates = profiled or below
+    if not candidates:
+        raise TraceError(path, "holds no trace (*.json or *.json.gz)", "Name the folder that the profiler wrote to")
+    if len(candidates) > 1:
+        some = ", ".join(str(folder) for folder in sorted(candidates)[-3:])
+        raise TraceError(
+            path, f"holds the traces of {len(candidates)} runs", f"Name one of their folders, the last are {some}"
+        )
+    return next(iter(candidates.values()))
+
+
+def _traces_in(folder: Path) -> tuple[Path, ...]:
+    files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    profiled = tuple(entry for entry in files if entry.name.endswith(PROFILER_SUFFIXES))
+    return profiled or tuple(entry for entry in files if entry.name.endswith(JSON_SUFFIXES))
+
+
+def _folders_below(folder: Path) -> list[Path]:
+    # os.walk does not follow links, so a link cannot lead out of the folder or round in circles.
+    return [Path(root) for root, _, _ in os.walk(folder) if Path(root) != folder]

