@@ -168,12 +168,12 @@ class DeviceEvents:
     @cached_property
     def is_compute(self) -> BoolArray:
         """Rows that are compute kernels (collectives are not)."""
-        return self.kind == DeviceKind.COMPUTE
+        return np.equal(self.kind, DeviceKind.COMPUTE)
 
     @cached_property
     def is_collective(self) -> BoolArray:
         """Rows that are collective kernels, by name (nccl, rccl, …)."""
-        return self.kind == DeviceKind.COLLECTIVE
+        return np.equal(self.kind, DeviceKind.COLLECTIVE)
 
     @cached_property
     def is_copy(self) -> BoolArray:
@@ -183,7 +183,7 @@ class DeviceEvents:
     @cached_property
     def is_memset(self) -> BoolArray:
         """Rows that are memsets."""
-        return self.kind == DeviceKind.MEMSET
+        return np.equal(self.kind, DeviceKind.MEMSET)
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,12 +385,12 @@ class Trace:
     @property
     def begin_ns(self) -> int:
         """Begin of the first event of any table; 0 in a trace without events."""
-        return min((int(t.start_ns[0]) for t in self._tables() if len(t)), default=0)
+        return min((int(t.start_ns[0]) for t in self.tables() if len(t)), default=0)
 
     @cached_property
     def end_ns(self) -> int:
         """End of the last event of any table; 0 in a trace without events."""
-        return max((int(t.end_ns.max()) for t in self._tables() if len(t)), default=0)
+        return max((int(t.end_ns.max()) for t in self.tables() if len(t)), default=0)
 
     def names_where(self, accept: Callable[[str], bool]) -> BoolArray:
         """A mask over `names`: index it with a code column to get a mask over rows.
@@ -403,5 +403,6 @@ class Trace:
         """
         return np.fromiter((accept(name) for name in self.names), dtype=np.bool_, count=len(self.names))
 
-    def _tables(self) -> tuple[Spans | DeviceEvents, ...]:
+    def tables(self) -> tuple[Spans | DeviceEvents, ...]:
+        """The tables of events with a begin and an end."""
         return self.operators, self.annotations, self.python, self.runtime, self.device

@@ -1,0 +1,82 @@
+"""What a recording says about itself ─► `Metadata`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_perf.trace.columns import DeviceProperties, Metadata
+from lightning_perf.trace.salvage import lenient_json
+
+__all__ = ["read_metadata"]
+
+_LARGEST_BASE_NS = 2**61
+
+
+def read_metadata(header: bytes, trailer: bytes) -> Metadata:
+    """Read what stands before and behind the events; what is missing or of another type is left out.
+
+    Args:
+        header: JSON text of an object.
+        trailer: Likewise; where both have a key, this one counts.
+    """
+    document: dict[str, Any] = {}
+    for text in (header, trailer):
+        part = lenient_json(text)
+        if isinstance(part, dict):
+            document.update(part)
+    ranks = document.get("distributedInfo")
+    ranks = ranks if isinstance(ranks, dict) else {}
+    devices = document.get("deviceProperties")
+    base = _integer(document, "baseTimeNanoseconds") or 0
+    return Metadata(
+        devices=tuple(
+            device
+            for position, value in enumerate(devices if isinstance(devices, list) else [])
+            if (device := _device(value, position)) is not None
+        ),
+        rank=_integer(ranks, "rank"),
+        world_size=_integer(ranks, "world_size"),
+        backend=_text(ranks, "backend"),
+        hostname=_text(document, "host_name"),
+        base_time_ns=base if abs(base) < _LARGEST_BASE_NS else 0,
+        record_shapes=_flag(document, "record_shapes"),
+        with_stack=_flag(document, "with_stack"),
+        profile_memory=_flag(document, "profile_memory"),
+        with_flops=_flag(document, "with_flops"),
+        with_modules=_flag(document, "with_modules"),
+        runtime_version=_integer(document, "cuda_runtime_version") or _integer(document, "hip_runtime_version"),
+        is_hip=any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
+    )
+
+
+def _device(value: Any, position: int) -> DeviceProperties | None:
+    if not isinstance(value, dict):
+        return None
+    ordinal = _integer(value, "id")
+    return DeviceProperties(
+        ordinal=position if ordinal is None else ordinal,
+        name=_text(value, "name"),
+        total_memory_bytes=_integer(value, "totalGlobalMem"),
+        compute_major=_integer(value, "computeMajor"),
+        compute_minor=_integer(value, "computeMinor"),
+        sm_count=_integer(value, "numSms"),
+        warp_size=_integer(value, "warpSize"),
+        max_threads_per_sm=_integer(value, "maxThreadsPerMultiprocessor"),
+    )
+
+
+def _integer(values: dict[str, Any], key: str) -> int | None:
+    value = values.get(key)
+    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 20:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _text(values: dict[str, Any], key: str) -> str | None:
+    value = values.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _flag(values: dict[str, Any], key: str) -> bool | None:
+    value = values.get(key)
+    return bool(value) if isinstance(value, int) else None

@@ -1,0 +1,191 @@
+"""The text of a trace file cut into pieces of whole events that fit the processor's cache.
+
+A piece is decoded in one call while it is in the cache; that, not the decoder, is what makes reading fast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["EventText"]
+
+_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
+_BLANK = b" \t\r\n"
+_NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
+_LARGEST_EVENT_BYTES = 64 << 20
+_LARGEST_HEAD_BYTES = 256 << 20
+
+
+class EventText:
+    """Finds the events in a stream of text.
+
+    Args:
+        path: The file, for messages.
+        chunks: Its text.
+
+    Attributes:
+        header: What stands before the events, as the JSON text of an object.
+        trailer: What stands behind them, likewise; known when all pieces were read.
+        truncated: Whether the text ended before the events did; known when all pieces were read.
+        event_start: The first key of the events, with quotes: where an event begins after a comma.
+    """
+
+    def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
+        self._path = path
+        self._chunks = chunks
+        self.trailer = b"{}"
+        self.truncated = False
+        self._text = b""
+        self.header = self._read_header()
+        first = self._read_first_key()
+        self.event_start = first or b'"ph"'
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield runs of whole events, each without the comma behind it.
+
+        Raises:
+            TraceError: If an event is larger than 64 MB.
+        """
+        text, wanted = self._text, 1 << 18
+        self._text = b""
+        for chunk in self._chunks:
+            text += chunk
+            if len(text) < wanted:
+                continue
+            cut = self._last_boundary(text)
+            if cut is None:
+                # An event larger than the piece: wait for twice as much, so that searching stays linear.
+                wanted = 2 * len(text)
+                if len(text) > _LARGEST_EVENT_BYTES:
+                    break
+                continue
+            wanted = 1 << 18
+            yield text[: cut[0]]
+            text = text[cut[1] :]
+        if len(text) > _LARGEST_EVENT_BYTES:
+            raise TraceError(
+                self._path,
+                f"holds something of more than {_LARGEST_EVENT_BYTES >> 20} MB that is not a list of events",
+                _NOT_A_TRACE,
+            )
+        yield from self._last_piece(text)
+
+    def _read_header(self) -> bytes:
+        text = b""
+        searched = 0
+        for chunk in self._chunks:
+            text += chunk
+            if not text.strip(_BLANK + b"\xef\xbb\xbf\0"):
+                text = b""
+                continue
+            text = text.removeprefix(b"\xef\xbb\xbf")
+            start = text.lstrip(_BLANK)[:1]
+            if start == b"[":
+                self._text = text.lstrip(_BLANK)[1:]
+                return b"{}"
+            if start != b"{":
+                raise TraceError(self._path, f"is not JSON (it begins with {_shown(text)})", _NOT_A_TRACE)
+            if found := _KEY.search(text, max(0, searched - 64)):
+                self._text = text[found.end() :]
+                return text[: found.start()].strip(_BLANK + b",") + b"}"
+            searched = len(text)
+            if len(text) > _LARGEST_HEAD_BYTES:
+                break
+        if not text:
+            raise TraceError(self._path, "holds nothing but blanks", "Record the trace again")
+        raise TraceError(self._path, 'is JSON-like, but holds no list of "traceEvents"', _NOT_A_TRACE)
+
+    def _read_first_key(self) -> bytes | None:
+        while len(self._text) < 4096:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            self._text += chunk
+        found = _FIRST_KEY.match(self._text)
+        return found.group(1) if found else None
+
+    def _last_boundary(self, text: bytes) -> tuple[int, int] | None:
+        """Where the last comma between two events stands and where the event behind it begins."""
+        key = text.rfind(self.event_start)
+        while key > 0:
+            brace = _before(text, key)
+            if text[brace : brace + 1] == b"{":
+                comma = _before(text, brace)
+                if text[comma : comma + 1] == b"," and text[_before(text, comma) : comma].startswith(b"}"):
+                    return comma, brace
+            key = text.rfind(self.event_start, 0, key)
+        return self._scanned_boundary(text)
+
+    @staticmethod
+    def _scanned_boundary(text: bytes) -> tuple[int, int] | None:
+        """The same by following brackets and strings: for events that do not begin with the same key."""
+        depth, last = 0, None
+        for token in _TOKEN.finditer(text):
+            mark = token.group()[:1]
+            if mark in b"{[":
+                depth += 1
+            elif mark in b"}]":
+                depth -= 1
+                if depth < 0:
+                    break
+            elif mark == b"," and depth == 0:
+                last = token.start()
+        return None if last is None else (last, last + 1)
+
+    def _last_piece(self, text: bytes) -> Iterator[bytes]:
+        """The events before the closing bracket of the list; what follows it is the trailer."""
+        closing, _ = _closing_bracket(text, 0)
+        if closing is None:
+            # A quote that is not escaped misleads the search: begin at the last event.
+            last = max(text.rfind(self.event_start), 0)
+            closing, last_object_end = _closing_bracket(text, max(text.rfind(b"{", 0, last), 0))
+            if closing is None:
+                self.truncated = True
+                yield text[:last_object_end]
+                return
+        yield text[:closing].rstrip(_BLANK + b",")
+        self._finish(text[closing + 1 :])
+
+    def _finish(self, rest: bytes) -> None:
+        rest = rest.strip(_BLANK + b"\0")
+        if self.header == b"{}" and not rest.startswith(b","):
+            # A list at the top level needs nothing more; an object that opened with its events needs its brace.
+            return
+        if not rest.endswith(b"}"):
+            self.truncated = True
+            rest += b"}"
+        self.trailer = b"{" + rest.lstrip(_BLANK + b",")
+
+
+def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
+    """Where the list's own bracket closes, if it does, and where the last whole object before that ends."""
+    depth, object_end = 0, begin
+    for token in _TOKEN.finditer(text, begin):
+        mark = token.group()[:1]
+        if mark in b"{[":
+            depth += 1
+        elif mark in b"}]":
+            depth -= 1
+            if depth == 0:
+                object_end = token.end()
+            elif depth < 0:
+                return (token.start() if mark == b"]" else None), object_end
+    return None, object_end
+
+
+def _before(text: bytes, position: int) -> int:
+    """The position of the last character before `position` that is not blank; -1 when there is none."""
+    position -= 1
+    while position >= 0 and text[position] in _BLANK:
+        position -= 1
+    return position
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.lstrip(_BLANK)[:20].decode("utf-8", "backslashreplace"))
