@@ -75,5 +75,8 @@ def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 
 def _to_rows(positions: Int64Array, order: Int64Array) -> Int32Array:
-    rows = np.where(positions >= 0, order[np.maximum(positions, 0)], NO_ROW) if len(order) else positions
-    return rows.astype(np.int32)
+    """References between places in `order` as references between rows of the table."""
+    rows = np.full(len(order), NO_ROW, dtype=np.int32)
+    inside = positions >= 0
+    rows[order[inside]] = order[positions[inside]]
+    return rows
