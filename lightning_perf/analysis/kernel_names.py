@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["RULES", "KernelArithmetic", "NameRule", "kernel_arithmetic"]
+__all__ = ["RULES", "KernelArithmetic", "NameRule", "is_product", "kernel_arithmetic"]
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,10 @@ RULES: tuple[NameRule, ...] = (
     _rule("MIOpen/ROCm data movement", r"^(?:batched_transpose_|SubTensorOp|transpose_)", None, False,
           "batched_transpose_32x32_half", "https://github.com/ROCm/MIOpen/tree/develop/src/kernels"),
 
+    # The tables of offsets that cuDNN's implicit GEMMs read.
+    _rule("cuDNN index computation", r"cask_cudnn\w*::compute\w*Offsets", "integer", False,
+          "cask_cudnn::computeOffsetsKernel(cask_cudnn::ComputeOffsetsParams)", _KINETO_SAMPLES),
+
     # Triton by Inductor: the prefix tells the kind (pointwise, reduction, persistent, template), not the type.
     _rule("Triton", r"^triton_(?:poi|red|per|for|split_scan)_", None, False, "triton_poi_fused_add_cos_sin_0",
           _INDUCTOR_NAMES),
@@ -247,11 +251,18 @@ RULES: tuple[NameRule, ...] = (
 )
 # fmt: on
 
+_PRODUCT_KERNEL = re.compile(
+    r"^(?!.*(?:splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::))"
+    r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
+    r"|dgrad2d|conv\w*_(?:fwd|bwd|xdl)|fmha|flash_(?:fwd|bwd)|flashattn|attn_fwd|attn_bwd|sdpa|^bmm_|^triton_tem_)",
+    re.IGNORECASE,
+)
 _LAMBDA = re.compile(r"\{lambda\(([^(){}]*)\)")
 _CPP_FLOAT = re.compile(
     r"\b(double|float|c10::Half|__half|half_t|_Float16|c10::BFloat16|__nv_bfloat16|__hip_bfloat16|bfloat16_t|tfloat32_t"
     r"|c10::Float8_\w+|__nv_fp8_\w+|float_e[45]m\d_t)(?=[\s,>*&)]|$)"
 )
+_CPP_POINTER = re.compile(_CPP_FLOAT.pattern.split("(?=")[0] + r"(?=(?: const)?\s?\*)")
 _CPP_INTEGER = re.compile(r"\b(long|int|short|unsigned char|signed char|int8_t|bool)(?=[\s,>*&)]|$)")
 _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE)
 
@@ -284,6 +295,19 @@ def kernel_arithmetic(name: str) -> KernelArithmetic:
     return _template_arithmetic(name)
 
 
+@lru_cache(maxsize=65536)
+def is_product(name: str) -> bool:
+    """Whether a kernel multiplies matrices (convolution and attention too), as Tensor Cores do.
+
+    Products with a vector are left out: memory bounds them.
+
+    Example:
+        >>> is_product("volta_sgemm_128x64_nt"), is_product("gemv2T_kernel_val<int, float>")
+        (True, False)
+    """
+    return _PRODUCT_KERNEL.search(name) is not None
+
+
 def _template_arithmetic(name: str) -> KernelArithmetic:
     """The arithmetic of a C++ kernel by its types: of the element function if it is one, else of the template."""
     for types in reversed(_LAMBDA.findall(name)):
@@ -292,7 +316,7 @@ def _template_arithmetic(name: str) -> KernelArithmetic:
     head = name.split(">(")[0]
     if ("<" not in head and "(" not in head) or "OpaqueType" in head:  # opaque: moves bytes of any type
         return KernelArithmetic(None, None, None)
-    if found := _CPP_FLOAT.search(head):
+    if found := _CPP_FLOAT.search(head) or _CPP_POINTER.search(name):
         arithmetic = _spelled(found.group(1))
         # FP32 and FP64 products of templates run on the ordinary cores; those of narrower types may run on either.
         product = arithmetic not in ("fp32", "fp64") and _PRODUCT.search(head)

@@ -1,0 +1,197 @@
+"""Arithmetic: which number formats the device computed in, and how much of it ran on Tensor Cores.
+
+The operator that launched a kernel tells the type of its operands; the kernel's name tells what was executed. Where
+both tell and differ, the name decides: operands in FP32 that a TF32 kernel multiplies were multiplied in TF32. What
+neither tells is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lightning_perf.analysis.kernel_names import KernelArithmetic, kernel_arithmetic
+from lightning_perf.analysis.tensor_cores import EligibleUnused, eligible_unused
+from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
+from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+
+__all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticTime", "arithmetic", "operand_arithmetic"]
+
+ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
+"""Every kind of arithmetic, in order of display: ``int8`` is quantised, ``integer`` any other (indices, masks)."""
+
+_TYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::complex<double>": "fp64",
+    "c10::complex<float>": "fp32",
+    "c10::complex<c10::Half>": "fp16",
+    "signed char": "int8",
+    "c10::qint8": "int8",
+    "c10::quint8": "int8",
+    "unsigned char": "integer",
+    "short": "integer",
+    "short int": "integer",
+    "int": "integer",
+    "long": "integer",
+    "long int": "integer",
+    "bool": "integer",
+}
+
+
+@dataclass(frozen=True)
+class ArithmeticTime:
+    """The device time in one arithmetic.
+
+    Attributes:
+        name: One of `ARITHMETICS`.
+        time_ns: Kernel time in it, over all averaged steps.
+        share: Part of all compute kernel time, 0 to 1; ``None`` when the file is truncated or there is none.
+        by_operator_ns: The part that the launching operator's input types tell.
+        by_name_ns: The part that only the kernel's name tells, or in which it tells another than the operator.
+    """
+
+    name: str
+    time_ns: int
+    share: float | None
+    by_operator_ns: int
+    by_name_ns: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Device compute time by arithmetic.
+
+    Times are sums over kernels that begin in an averaged step: kernels that run at once count each.
+
+    Attributes:
+        rows: One row for each of `ARITHMETICS`; they sum to `compute_ns`.
+        compute_ns: Time of all compute kernels (collectives are not among them).
+        steps: How many steps the times are over.
+        tensor_core_ns: Time of kernels that run on Tensor Cores (Matrix Cores on AMD).
+        tensor_core_share: Its part of `compute_ns`, 0 to 1; ``None`` when the file is truncated or there is none.
+        tensor_core_unknown_ns: Time of kernels that may or may not.
+        eligible_unused: Time of matrix products that ran without Tensor Cores, by reason, most first.
+        truncated: The file ends early: times are lower bounds and there are no shares.
+    """
+
+    rows: tuple[ArithmeticTime, ...]
+    compute_ns: int
+    steps: int
+    tensor_core_ns: int
+    tensor_core_share: float | None
+    tensor_core_unknown_ns: int
+    eligible_unused: tuple[EligibleUnused, ...]
+    truncated: bool
+
+    def row(self, name: str) -> ArithmeticTime:
+        """The row of one arithmetic.
+
+        Raises:
+            KeyError: There is no arithmetic of that name.
+        """
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no arithmetic {name!r}; there are {', '.join(ARITHMETICS)}")
+
+
+def arithmetic(trace: Trace) -> Arithmetic:
+    """Divide device compute time by arithmetic.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The times, each with its evidence, the share on Tensor Cores, and products that could have used them.
+    """
+    kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
+    time = trace.device.duration_ns[kernels]
+    types = _operator_types(trace, kernels)
+    pair, index = np.unique(
+        trace.device.name[kernels] * np.int64(len(trace.type_lists) + 1) + types, return_inverse=True
+    )
+    spent = np.bincount(index, weights=time, minlength=len(pair)).astype(np.int64)  # exact below 2**53 ns, 104 days
+    total = int(time.sum())
+    told = {name: [0, 0] for name in ARITHMETICS}
+    on_tensor_cores: dict[bool | None, int] = {True: 0, False: 0, None: 0}
+    for key, pair_ns in zip(pair.tolist(), spent.tolist(), strict=True):
+        name, its_types = divmod(key, lists)
+        by_name = kernel_arithmetic(trace.names[name])
+        found, by_operator = _decide(by_name, operand_arithmetic(trace.type_lists[its_types]), trace.metadata.is_hip)
+        told[found][0 if by_operator else 1] += pair_ns
+        on_tensor_cores[by_name.tensor_cores] += pair_ns
+    truncated = trace.problems.truncated
+
+    def share(part: int) -> float | None:
+        return None if truncated or not total else part / total
+
+    return Arithmetic(
+        rows=tuple(
+            ArithmeticTime(name, sum(told[name]), share(sum(told[name])), told[name][0], told[name][1])
+            if name != "unknown"
+            else ArithmeticTime(name, sum(told[name]), share(sum(told[name])), 0, 0)
+            for name in ARITHMETICS
+        ),
+        compute_ns=total,
+        steps=int(averaged_steps(trace).sum()),
+        tensor_core_ns=on_tensor_cores[True],
+        tensor_core_share=share(on_tensor_cores[True]),
+        tensor_core_unknown_ns=on_tensor_cores[None],
+        eligible_unused=eligible_unused(trace, kernels),
+        truncated=truncated,
+    )
+
+
+def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
+    """The code of the launching operator's input types for each device row; 0 where none was recorded."""
+    operator = trace.links.device_operator[device_rows]
+    codes = np.zeros(len(device_rows), dtype=np.int64)
+    known = operator != NO_ROW
+    codes[known] = trace.operators.input_types[operator[known]]
+    return codes
+
+
+@lru_cache(maxsize=65536)
+def operand_arithmetic(types_json: str) -> str | None:
+    """The arithmetic that an operator's input types call for: that of its first floating operand, or else integer one.
+
+    Args:
+        types_json: ``Input type`` of the operator as JSON text.
+
+    Returns:
+        One of `ARITHMETICS`, or ``None`` when no input is a tensor of known type.
+
+    Example:
+        >>> operand_arithmetic('["c10::BFloat16","float","Scalar"]'), operand_arithmetic('["long int"]')
+        ('bf16', 'integer')
+        >>> operand_arithmetic('["Scalar"]') is None
+        True
+    """
+    try:
+        types = json.loads(types_json) if types_json else []
+    except ValueError:
+        return None
+    found = [_type_arithmetic(t) for t in types if isinstance(t, str)] if isinstance(types, list) else []
+    return next((a for a in found if a not in (None, "integer")), "integer" if "integer" in found else None)
+
+
+def _type_arithmetic(name: str) -> str | None:
+    if name.startswith("c10::Float8"):
+        return "fp8"
+    return "fp4" if name.startswith("c10::Float4") else _TYPES.get(name)
+
+
+def _decide(name: KernelArithmetic, operand: str | None, is_hip: bool) -> tuple[str, bool]:
+    """The arithmetic, and whether the operator's types tell it."""
+    # A kernel of integers under a floating operator moves or indexes what the operator works on.
+    if name.arithmetic is None or (name.arithmetic == "integer" and operand is not None):
+        if operand == "fp32" and name.tensor_cores and not is_hip:
+            return "tf32", True  # NVIDIA's Tensor Cores take no FP32; AMD's Matrix Cores do
+        return operand or "unknown", operand is not None
+    return name.arithmetic, name.arithmetic == operand

@@ -1,0 +1,175 @@
+"""Matrix products that could have run on Tensor Cores and did not, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lightning_perf.analysis.kernel_names import is_product, kernel_arithmetic
+from lightning_perf.trace.columns import NO_ROW, BoolArray, DeviceProperties, Int32Array, Int64Array, Trace
+
+__all__ = ["REASONS", "EligibleUnused", "eligible_unused", "has_tensor_cores"]
+
+REASONS: dict[str, str] = {
+    "device_has_none": "the device has no Tensor Cores",
+    "fp64_inputs": "the inputs are FP64",
+    "fp32_only_operator": "autocast keeps this operator in FP32",
+    "tf32_off": "the inputs are FP32 and TF32 is off",
+    "fp32_inputs": "the inputs are FP32 and the device has no TF32: only 16-bit inputs would use them",
+    "dimensions": "a dimension is not a multiple of 8 (FP16, BF16), 16 (INT8, FP8) or 4 (TF32)",
+    "shapes_not_recorded": "the types fit; without recorded shapes the dimensions are not known",
+    "library_choice": "types and dimensions fit; the library chose another kernel",
+}
+"""Why a product ran without Tensor Cores."""
+
+# Multiples of 16 bytes let every algorithm use Tensor Cores:
+# https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc
+_MULTIPLE = {"fp16": 8, "bf16": 8, "int8": 16, "fp8": 16, "fp32": 4, "tf32": 4}
+
+# Operators that autocast runs in FP32 and that multiply matrices inside:
+# https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+_FP32_ONLY = re.compile(
+    r"^aten::(_?cdist\w*|_euclidean_dist|pdist|linalg_\w+|_linalg_\w+|cholesky\w*|inverse|pinverse|stft|istft|renorm)$"
+)
+_CONVOLUTION = re.compile(r"conv|cudnn|grad_engine|dgrad|wgrad|fprop|igemm", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class EligibleUnused:
+    """Matrix products without Tensor Cores, for one reason.
+
+    Attributes:
+        reason: A key of `REASONS`.
+        time_ns: Their time, over all averaged steps.
+        kernels: How many there were.
+        operators: The operators that launched most of it, most first, at most five.
+    """
+
+    reason: str
+    time_ns: int
+    kernels: int
+    operators: tuple[str, ...]
+
+
+def has_tensor_cores(device: DeviceProperties) -> bool | None:
+    """Whether a device has Tensor Cores (AMD: Matrix Cores); ``None`` when the recording does not tell.
+
+    NVIDIA: compute capability 7.0 and up, without the GTX 16 series (https://developer.nvidia.com/cuda-gpus). AMD: the
+    Instinct series from the MI100 on (https://rocm.docs.amd.com/en/latest/conceptual/gpu-arch/mi100.html).
+    """
+    name = device.name or ""
+    if "AMD" in name or "Radeon" in name or "Instinct" in name:
+        # HIP reports gfx9 as 9 and does not tell MI50 from MI300; names mostly do.
+        return False if re.search(r"MI(25|50|60)\b", name) else True if re.search(r"MI\d{3}", name) else None
+    if device.compute_major is None:
+        return None
+    return device.compute_major >= 7 and re.search(r"GTX 16\d\d", name) is None
+
+
+def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, ...]:
+    """Find matrix products that ran without Tensor Cores.
+
+    Args:
+        trace: The recording.
+        kernels: The rows of device work to look at.
+
+    Returns:
+        One entry a reason, the most time first.
+    """
+    product = np.zeros(len(trace.names), dtype=np.bool_)
+    plain = np.zeros(len(trace.names), dtype=np.bool_)
+    tf32: set[bool] = set()  # whether convolutions (True) or other products (False) ran in TF32
+    for code in np.unique(trace.device.name[kernels]).tolist():
+        name = trace.names[code]
+        if product_name := is_product(name):
+            product[code], told = product_name, kernel_arithmetic(name)
+            plain[code] = told.tensor_cores is False
+            if told.arithmetic == "tf32":
+                tf32.add(_is_convolution(name))
+    rows = kernels[plain[trace.device.name[kernels]]]
+    if not len(rows):
+        return ()
+    operator = trace.links.device_operator[rows]
+    kept_in_fp32 = _inside(trace, operator, trace.names_where(lambda name: _FP32_ONLY.match(name) is not None))
+    known = operator != NO_ROW
+    shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
+    caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
+    groups, index = np.unique(
+        np.stack([trace.device.name[rows], shapes, caller, kept_in_fp32, trace.device.device[rows]]),
+        axis=1,
+        return_inverse=True,
+    )
+    spent = np.bincount(index.ravel(), weights=trace.device.duration_ns[rows], minlength=groups.shape[1])
+    count = np.bincount(index.ravel(), minlength=groups.shape[1])
+    devices = {device.ordinal: device for device in trace.metadata.devices}
+    time: dict[str, int] = defaultdict(int)
+    number: dict[str, int] = defaultdict(int)
+    callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for (code, shape, op, kept, ordinal), ns, n in zip(groups.T.tolist(), spent.tolist(), count.tolist(), strict=True):
+        name = trace.names[code]
+        device = devices.get(ordinal, DeviceProperties(ordinal))
+        reason = _reason(name, trace.shape_lists[shape], bool(kept), device, _is_convolution(name) in tf32)
+        time[reason] += int(ns)
+        number[reason] += n
+        callers[reason][trace.names[op] if op >= 0 else name] += int(ns)
+    return tuple(
+        EligibleUnused(reason, time[reason], number[reason], _most(callers[reason]))
+        for reason in sorted(time, key=lambda r: (-time[r], r))
+    )
+
+
+def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:
+    arithmetic = kernel_arithmetic(name).arithmetic
+    if has_tensor_cores(device) is False:
+        return "device_has_none"
+    if arithmetic == "fp64":
+        return "fp64_inputs"
+    if kept_in_fp32:
+        return "fp32_only_operator"
+    if arithmetic == "fp32" and not tf32_is_on:
+        ampere = device.compute_major is not None and device.compute_major >= 8
+        return "tf32_off" if ampere else "fp32_inputs"
+    if not shapes_json:
+        return "shapes_not_recorded"
+    multiple = _MULTIPLE.get(arithmetic or "")
+    uneven = multiple is not None and any(size % multiple for size in _sizes(shapes_json))
+    return "dimensions" if uneven else "library_choice"
+
+
+@lru_cache(maxsize=65536)
+def _sizes(shapes_json: str) -> tuple[int, ...]:
+    """The sizes that an instruction's shape must divide: rows and columns of matrices, channels of convolutions."""
+    try:
+        shapes = json.loads(shapes_json) if shapes_json else []
+    except ValueError:
+        return ()
+    tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
+    if any(len(shape) >= 4 for shape in tensors):
+        return tuple(shape[1] for shape in tensors if len(shape) >= 4)
+    return tuple(size for shape in tensors for size in shape[-2:])
+
+
+def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
+    """Whether each operator row, or one around it, has an accepted name."""
+    found = np.zeros(len(operator), dtype=np.bool_)
+    if not named.any():
+        return found
+    current = operator.copy()
+    while (current != NO_ROW).any():
+        known = current != NO_ROW
+        found[known] |= named[trace.operators.name[current[known]]]
+        current[known] = trace.links.operator_parent[current[known]]
+    return found
+
+
+def _is_convolution(name: str) -> bool:
+    return _CONVOLUTION.search(name) is not None
+
+
+def _most(times: dict[str, int]) -> tuple[str, ...]:
+    return tuple(sorted(times, key=lambda name: (-times[name], name))[:5])
