@@ -113,9 +113,8 @@ def arithmetic(trace: Trace) -> Arithmetic:
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     time = trace.device.duration_ns[kernels]
     types = _operator_types(trace, kernels)
-    pair, index = np.unique(
-        trace.device.name[kernels] * np.int64(len(trace.type_lists) + 1) + types, return_inverse=True
-    )
+    lists = len(trace.type_lists)
+    pair, index = np.unique(trace.device.name[kernels] * np.int64(lists) + types, return_inverse=True)
     spent = np.bincount(index, weights=time, minlength=len(pair)).astype(np.int64)  # exact below 2**53 ns, 104 days
     total = int(time.sum())
     told = {name: [0, 0] for name in ARITHMETICS}

@@ -253,7 +253,7 @@ RULES: tuple[NameRule, ...] = (
 
 _PRODUCT_KERNEL = re.compile(
     r"^(?!.*(?:splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::))"
-    r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
+    r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop_|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
     r"|dgrad2d|conv\w*_(?:fwd|bwd|xdl)|fmha|flash_(?:fwd|bwd)|flashattn|attn_fwd|attn_bwd|sdpa|^bmm_|^triton_tem_)",
     re.IGNORECASE,
 )
