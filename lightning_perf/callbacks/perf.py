@@ -76,7 +76,10 @@ class PerfCallback(HostCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a fit that is under way."""
-        return {**self.__dict__, "_fit": None}
+        # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
+        return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
+            "_fit": None
+        }
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Begin to observe the fit."""

@@ -11,6 +11,8 @@ __all__ = ["ProfilerTap"]
 
 Listener = Callable[[Signal], None]
 
+_TAP = "_lightning_perf_tap"
+
 
 class ProfilerTap:
     """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
@@ -32,6 +34,7 @@ class ProfilerTap:
         self._wrappers = {"start": self._before(profiler.start, on_start), "stop": self._after(profiler.stop, on_stop)}
         self._on = True
         for name, wrapper in self._wrappers.items():
+            setattr(wrapper, _TAP, self)
             setattr(profiler, name, wrapper)
 
     def remove(self) -> None:
@@ -39,12 +42,14 @@ class ProfilerTap:
         self._on = False
         for name, wrapper in self._wrappers.items():
             if vars(self._profiler).get(name) is not wrapper:
-                continue  # another tap lies over this one and keeps a reference to it: it goes on as a plain call
-            if self._originals[name] is None:
+                continue  # another tap lies over this one, which goes on as a plain call until that is removed
+            original = self._originals[name]
+            while (below := getattr(original, _TAP, None)) is not None and not below._on:
+                original = below._originals[name]
+            if original is None:
                 delattr(self._profiler, name)
             else:
-                setattr(self._profiler, name, self._originals[name])
-        self._wrappers = {}
+                setattr(self._profiler, name, original)
 
     def _signal(self, action: str) -> Signal | None:
         if not self._on:

@@ -1,0 +1,319 @@
+"""`PerfCallback` on real Trainers: which steps are recorded, and what stands in the traces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_perf import PerfCallback
+from tests.callbacks.training import (
+    PACKAGES,
+    Points,
+    Stream,
+    events,
+    loader,
+    make_module,
+    make_trainer,
+    marks,
+    package,
+    phases_by_step,
+    samples,
+    step_marks,
+    step_numbers,
+    trace_files,
+)
+
+STEP = ["fetch", "transfer", "forward", "optimizer", "backward", "optimizer"]
+"""The ranges of a step in automatic optimization: gradients are zeroed between forward and backward."""
+
+
+def fit(
+    tmp_path: Path,
+    batches: Any = 8,
+    *,
+    name: str = PACKAGES[0],
+    module: Any = None,
+    val: Any = None,
+    callback: PerfCallback | None = None,
+    **options: Any,
+) -> Any:
+    """Fit a tiny module; by default two steps are recorded from the second on."""
+    callback = callback or quick()
+    trainer = make_trainer(tmp_path, callback, name, **options)
+    before = dict(vars(trainer.profiler))
+    data = loader(batches) if isinstance(batches, int) else batches
+    trainer.fit(module or make_module(name), data, loader(val) if isinstance(val, int) else val)
+    left = {key: value for key, value in vars(trainer.profiler).items() if key not in before}
+    assert not {"start", "stop"} & left.keys(), "the tap is still there"
+    return trainer
+
+
+def quick(**options: Any) -> PerfCallback:
+    return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 2, "print_report": False, **options})
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_marks_span_whole_steps_with_their_phases_inside(tmp_path: Path, name: str) -> None:
+    fit(tmp_path, name=name)
+    (file,) = trace_files(tmp_path)
+    assert file.parent == tmp_path / "perf"
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert phases_by_step(file) == [STEP, STEP]
+    first, second = step_marks(file)
+    assert first.end <= second.start
+    for step in (first, second):
+        ranges = [inner for inner in marks(file, "perf::") if step.holds(inner)]
+        assert all(a.end <= b.start for a, b in pairwise(ranges)), "phases overlap"
+        inside = {r.name: [e["name"] for e in events(file) if r.start <= e["ts"] < r.end] for r in ranges}
+        assert "aten::cross_entropy_loss" in inside["perf::forward"]
+        assert any("Backward0" in op for op in inside["perf::backward"])
+        assert "aten::add_" in inside["perf::optimizer"], (
+            "the optimizer's own mark holds the whole closure, ours does not"
+        )
+        assert any("DataLoader" in op for op in inside["perf::fetch"])
+
+
+def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
+    fit(tmp_path, val=2)
+    (file,) = trace_files(tmp_path)
+    steps = step_marks(file)
+    operators = [e for e in events(file) if e["cat"] == "cpu_op"]
+    assert operators
+    assert all(any(s.start <= e["ts"] and e["ts"] + e["dur"] <= s.end for s in steps) for e in operators)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_repeat_makes_a_file_a_cycle(tmp_path: Path, name: str) -> None:
+    fit(tmp_path, 12, name=name, callback=quick(wait=1, warmup=1, active=2, repeat=2))
+    assert step_numbers(tmp_path) == [[3, 4], [7, 8]]
+
+
+def test_repeat_for_ever(tmp_path: Path) -> None:
+    fit(tmp_path, 9, callback=quick(wait=1, active=2, repeat=0))
+    assert step_numbers(tmp_path) == [[2, 3], [5, 6], [8]]
+
+
+def test_cycles_without_a_rest_between(tmp_path: Path) -> None:
+    fit(tmp_path, 6, callback=quick(skip_first=0, active=2, repeat=2))
+    assert step_numbers(tmp_path) == [[0, 1], [2, 3]]
+
+
+def test_accumulation_makes_one_step_of_its_micro_batches(tmp_path: Path) -> None:
+    fit(tmp_path, 8, accumulate_grad_batches=3)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    (file,) = trace_files(tmp_path)
+    first = ["fetch", "transfer", "forward", "optimizer", "backward"]  # zeroing, then the gradients of one micro-batch
+    middle = ["fetch", "transfer", "forward", "backward"]
+    last = [*middle, "optimizer"]
+    assert phases_by_step(file) == [first + middle + last, first + last], "the epoch's last group is short"
+    assert [s["samples"] for s in samples(tmp_path)] == [6, 6, 4]
+
+
+def manual_step(self: Any, batch: Any, batch_idx: int) -> None:
+    for optimizer in self.optimizers() if isinstance(self.optimizers(), list) else [self.optimizers()]:
+        optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        optimizer.step()
+
+
+MANUAL = ["fetch", "transfer", "forward", "backward", "forward", "optimizer", "forward"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_manual_optimization(tmp_path: Path, name: str) -> None:
+    fit(tmp_path, name=name, module=make_module(name, training_step=manual_step, automatic_optimization=False))
+    (file,) = trace_files(tmp_path)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert phases_by_step(file) == [MANUAL, MANUAL]
+
+
+def test_several_optimizers(tmp_path: Path) -> None:
+    def two(self: Any) -> list[torch.optim.Optimizer]:
+        return [torch.optim.SGD(self.layer[0].parameters(), 0.1), torch.optim.Adam(self.layer[2].parameters(), 0.1)]
+
+    module = make_module(training_step=manual_step, configure_optimizers=two, automatic_optimization=False)
+    fit(tmp_path, 6, module=module)
+    (file,) = trace_files(tmp_path)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert phases_by_step(file) == [MANUAL + MANUAL[3:]] * 2
+    assert len(samples(tmp_path)) == 6
+
+
+def test_manual_accumulation(tmp_path: Path) -> None:
+    def accumulate(self: Any, batch: Any, batch_idx: int) -> None:
+        self.manual_backward(self.loss(batch))
+        if batch_idx % 2 == 0:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+    fit(tmp_path, 9, module=make_module(training_step=accumulate, automatic_optimization=False))
+    (file,) = trace_files(tmp_path)
+    assert [phases.count("fetch") for phases in phases_by_step(file)] == [2, 2]
+    assert [s["samples"] for s in samples(tmp_path)] == [2, 4, 4, 4, 4]
+
+
+def test_an_optimizer_that_evaluates_its_closure_again(tmp_path: Path) -> None:
+    module = make_module(configure_optimizers=lambda self: torch.optim.LBFGS(self.parameters(), max_iter=3))
+    fit(tmp_path, 4, module=module)
+    (file,) = trace_files(tmp_path)
+    for phases in phases_by_step(file):
+        assert phases.count("forward") == phases.count("backward") > 1
+        assert phases[-1] == "optimizer"
+
+
+def test_validation_between_steps_is_in_no_trace(tmp_path: Path) -> None:
+    trainer = fit(tmp_path, 8, val=2, val_check_interval=2, callback=quick(active=4), num_sanity_val_steps=2)
+    assert step_numbers(tmp_path) == [[1], [2, 3], [4]], "what validation cuts off is recorded into the next file"
+    for file in trace_files(tmp_path):
+        assert not [e for e in events(file) if e["name"] == "aten::cumsum"]
+        assert all(step.finished for step in step_marks(file))
+    assert [s["step"] for s in samples(tmp_path)] == list(range(8))
+    assert trainer.global_step == 8
+
+
+def test_validation_within_a_step_leaves_it_unfinished(tmp_path: Path) -> None:
+    fit(tmp_path, 8, val=1, val_check_interval=3, accumulate_grad_batches=2, callback=quick(skip_first=0, active=3))
+    assert step_numbers(tmp_path) == [[0], [2]]
+    first, second = trace_files(tmp_path)
+    assert [(m.name, m.finished) for m in step_marks(first)] == [("ProfilerStep#0", True), ("ProfilerStep#1", False)]
+    assert [m.name for m in step_marks(second)] == ["ProfilerStep#2"]
+    assert not [e for file in (first, second) for e in events(file) if e["name"] == "aten::cumsum"]
+
+
+def test_the_end_of_an_epoch_is_in_no_trace(tmp_path: Path) -> None:
+    def epoch_end(self: Any) -> None:
+        torch.arange(7).cumsum(0)
+
+    fit(tmp_path, 3, max_epochs=3, module=make_module(on_train_epoch_end=epoch_end), callback=quick(active=5))
+    assert step_numbers(tmp_path) == [[1, 2], [3, 4, 5]]
+    assert not [e for file in trace_files(tmp_path) for e in events(file) if e["name"] == "aten::cumsum"]
+
+
+def test_callbacks_logging_and_checkpoints_belong_to_the_step(tmp_path: Path) -> None:
+    pl = package(PACKAGES[0])
+
+    class After(pl.Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            torch.arange(7).cumprod(0)
+
+    checkpoint = pl.callbacks.ModelCheckpoint(tmp_path / "ckpt", every_n_train_steps=1)
+    fit(tmp_path, callbacks=[After(), checkpoint], enable_checkpointing=True)
+    (file,) = trace_files(tmp_path)
+    for step, phases in zip(step_marks(file), phases_by_step(file), strict=True):
+        assert phases == [*STEP, "checkpoint"]
+        assert [e for e in events(file) if e["name"] == "aten::cumprod" and step.start <= e["ts"] < step.end]
+
+
+def test_max_steps_in_the_middle_of_a_window(tmp_path: Path) -> None:
+    fit(tmp_path, 20, max_steps=4, max_epochs=-1, callback=quick(active=10))
+    assert step_numbers(tmp_path) == [[1, 2, 3]]
+
+
+def test_the_default_schedule_fits_a_short_run(tmp_path: Path) -> None:
+    fit(tmp_path, 4, callback=PerfCallback(print_report=False))
+    assert step_numbers(tmp_path) == [[0, 1, 2, 3]]
+
+
+def test_fast_dev_run(tmp_path: Path) -> None:
+    fit(tmp_path, val=1, fast_dev_run=True, callback=PerfCallback(print_report=False))
+    assert step_numbers(tmp_path) == [[0]]
+
+
+def test_given_numbers_are_obeyed_in_a_run_too_short(tmp_path: Path) -> None:
+    fit(tmp_path, 4, callback=PerfCallback(skip_first=10, print_report=False))
+    assert trace_files(tmp_path) == []
+    assert len(samples(tmp_path)) == 4
+
+
+def test_no_training_batches(tmp_path: Path) -> None:
+    fit(tmp_path, limit_train_batches=0)
+    assert not (tmp_path / "perf").exists()
+
+
+def test_iterable_data_without_a_length(tmp_path: Path) -> None:
+    fit(tmp_path, DataLoader(Stream(14), 2), max_epochs=2, callback=quick(skip_first=5, active=4))
+    assert step_numbers(tmp_path) == [[5, 6], [7, 8]]
+    assert len(samples(tmp_path)) == 14
+    _, second = trace_files(tmp_path)
+    # One batch is fetched ahead, the last two fetches of an epoch are a batch and the end of the data.
+    assert [phases.count("fetch") for phases in phases_by_step(second)] == [2, 1]
+
+
+def test_training_step_that_takes_the_iterator(tmp_path: Path) -> None:
+    def from_iterator(self: Any, dataloader_iter: Any) -> torch.Tensor:
+        return self.loss(next(dataloader_iter)[0])
+
+    fit(tmp_path, 6, module=make_module(training_step=from_iterator))
+    (file,) = trace_files(tmp_path)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert all("fetch" in phases for phases in phases_by_step(file))
+
+
+def test_dictionaries_as_batches(tmp_path: Path) -> None:
+    data = [{"name": ["a", "b"], "pair": torch.zeros(2, 4), "y": torch.zeros(2, dtype=torch.int64)} for _ in range(5)]
+    module = make_module(training_step=lambda self, batch, batch_idx: self.loss((batch["pair"], batch["y"])))
+    fit(tmp_path, DataLoader(data, batch_size=None), module=module)
+    assert [s["samples"] for s in samples(tmp_path)] == [2] * 5
+
+
+def test_compiled_module(tmp_path: Path) -> None:
+    module = make_module()
+    module.layer.compile(backend="eager")
+    fit(tmp_path, module=module)
+    assert step_numbers(tmp_path) == [[1, 2]]
+
+
+@pytest.mark.parametrize("profiler", ["simple", "advanced"])
+def test_the_trainers_timing_profilers_go_on(tmp_path: Path, profiler: str) -> None:
+    trainer = fit(tmp_path, profiler=profiler)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    if profiler == "simple":
+        assert len(trainer.profiler.recorded_durations["run_training_batch"]) == 8
+
+
+def test_step_samples(tmp_path: Path) -> None:
+    fit(tmp_path, 6, callback=quick(warmup=1))
+    rows = samples(tmp_path)
+    assert [row["step"] for row in rows] == list(range(6))
+    assert [row["profiled"] for row in rows] == [False, True, True, True, False, False]
+    assert all(0 < row["data_wait_ns"] < row["step_ns"] for row in rows)
+    assert all(row["device_ns"] is None and row["samples"] == 2 for row in rows)
+
+
+def test_slow_data_is_seen_as_data_wait(tmp_path: Path) -> None:
+    class Slow(Points):
+        def __getitem__(self, index: int) -> Any:
+            torch.randn(400, 400) @ torch.randn(400, 400)
+            return super().__getitem__(index)
+
+    fit(tmp_path, DataLoader(Slow(12), 2))
+    (file,) = trace_files(tmp_path)
+    recorded = {row["step"]: row for row in samples(tmp_path) if row["profiled"]}
+    for step in step_marks(file):
+        fetch_us = sum(m.end - m.start for m in marks(file, "perf::fetch") if step.holds(m))
+        row = recorded[int(step.name.split("#")[1])]
+        # Two clocks of the same things: the range lies around the timed fetch, the mark around the timed step.
+        assert row["data_wait_ns"] / 1000 == pytest.approx(fetch_us, rel=0.2, abs=500)
+        assert row["step_ns"] / 1000 == pytest.approx(step.end - step.start, rel=0.2, abs=500)
+
+
+def weights(tmp_path: Path, callback: PerfCallback | None, **options: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    torch.manual_seed(3)
+    module = make_module()
+    data = DataLoader(Points(24), 2, shuffle=True)
+    make_trainer(tmp_path, callback, max_epochs=2, **options).fit(module, data, loader(1))
+    return [p.detach() for p in module.parameters()], torch.rand(4)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}])
+def test_training_gives_the_same_bits_with_and_without(tmp_path: Path, options: dict[str, Any]) -> None:
+    plain, plain_random = weights(tmp_path / "a", None, **options)
+    observed, observed_random = weights(tmp_path / "b", quick(repeat=2), **options)
+    assert trace_files(tmp_path / "b")
+    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
+    assert torch.equal(plain_random, observed_random), "random numbers were drawn"

@@ -1,0 +1,59 @@
+"""The folder of a fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.run_folder import claim_run_folder, new_folder
+
+
+def test_each_fit_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "logs" / "perf")
+    first = new_folder(path)
+    assert new_folder(path) == first, "an empty folder is free"
+    (first / "x").touch()
+    second = new_folder(path)
+    (second / "x").touch()
+    assert [first.name, second.name, new_folder(path).name] == ["perf", "perf_1", "perf_2"]
+
+
+def test_a_file_of_that_name_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "perf").touch()
+    assert new_folder(str(tmp_path / "perf")).name == "perf_1"
+
+
+def test_a_relative_path_stays_where_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new_folder("perf") == tmp_path / "perf"
+
+
+def trainer(log_dir: object, *, rank: int = 0, broadcast: object = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        log_dir=log_dir,
+        default_root_dir="/nowhere",
+        is_global_zero=rank == 0,
+        global_rank=rank,
+        strategy=SimpleNamespace(broadcast=lambda value: value if rank == 0 else broadcast),
+    )
+
+
+def test_other_ranks_take_the_folder_of_rank_0(tmp_path: Path) -> None:
+    folder = claim_run_folder(trainer(str(tmp_path)), None, Faults())
+    assert folder == tmp_path / "perf"
+    (folder / "x").touch()
+    assert claim_run_folder(trainer(str(tmp_path), rank=1, broadcast=str(folder)), None, Faults()) == folder
+
+
+@pytest.mark.parametrize("log_dir", ["s3://bucket/logs", "/proc/nothing/here"])
+def test_no_folder_is_one_warning_that_says_what_to_do(log_dir: str) -> None:
+    with pytest.warns(RuntimeWarning, match="dirpath"):
+        assert claim_run_folder(trainer(log_dir), None, Faults()) is None
+
+
+def test_a_given_folder_is_taken(tmp_path: Path) -> None:
+    assert claim_run_folder(trainer("s3://bucket"), os.fspath(tmp_path / "mine"), Faults()) == tmp_path / "mine"

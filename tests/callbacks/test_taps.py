@@ -1,0 +1,81 @@
+"""The tap on a Trainer's profiler: hears, and leaves no trace."""
+
+from __future__ import annotations
+
+import pytest
+from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
+
+from lightning_perf.callbacks.phases import Signal
+from lightning_perf.callbacks.taps import ProfilerTap
+
+FORWARD = "[Strategy]DDPStrategy.training_step"
+
+
+def tap(profiler: object, heard: list[object]) -> ProfilerTap:
+    return ProfilerTap(
+        profiler,
+        on_start=lambda signal: heard.append(("start", signal)),
+        on_stop=lambda signal: heard.append(("stop", signal)),
+    )
+
+
+def test_hears_signals_and_nothing_else() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    tap(profiler, heard)
+    with profiler.profile("run_training_batch"), profiler.profile(FORWARD):
+        heard.append("inside")
+    assert heard == [("start", Signal.FORWARD), "inside", ("stop", Signal.FORWARD)]
+
+
+def test_the_profiler_does_its_own_work() -> None:
+    profiler = SimpleProfiler()
+    tapped = tap(profiler, [])
+    with profiler.profile(FORWARD):
+        pass
+    tapped.remove()
+    assert len(profiler.recorded_durations[FORWARD]) == 1
+
+
+def test_removal_leaves_the_instance_as_it_was() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    before = dict(vars(profiler))
+    tapped = tap(profiler, heard)
+    tapped.remove()
+    tapped.remove()
+    assert vars(profiler) == before
+    profiler.start(FORWARD)
+    assert heard == []
+
+
+def test_an_attribute_of_the_instance_comes_back() -> None:
+    profiler, calls = PassThroughProfiler(), []
+    profiler.start = calls.append
+    tapped = tap(profiler, [])
+    profiler.start("a")
+    tapped.remove()
+    profiler.start("b")
+    assert calls == ["a", "b"]
+    assert "stop" not in vars(profiler)
+
+
+def test_taps_in_any_order_of_removal() -> None:
+    profiler, first_heard, second_heard = PassThroughProfiler(), [], []
+    before = dict(vars(profiler))
+    first = tap(profiler, first_heard)
+    second = tap(profiler, second_heard)
+    first.remove()
+    profiler.start(FORWARD)
+    assert first_heard == []
+    assert second_heard == [("start", Signal.FORWARD)]
+    second.remove()
+    profiler.start(FORWARD)
+    assert len(second_heard) == 1
+    assert vars(profiler) == before
+
+
+def test_stop_is_heard_when_the_action_fails() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    tap(profiler, heard)
+    with pytest.raises(ZeroDivisionError), profiler.profile(FORWARD):
+        raise ZeroDivisionError
+    assert heard[-1] == ("stop", Signal.FORWARD)
