@@ -85,6 +85,24 @@ class Phases:
                 return row
         raise KeyError(f"no phase {name!r}; there are {', '.join(PHASES)}")
 
+    def time_ns(self, phase: str, category: str) -> float | None:
+        """The mean time of a phase in a category, or in all parts of one that has parts.
+
+        Args:
+            phase: One of `PHASES`.
+            category: One of the breakdown's categories.
+
+        Returns:
+            Nanoseconds, or ``None`` where the category does not apply.
+
+        Raises:
+            KeyError: There is no phase of that name.
+        """
+        parts = {name for name, parent in CATEGORIES if category in (name, parent)}
+        cells = zip(self.categories, self.phase(phase).category_mean_ns, strict=True)
+        times = [time for name, time in cells if name in parts and time is not None]
+        return sum(times) if times else None
+
 
 def phases(trace: Trace) -> Phases:
     """Divide the time of each step among phases and categories.

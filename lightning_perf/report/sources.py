@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from lightning_perf.trace.errors import TraceError
 
-__all__ = ["find_traces"]
+__all__ = ["find_traces", "group_windows", "rank_in_name"]
 
 PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
 """What ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` append to a trace's name."""
 
 JSON_SUFFIXES = (".json", ".json.gz")
+
+_RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
+_STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
 
 def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -53,6 +58,40 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
             path, f"holds the traces of {len(candidates)} runs", f"Name one of their folders, the last are {some}"
         )
     return next(iter(candidates.values()))
+
+
+def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
+    """Group the files of a run by the process that recorded them: those of one group are its windows.
+
+    The rank in the name tells, or the worker's name before the time stamp that the profiler's handlers append
+    (``worker.1623143089861.pt.trace.json``). A file whose name tells neither stands alone.
+
+    Args:
+        paths: Trace files.
+
+    Example:
+        >>> names = ["rank0.17.pt.trace.json", "rank1.17.pt.trace.json", "rank0.29.pt.trace.json", "a.json"]
+        >>> [[path.name for path in group] for group in group_windows(map(Path, names))]
+        [['rank0.17.pt.trace.json', 'rank0.29.pt.trace.json'], ['rank1.17.pt.trace.json'], ['a.json']]
+    """
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        rank = rank_in_name(path.name)
+        stamped = _STAMPED.match(path.name)
+        key = f"rank {rank}" if rank is not None else stamped.group("worker") if stamped else f"file {path}"
+        groups.setdefault(key, []).append(path)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name tells, if any.
+
+    Example:
+        >>> rank_in_name("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz"), rank_in_name("frank.json")
+        (34, None)
+    """
+    found = _RANK.search(name)
+    return int(found.group(1)) if found else None
 
 
 def _traces_in(folder: Path) -> tuple[Path, ...]:

@@ -1,0 +1,114 @@
+"""``lightning-perf analyze | diff | view``: thin commands over the library."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from lightning_perf import __version__
+
+__all__ = ["main"]
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The arguments after the program's name; those of the process when not given.
+
+    Returns:
+        Exit code: 0 for success, 2 for bad input, 130 when interrupted.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        _RUN[options.command](options)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has left. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        if not _is_expected(error):
+            raise
+        print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
+        return USAGE_ERROR
+    return 0
+
+
+def _is_expected(error: Exception) -> bool:
+    from lightning_perf.trace.errors import TraceError
+    from lightning_perf.view import ViewerError
+
+    return isinstance(error, (TraceError, ViewerError))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightning-perf",
+        description="Where the step time of a training goes, what to change, and whether the change helped.",
+    )
+    parser.add_argument("--version", action="version", version=f"lightning-perf {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    analyze = commands.add_parser(
+        "analyze",
+        help="report on a trace or a run",
+        description="Report where the step time goes, from any trace that torch.profiler exported.",
+    )
+    analyze.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
+    analyze.add_argument("--json", action="store_true", help="write the whole report as JSON")
+    analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
+    analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
+
+    view = commands.add_parser(
+        "view",
+        help="open the timeline in Perfetto's UI",
+        description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
+    )
+    view.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
+    view.add_argument("--port", type=_port, default=0, help="port to listen on (default: a free one)")
+    view.add_argument("--no-browser", action="store_true", help="only print the address")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return number
+
+
+def _analyze(options: argparse.Namespace) -> None:
+    from lightning_perf.report.build import analyze
+
+    report = analyze(options.path, by_shape=options.by_shape)
+    if options.json:
+        from lightning_perf.report.json import render_json
+
+        sys.stdout.write(render_json(report))
+    else:
+        from lightning_perf.report.console import print_report
+
+        print_report(report, top=options.top)
+
+
+def _view(options: argparse.Namespace) -> None:
+    from lightning_perf.view import view
+
+    view(options.path, port=options.port, browser=not options.no_browser, say=lambda line: print(line, flush=True))  # noqa: T201
+
+
+_RUN = {"analyze": _analyze, "view": _view}

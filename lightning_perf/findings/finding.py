@@ -1,0 +1,59 @@
+"""What a rule finds: a cause of lost time, its evidence, what to do about it, and what that would save."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Finding", "Severity", "severity_of"]
+
+Severity = Literal["high", "moderate", "low"]
+
+HIGH_SHARE = 0.15
+MODERATE_SHARE = 0.05
+"""Parts of the step time that a cause must be able to save to count as high and moderate.
+
+XProf draws its lines alike: above 20 and 5 % for input, above 15 and 3 % for launches and communication.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause of lost time.
+
+    Attributes:
+        kind: Which rule found it: ``input-bound``, ``launch-bound``, …
+        severity: ``high``, ``moderate`` or ``low``, by the share of the step that could be saved.
+        title: The cause in one clause, with its main number.
+        evidence: Figures from this recording that show it, a sentence each.
+        action: What to change, down to the line of code where there is one.
+        saving_low_ms: Least predicted saving, milliseconds a step; ``None`` where no model gives one.
+        saving_high_ms: Most predicted saving, milliseconds a step.
+        model: How the saving was predicted: which share can shrink, and by what factor.
+        rank: The rank that it was found on, ``None`` in a recording that does not tell.
+    """
+
+    kind: str
+    severity: Severity
+    title: str
+    evidence: tuple[str, ...]
+    action: str
+    saving_low_ms: float | None
+    saving_high_ms: float | None
+    model: str
+    rank: int | None = None
+
+
+def severity_of(saving_ms: float, step_ms: float) -> Severity:
+    """How much a cause matters, by the most that removing it could save.
+
+    Args:
+        saving_ms: Most predicted saving a step.
+        step_ms: Step time.
+
+    Example:
+        >>> severity_of(20, 100), severity_of(8, 100), severity_of(1, 100)
+        ('high', 'moderate', 'low')
+    """
+    share = saving_ms / step_ms if step_ms > 0 else 0.0
+    return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"

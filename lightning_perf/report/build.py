@@ -1,0 +1,144 @@
+"""Trace files ─► `PerfReport`."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_perf import __version__
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
+from lightning_perf.findings.registry import find
+from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
+from lightning_perf.report.ranks import analyze_recordings
+from lightning_perf.report.sources import find_traces, group_windows
+from lightning_perf.report.verdict import judge
+from lightning_perf.report.words import count_of
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["analyze", "build_report"]
+
+
+def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfReport:
+    """Analyse a trace, or all traces of a run.
+
+    Args:
+        path: A trace file (``.json`` or ``.json.gz``), or the folder of one run: its ranks are compared, the windows
+            of each rank analysed together, and step times that `PerfCallback` left there are read too.
+        by_shape: Whether operators are told apart by the shapes of their inputs.
+
+    Returns:
+        The report.
+
+    Raises:
+        TraceError: When there is no trace, or none can be read.
+
+    Example:
+        >>> import lightning_perf
+        >>> report = lightning_perf.analyze("lightning_logs/version_0/perf")  # doctest: +SKIP
+        >>> print(report.verdict.where)  # doctest: +SKIP
+        A step takes 178 ms (mean of 6): 55.5 % is device compute, 33.4 % waits for the next batch.
+    """
+    traces = find_traces(path)
+    notes: list[str] = []
+    samples: Sequence[StepSample] = ()
+    logs = sorted(traces[0].parent.glob("steps.rank*.jsonl")) if Path(path).is_dir() else []
+    if logs:
+        try:
+            samples = read_samples(logs[0])
+        except TraceError as error:
+            notes.append(f"Step times are left out: {error}")
+    return build_report(traces, samples=samples, notes=notes, by_shape=by_shape)
+
+
+def build_report(
+    traces: Sequence[str | os.PathLike[str]],
+    *,
+    samples: Sequence[StepSample] = (),
+    notes: Sequence[str] = (),
+    by_shape: bool = False,
+) -> PerfReport:
+    """Build the report of one run from its parts.
+
+    Args:
+        traces: Its trace files, of any rank and window. With none, the report tells of step times alone.
+        samples: Step times by the always-on timer, of one rank.
+        notes: What else a reader must know.
+        by_shape: Whether operators are told apart by the shapes of their inputs.
+
+    Returns:
+        The report.
+
+    Raises:
+        TraceError: When there are traces, but none can be read.
+    """
+    paths = [Path(trace) for trace in traces]
+    results = analyze_recordings(group_windows(paths), by_shape=by_shape) if paths else []
+    ranks = [analysis for result in results for analysis in result.analyses]
+    faults = [fault for result in results for fault in result.faults]
+    if paths and not ranks:
+        raise faults[0]
+    ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
+    findings = find(ranks)
+    step_times = summarize_step_times(samples) if samples else None
+    lead = lead_rank(ranks)
+    return PerfReport(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        sources=tuple(source for analysis in ranks for source in analysis.sources),
+        verdict=judge(lead, findings, step_times),
+        notes=(*notes, *_notes(ranks, faults)),
+        findings=findings,
+        lead=ranks.index(lead) if lead is not None else None,
+        ranks=tuple(ranks),
+        step_times=step_times,
+    )
+
+
+def lead_rank(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
+    """The rank that a report speaks of first: the one with the longest steps, since the others wait for it."""
+    sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
+    return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
+
+
+def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[str]:
+    notes = [f"Left out, unreadable: {fault}" for fault in faults]
+    known = {analysis.rank for analysis in ranks if analysis.rank is not None}
+    world = max((analysis.metadata.world_size or 0 for analysis in ranks), default=0)
+    missing = sorted(set(range(world)) - known) if known else []
+    if missing:
+        some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        notes.append(f"The run has {world} ranks; there is no trace of {count_of(len(missing), 'rank')}: {some}.")
+    for rank, number in sorted(Counter(analysis.rank for analysis in ranks if analysis.rank is not None).items()):
+        if number > 1:
+            notes.append(f"{number} recordings say that they are rank {rank}; they are analysed apart.")
+    for analysis in ranks:
+        notes += _recording_notes(analysis, Path(analysis.sources[0]).name)
+    return notes
+
+
+def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
+    notes = []
+    problems, breakdown = analysis.problems, analysis.breakdown
+    if problems.truncated:
+        notes.append(f"{name} ends early: times are lower bounds, and shares are not given.")
+    if not breakdown.marked:
+        notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are of the whole recording.")
+    elif breakdown.averages_cut_steps:
+        notes.append(f"{name} holds no complete step: the averages are over steps that the recording cut off.")
+    if not breakdown.has_device:
+        notes.append(f"{name} holds no device work: this is a recording of the host alone.")
+    for number, what in (
+        (problems.repaired_events, "was repaired"),
+        (problems.dropped_events, "could not be read"),
+        (problems.bad_durations, "has no usable time or duration"),
+    ):
+        if number:
+            notes.append(f"{name}: {count_of(number, 'event')} {what if number == 1 else _plural(what)}.")
+    return notes
+
+
+def _plural(what: str) -> str:
+    return what.replace("was ", "were ").replace("has ", "have ")

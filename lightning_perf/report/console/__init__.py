@@ -1,0 +1,7 @@
+"""The report on the console."""
+
+from __future__ import annotations
+
+from lightning_perf.report.console.render import print_report
+
+__all__ = ["print_report"]

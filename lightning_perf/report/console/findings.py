@@ -1,0 +1,36 @@
+"""Findings: cause, evidence, action and predicted saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.console.safe import plain
+from lightning_perf.report.verdict import saving_text
+
+__all__ = ["findings_section"]
+
+STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
+
+
+def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
+    """One block a finding, the most to save first.
+
+    Args:
+        findings: The findings.
+        lead: The rank whose step time the savings are a part of.
+    """
+    step_ns = None if lead is None else lead.breakdown.wall.mean_ns
+    yield Text("\nFindings", style="bold")
+    for number, finding in enumerate(findings, start=1):
+        yield Text.assemble(f"{number}. ", plain(finding.title, STYLES[finding.severity]), f"  [{finding.severity}]")
+        lines = [*(plain(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), plain(finding.action))]
+        saving = saving_text(finding, step_ns)
+        if saving:
+            lines.append(plain(f"{saving} {finding.model}", "dim"))
+        yield Padding(Text("\n").join(lines), (0, 0, 0, 3))

@@ -1,0 +1,121 @@
+"""The sections of one rank, in the order of the questions: where, in which phase, in which arithmetic, in what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lightning_perf.analysis.arithmetic import Arithmetic
+from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.phases import Phases
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.tensor_cores import REASONS
+from lightning_perf.report.console.summary import table
+from lightning_perf.report.console.work import work_sections
+from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of
+from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
+
+__all__ = ["rank_sections"]
+
+BAR_WIDTH = 24
+
+
+def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
+    """The sections that this rank's recording supports.
+
+    Args:
+        analysis: The rank's analyses.
+        top: Rows of the longer tables.
+
+    Yields:
+        Title and body.
+    """
+    breakdown = analysis.breakdown
+    if breakdown.marked:
+        title = f"Step time: {format_duration(breakdown.wall.mean_ns)}, mean of {breakdown.averaged_steps}"
+    else:
+        title = f"Whole recording: {format_duration(breakdown.wall.mean_ns)}"
+    yield title, _step_time(breakdown)
+    yield "Phases", _phases(analysis.phases, breakdown)
+    if analysis.arithmetic is not None:
+        yield "Arithmetic of device compute", _arithmetic(analysis.arithmetic)
+    yield from work_sections(analysis, top)
+
+
+def _step_time(breakdown: Breakdown) -> RenderableType:
+    grid = table("category", "time", "share")
+    grid.add_column("", width=BAR_WIDTH)
+    spread = breakdown.averaged_steps > 1
+    if spread:
+        grid.add_column("least – most", justify="right", no_wrap=True)
+    for row in breakdown.categories:
+        if not row.mean_ns:
+            continue
+        cells: list[RenderableType] = [
+            Text(f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}", style="dim" if row.parent else ""),
+            format_duration(row.mean_ns),
+            format_share(row.share),
+            Bar(1.0, 0.0, row.share, width=BAR_WIDTH, color="blue") if row.share and not row.parent else "",
+        ]
+        if spread:
+            cells.append(f"{format_duration(row.min_ns)} – {format_duration(row.max_ns)}")
+        grid.add_row(*cells)
+    outliers = [
+        f"Step {o.number} stands apart: {format_duration(o.wall_ns)}, "
+        f"{'+' if o.excess_ns > 0 else ''}{format_duration(o.excess_ns)} mostly in {CATEGORY_LABELS[o.category]}."
+        for o in breakdown.outliers
+    ]
+    return Group(grid, *(Text(line, style="yellow") for line in outliers))
+
+
+def _phases(phases: Phases, breakdown: Breakdown) -> RenderableType:
+    """Phases down, the main categories across; what is small goes into the last column."""
+    columns = [row.name for row in breakdown.categories if row.parent is None and row.mean_ns]
+    columns.sort(key=lambda name: -(breakdown.category(name).mean_ns or 0.0))
+    columns = columns[:4]
+    grid = table("phase", "time", "share", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in columns))
+    for phase in phases.phases:
+        if not phase.mean_ns:
+            continue
+        grid.add_row(
+            PHASE_LABELS[phase.name],
+            format_duration(phase.mean_ns),
+            format_share(phase.share),
+            *(_cell(phases.time_ns(phase.name, name)) for name in columns),
+        )
+    return grid
+
+
+def _cell(time_ns: float | None) -> str:
+    return format_duration(time_ns) if time_ns else NOT_AVAILABLE
+
+
+def _arithmetic(arithmetic: Arithmetic) -> RenderableType:
+    grid: Table = table("arithmetic", "time a step", "share")
+    grid.add_column("told by")
+    steps = max(arithmetic.steps, 1)
+    for row in arithmetic.rows:
+        if not row.time_ns:
+            continue
+        by = [what for what, part in (("operator types", row.by_operator_ns), ("kernel name", row.by_name_ns)) if part]
+        grid.add_row(
+            row.name.upper() if row.name[0] in "ftb" else row.name,
+            format_duration(row.time_ns / steps),
+            format_share(row.share),
+            ", ".join(by) or NOT_AVAILABLE,
+        )
+    lines = []
+    if arithmetic.tensor_core_share is not None:
+        lines.append(Text(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}"))
+    lines += [
+        Text(
+            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} a step in "
+            f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
+        )
+        for unused in arithmetic.eligible_unused
+    ]
+    return Group(grid, *lines)

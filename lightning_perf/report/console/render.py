@@ -1,0 +1,85 @@
+"""The order of the report on the console: the verdict, then what it rests on, then the tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import IO
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from lightning_perf.report.console.findings import findings_section
+from lightning_perf.report.console.rank import rank_sections
+from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.step_times import step_times_section
+from lightning_perf.report.console.summary import device_line, ranks_table, verdict_block
+from lightning_perf.report.document import PerfReport
+
+__all__ = ["print_report", "render"]
+
+TOP = 8
+"""Rows of a table of operators or kernels, unless asked for more."""
+
+MAX_SOURCES = 4
+
+
+def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
+    """Print a report: in colour on a terminal, as plain text anywhere else.
+
+    Args:
+        report: The report.
+        file: Where to; standard output when not given.
+        top: Rows of the tables of operators, kernels and the like.
+        width: Columns; those of the terminal when not given.
+    """
+    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    for part in render(report, top=top):
+        # A path on its own line is for copying: the terminal may wrap it, we may not.
+        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
+
+
+def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
+    """The parts of the report, in order.
+
+    Args:
+        report: The report.
+        top: Rows of the tables of operators, kernels and the like.
+
+    Yields:
+        What rich prints.
+    """
+    yield verdict_block(report.verdict)
+    lead = None if report.lead is None else report.ranks[report.lead]
+    if lead is not None:
+        yield plain(device_line(report, lead), "dim")
+    for note in report.notes:
+        yield Text.assemble(("Note  ", "yellow"), plain(note))
+    if report.findings:
+        yield from findings_section(report.findings, lead)
+    if len(report.ranks) > 1:
+        yield from _section("Ranks", ranks_table(report))
+    if lead is not None:
+        for title, body in rank_sections(lead, top):
+            yield from _section(title, body)
+    if report.step_times is not None:
+        yield from _section("Step times without the profiler", step_times_section(report.step_times))
+    if report.sources:
+        yield Text("\nTraces", style="bold")
+        yield from _sources(report)
+
+
+def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", style="bold")
+    yield body
+
+
+def _sources(report: PerfReport) -> Iterator[Text]:
+    shown = report.sources[:MAX_SOURCES]
+    lines = [plain(source) for source in shown]
+    if len(report.sources) > len(shown):
+        lines.append(Text(f"… and {len(report.sources) - len(shown)} more", style="dim"))
+    lines.append(Text.assemble("Timeline: ", plain(f"lightning-perf view {shlex.quote(shown[0])}", "cyan")))
+    for line in lines:
+        line.no_wrap = True
+        yield line

@@ -1,0 +1,67 @@
+"""The head of the report: the verdict, what was recorded, and the ranks side by side."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.console.safe import plain
+from lightning_perf.report.document import PerfReport, Verdict
+from lightning_perf.report.words import CATEGORY_LABELS, count_of
+from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
+
+__all__ = ["device_line", "ranks_table", "table", "verdict_block"]
+
+RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
+MAX_RANKS = 16
+
+
+def verdict_block(verdict: Verdict) -> RenderableType:
+    """Where, why, next: hanging behind their labels."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    grid.add_row("Where", plain(verdict.where))
+    grid.add_row("Why", plain(verdict.why))
+    grid.add_row("Next", plain(verdict.next, "green"))
+    return Group(grid, Text())
+
+
+def device_line(report: PerfReport, lead: RankAnalysis) -> str:
+    """What was recorded, on what, in one line."""
+    metadata = lead.metadata
+    used = sorted({device.name for device in metadata.devices if device.name})
+    parts = [", ".join(used)] if used and lead.breakdown.has_device else []
+    if metadata.world_size and metadata.world_size > 1:
+        parts.append(f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}")
+    if lead.breakdown.marked:
+        parts.append(count_of(len(lead.breakdown.steps), "recorded step"))
+    parts.append(f"{format_duration(lead.recording_ns)} recorded")
+    return " · ".join(parts)
+
+
+def ranks_table(report: PerfReport) -> RenderableType:
+    """One row a rank: step time and the shares of the main categories."""
+    names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
+    grid = table("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names))
+    for analysis in report.ranks[:MAX_RANKS]:
+        breakdown = analysis.breakdown
+        grid.add_row(
+            NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
+            format_duration(breakdown.wall.mean_ns),
+            *(format_share(breakdown.category(name).share) for name in names),
+        )
+    if len(report.ranks) > MAX_RANKS:
+        return Group(grid, Text(f"… and {len(report.ranks) - MAX_RANKS} more", style="dim"))
+    return grid
+
+
+def table(first: str, *others: str) -> Table:
+    """A table whose first column is text and whose other columns are figures."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    grid.add_column(first, overflow="ellipsis", no_wrap=True, min_width=12)
+    for name in others:
+        grid.add_column(name, justify="right", no_wrap=True)
+    return grid

@@ -1,0 +1,126 @@
+"""The verdict: where the time goes, why, and what next, in plain sentences with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.step_times import StepTimes
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.document import Verdict
+from lightning_perf.report.words import CATEGORY_CLAUSES, count_of
+from lightning_perf.units import format_duration, format_rate, format_share
+
+__all__ = ["judge", "saving_text"]
+
+NAMED_SHARE = 0.05
+NAMED_CATEGORIES = 3
+"""The verdict names the largest categories only, and none that matters little."""
+
+BUSY_SHARE = 0.80
+"""Device compute above this part of the step: faster arithmetic or less of it is what is left to win."""
+
+
+def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: StepTimes | None) -> Verdict:
+    """Say where the time goes, why, and what next.
+
+    Args:
+        lead: The rank to speak of, or ``None`` when nothing was recorded.
+        findings: Causes of lost time, the most to save first.
+        step_times: Step times by the always-on timer.
+
+    Returns:
+        The verdict.
+    """
+    if lead is None:
+        return _unrecorded(step_times)
+    where = _where(lead)
+    if lead.breakdown.truncated:
+        return Verdict(
+            where=where,
+            why="The trace file ends early. Device events come last in it, so any share of time would mislead.",
+            next="Record again, let the export finish, and analyze that trace.",
+        )
+    if findings:
+        top = findings[0]
+        rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
+        return Verdict(
+            where=where,
+            why=f"{top.title}. {top.evidence[0]}" if top.evidence else f"{top.title}.",
+            next=f"{top.action} {saving_text(top, lead.breakdown.wall.mean_ns)}{rest}".strip(),
+        )
+    return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
+
+
+def saving_text(finding: Finding, step_ns: float | None) -> str:
+    """The predicted saving as a sentence, empty when the finding predicts none.
+
+    Args:
+        finding: The finding.
+        step_ns: Step time that the saving is a part of.
+    """
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    if low is None or high is None:
+        return ""
+    shares = ""
+    if step_ns:
+        shares = f" ({format_share(low * 1e6 / step_ns)} to {format_share(high * 1e6 / step_ns)})"
+    low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
+    if low_text == high_text:
+        return f"Predicted saving: {high_text} a step."
+    return f"Predicted saving: {low_text} to {high_text} a step{shares}."
+
+
+def _where(lead: RankAnalysis) -> str:
+    breakdown = lead.breakdown
+    if breakdown.truncated:
+        return f"The readable part of the trace spans {format_duration(lead.recording_ns)}; what is missing is unknown."
+    wall = format_duration(breakdown.wall.mean_ns)
+    rank = "" if lead.rank is None or (lead.metadata.world_size or 1) <= 1 else f" on rank {lead.rank}"
+    if breakdown.marked:
+        subject = f"A step takes {wall}{rank} (mean of {breakdown.averaged_steps})"
+        if breakdown.averages_cut_steps:
+            subject = f"The recorded part of a step takes {wall}{rank} (no step is complete)"
+    else:
+        subject = f"The whole recording takes {wall}{rank} (it marks no steps)"
+    parts = _parts(breakdown)
+    return f"{subject}: {', '.join(parts)}." if parts else f"{subject}."
+
+
+def _parts(breakdown: Breakdown) -> list[str]:
+    rows = [row for row in breakdown.categories if row.parent is None and row.share is not None]
+    rows.sort(key=lambda row: -(row.share or 0.0))
+    named = [row for row in rows[:NAMED_CATEGORIES] if (row.share or 0.0) >= NAMED_SHARE]
+    return [f"{format_share(row.share)} {CATEGORY_CLAUSES[row.name]}" for row in named]
+
+
+def _healthy(lead: RankAnalysis) -> str:
+    breakdown = lead.breakdown
+    compute = breakdown.category("device_compute").share if breakdown.has_device else None
+    if compute is not None and compute >= BUSY_SHARE:
+        return (
+            "The device computes nearly all the time: what is left to win is in the kernels themselves. "
+            "Start with the costliest ones below."
+        )
+    if not breakdown.has_device:
+        return "The recording holds no device work; the costliest host operators are below."
+    return "Compare with a second recording before changing anything; the tables below show the largest parts."
+
+
+def _unrecorded(step_times: StepTimes | None) -> Verdict:
+    if step_times is None:
+        return Verdict(
+            where="Nothing was recorded.",
+            why="There is neither a trace nor a step time.",
+            next="Train for a few more steps.",
+        )
+    rate = f", {format_rate(step_times.samples_per_second, 'samples')}" if step_times.samples_per_second else ""
+    return Verdict(
+        where=(
+            f"A step takes {format_duration(step_times.p50_ns)} (median of {step_times.steps}{rate}), "
+            f"{format_share(step_times.data_wait_share)} of it waiting for the next batch."
+        ),
+        why="No step was profiled, so there is no more to say about where the time goes.",
+        next="Train for more steps, or let PerfCallback skip fewer of them (skip_first, wait, warmup).",
+    )

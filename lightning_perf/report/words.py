@@ -1,0 +1,60 @@
+"""What categories, phases and the like are called in front of people. Every renderer uses these words."""
+
+from __future__ import annotations
+
+__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "PHASE_LABELS", "count_of"]
+
+CATEGORY_LABELS: dict[str, str] = {
+    "device_compute": "device compute",
+    "communication": "exposed communication",
+    "memcpy": "device copies",
+    "memcpy_h2d": "host to device",
+    "memcpy_d2h": "device to host",
+    "memcpy_d2d": "on the device",
+    "memcpy_p2p": "between devices",
+    "memcpy_unknown": "direction unknown",
+    "memset": "device memset",
+    "input": "waiting for input",
+    "kernel_launch": "kernel launch",
+    "runtime": "runtime calls",
+    "runtime_sync": "synchronize",
+    "runtime_alloc": "allocate",
+    "runtime_other": "other calls",
+    "host_compute": "host operators",
+    "host_other": "host, other",
+}
+"""Rows of the step-time breakdown, short enough for a table."""
+
+CATEGORY_CLAUSES: dict[str, str] = {
+    "device_compute": "is device compute",
+    "communication": "is communication that no compute hides",
+    "memcpy": "is copies to, from and on the device",
+    "memset": "is device memsets",
+    "input": "waits for the next batch",
+    "kernel_launch": "launches kernels while the device has nothing to do",
+    "runtime": "is other runtime calls",
+    "host_compute": "runs operators on the host",
+    "host_other": "is Python, the framework or waiting",
+}
+"""The same as the end of a sentence that begins with a share."""
+
+PHASE_LABELS: dict[str, str] = {
+    "fetch": "fetch batch",
+    "transfer": "move batch",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "validation": "validation",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count_of(1, "step"), count_of(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
