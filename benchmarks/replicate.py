@@ -34,17 +34,16 @@ def replicate(source: Path, target: Path, size_bytes: int) -> int:
     texts, kinds, wholes, fractions = parts[0::4], parts[1::4], parts[2::4], [f or "" for f in parts[3::4]]
     times = [int(w) for k, w in zip(kinds, wholes, strict=True) if k == '"ts": ']
     span = max(times) - min(times) + 1000
-    step = {
-        kind: max((int(w) for k, w in zip(kinds, wholes, strict=True) if k == kind), default=0) + 1 for kind in set(kinds)
-    }
+    step: dict[str, int] = {}
+    for kind, whole in zip(kinds, wholes, strict=True):
+        step[kind] = max(step.get(kind, 1), int(whole) + 1)
     step['"ts": '] = span
     # Flow events and launches share their numbers; keep them shared.
     step['"id": '] = step['"correlation": '] = max(step.get('"id": ', 1), step.get('"correlation": ', 1))
     shifts = [step[kind] for kind in kinds]
     numbers = [int(w) for w in wholes]
     unfinished = target.with_name(target.name + ".part")
-    opened = gzip.open(unfinished, "wt", compresslevel=6) if target.name.endswith(".gz") else unfinished.open("w")
-    with opened as out:
+    with gzip.open(unfinished, "wt") if target.name.endswith(".gz") else unfinished.open("w") as out:
         out.write(head)
         for repetition in range(repetitions):
             out.write(texts[0] if repetition == 0 else "," + texts[0])

@@ -153,7 +153,7 @@ class Assembly:
             return
         threads = self.threads
         thread = np.array([threads[e.pid, e.tid] for e in group], dtype=np.int32)
-        span = {"start_ns": start_ns, "end_ns": end_ns, "name": name, "thread": thread}
+        span: dict[str, NDArray[Any]] = {"start_ns": start_ns, "end_ns": end_ns, "name": name, "thread": thread}
         if target is Destination.RUNTIME:
             self._runtime.append(**span, correlation=_integers([e.args.correlation for e in group], -1))
         elif target is Destination.ANNOTATION:

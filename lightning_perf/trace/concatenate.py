@@ -1,126 +1,168 @@
-"""Several windows of one process ─► one `Trace`."""
+"""Several recordings of one rank ─► one `Trace`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Int32Array, Metadata, Problems, Trace
+from lightning_perf.trace.columns import (
+    Collectives,
+    DeviceEvents,
+    MemoryEvents,
+    Metadata,
+    Operators,
+    Problems,
+    RuntimeCalls,
+    Spans,
+    Thread,
+    Trace,
+)
+from lightning_perf.trace.tables import time_order
 
 __all__ = ["concatenate"]
 
-_Table = TypeVar("_Table")
-_CODES = {
+_Codes = NDArray[np.int32]
+_Table = TypeVar("_Table", Spans, Operators, RuntimeCalls, DeviceEvents)
+
+_CODED = {
     "name": "names",
-    "dtype": "names",
-    "group": "names",
     "thread": "threads",
     "input_types": "type_lists",
     "input_shapes": "shape_lists",
+    "dtype": "names",
+    "group": "names",
 }
-_NUMBERED = ("correlation", "sequence")
-"""Numbers that link events inside one file, and may start again in the next."""
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
-    """Put the recordings of one process behind each other, so that they are analysed as one.
+    """Join the windows of one rank, or the parts of a split file, into one trace.
 
-    Strings are interned anew, and the numbers that link events inside a file (correlation, sequence) are shifted, so
-    that events of different files never link.
+    Events are merged in time order, so that splitting a file changes nothing. Correlation numbers that restart in a
+    later window stay apart: device work belongs to the nearest call before it.
 
     Args:
-        traces: At least one recording; in any order, but not overlapping in time.
+        traces: At least one trace, all of one rank and on one clock.
 
     Returns:
-        One trace with the events of all, in time order. The first recording speaks for what they all say about
-        themselves.
+        One trace with the sources, events and problems of all; of the metadata the first that says something.
+
+    Raises:
+        ValueError: If there is no trace to join.
     """
+    if not traces:
+        raise ValueError("there is no trace to join")
     if len(traces) == 1:
         return traces[0]
-    traces = sorted(traces, key=lambda trace: trace.begin_ns)
-    tables: dict[str, dict[Any, int]] = {"names": {}, "threads": {}, "type_lists": {}, "shape_lists": {}}
-    codes = [{name: _intern(tables[name], getattr(trace, name)) for name in tables} for trace in traces]
-
-    def joined(name: str) -> Any:
-        return _join([getattr(trace, name) for trace in traces], codes)
-
-    device, order = _in_order(joined("device"))
-    row_offsets = np.cumsum([0, *(len(trace.device) for trace in traces)])
-    collectives = joined("collectives")
-    shifted = np.concatenate([t.collectives.device_row + row_offsets[n] for n, t in enumerate(traces)])
-    new_row = np.empty(len(order), dtype=np.int32)
-    new_row[order] = np.arange(len(order), dtype=np.int32)
-    memory = joined("memory")
-    by_time = np.argsort(memory.time_ns, kind="stable")
+    names, name_maps = _merged([t.names for t in traces], key=str)
+    threads, thread_maps = _merged([t.threads for t in traces], key=lambda thread: (thread.process, thread.thread))
+    types, type_maps = _merged([t.type_lists for t in traces], key=str)
+    shapes, shape_maps = _merged([t.shape_lists for t in traces], key=str)
+    recode = [
+        {"names": n, "threads": t, "type_lists": y, "shape_lists": s}
+        for n, t, y, s in zip(name_maps, thread_maps, type_maps, shape_maps, strict=True)
+    ]
+    device, device_order = _joined([t.device for t in traces], recode)
     return Trace(
-        sources=tuple(source for trace in traces for source in trace.sources),
-        names=tuple(tables["names"]),
-        threads=tuple(tables["threads"]),
-        type_lists=tuple(tables["type_lists"]),
-        shape_lists=tuple(tables["shape_lists"]),
-        operators=_in_order(joined("operators"))[0],
-        annotations=_in_order(joined("annotations"))[0],
-        python=_in_order(joined("python"))[0],
-        runtime=_in_order(joined("runtime"))[0],
+        sources=tuple(source for t in traces for source in t.sources),
+        names=tuple(names),
+        threads=tuple(_with_names(threads, traces)),
+        type_lists=tuple(types),
+        shape_lists=tuple(shapes),
+        operators=_joined([t.operators for t in traces], recode)[0],
+        annotations=_joined([t.annotations for t in traces], recode)[0],
+        python=_joined([t.python for t in traces], recode)[0],
+        runtime=_joined([t.runtime for t in traces], recode)[0],
         device=device,
-        collectives=replace(collectives, device_row=new_row[shifted.astype(np.int64)]),
-        memory=_take(memory, by_time),
-        metadata=_first_known([trace.metadata for trace in traces]),
+        collectives=_joined_collectives(traces, recode, device_order),
+        memory=_joined_memory(traces, recode),
+        metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
-            truncated=any(trace.problems.truncated for trace in traces),
-            repaired_events=sum(trace.problems.repaired_events for trace in traces),
-            dropped_events=sum(trace.problems.dropped_events for trace in traces),
-            bad_durations=sum(trace.problems.bad_durations for trace in traces),
+            truncated=any(t.problems.truncated for t in traces),
+            repaired_events=sum(t.problems.repaired_events for t in traces),
+            dropped_events=sum(t.problems.dropped_events for t in traces),
+            bad_durations=sum(t.problems.bad_durations for t in traces),
         ),
     )
 
 
-def _intern(table: dict[Any, int], values: tuple[Any, ...]) -> Int32Array:
-    return np.array([table.setdefault(value, len(table)) for value in values], dtype=np.int32)
+def _merged(lists: list[tuple[Any, ...]], key: Callable[[Any], Any]) -> tuple[list[Any], list[_Codes]]:
+    """One list without repetitions, and for each list the new code of each old one."""
+    codes: dict[Any, int] = {}
+    values: list[Any] = []
+    maps = []
+    for part in lists:
+        new = np.empty(len(part), dtype=np.int32)
+        for old, value in enumerate(part):
+            code = codes.setdefault(key(value), len(values))
+            if code == len(values):
+                values.append(value)
+            new[old] = code
+        maps.append(new)
+    return values, maps
 
 
-def _join(parts: Sequence[_Table], codes: Sequence[dict[str, Int32Array]]) -> _Table:
-    columns: dict[str, NDArray[Any]] = {}
-    for column in _columns(parts[0]):
-        values = [getattr(part, column) for part in parts]
-        if column in _CODES:
-            values = [new[_CODES[column]][value] for value, new in zip(values, codes, strict=True)]
-        elif column in _NUMBERED:
-            values = _shift(values)
-        columns[column] = np.concatenate(values)
-    return type(parts[0])(**columns)
+def _with_names(threads: list[Thread], traces: Sequence[Trace]) -> list[Thread]:
+    named = {(thread.process, thread.thread): thread.name for t in traces for thread in t.threads if thread.name}
+    return [replace(thread, name=named.get((thread.process, thread.thread), "")) for thread in threads]
 
 
-def _shift(values: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    shifted, offset = [], 0
-    for value in values:
-        shifted.append(np.where(value >= 0, value + offset, value))
-        offset = int(shifted[-1].max(initial=offset - 1)) + 1
-    return shifted
+def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> dict[str, NDArray[Any]]:
+    """All columns end to end, with codes of the merged lists."""
+    joined = {}
+    for column in fields(tables[0]):
+        parts = [getattr(table, column.name) for table in tables]
+        if column.name in _CODED:
+            maps = [codes[_CODED[column.name]] for codes in recode]
+            parts = [codes[part] if len(part) else part for codes, part in zip(maps, parts, strict=True)]
+        joined[column.name] = np.concatenate(parts)
+    return joined
 
 
-def _in_order(table: Any) -> tuple[Any, NDArray[np.int64]]:
-    order = np.lexsort((-table.end_ns, table.start_ns))
-    return _take(table, order), order
+def _joined(tables: Sequence[_Table], recode: list[dict[str, _Codes]]) -> tuple[_Table, NDArray[np.intp]]:
+    columns = _columns(tables, recode)
+    order = time_order(columns["start_ns"], columns["end_ns"])
+    if order is None:
+        order = np.arange(len(columns["start_ns"]))
+    else:
+        columns = {name: column[order] for name, column in columns.items()}
+    return type(tables[0])(**columns), order
 
 
-def _take(table: _Table, rows: NDArray[np.int64]) -> _Table:
-    return type(table)(**{column: getattr(table, column)[rows] for column in _columns(table)})
+def _joined_collectives(
+    traces: Sequence[Trace], recode: list[dict[str, _Codes]], device_order: NDArray[np.intp]
+) -> Collectives:
+    columns = _columns([t.collectives for t in traces], recode)
+    offsets = np.cumsum([0, *(len(t.device) for t in traces[:-1])])
+    shifts = np.repeat(offsets, [len(t.collectives) for t in traces])
+    place = np.empty(len(device_order), dtype=np.int32)
+    place[device_order] = np.arange(len(device_order), dtype=np.int32)
+    columns["device_row"] = place[columns["device_row"] + shifts]
+    order = np.argsort(columns["device_row"], kind="stable")
+    return Collectives(**{name: column[order] for name, column in columns.items()})
 
 
-def _columns(table: Any) -> list[str]:
-    return [field.name for field in fields(table)]
+def _joined_memory(traces: Sequence[Trace], recode: list[dict[str, _Codes]]) -> MemoryEvents:
+    columns = _columns([t.memory for t in traces], recode)
+    order = np.argsort(columns["time_ns"], kind="stable")
+    return MemoryEvents(**{name: column[order] for name, column in columns.items()})
 
 
-def _first_known(metadata: Sequence[Metadata]) -> Metadata:
-    first = metadata[0]
-    unknown = [field.name for field in fields(first) if getattr(first, field.name) in (None, ())]
-    known = {
-        name: next((value for other in metadata if (value := getattr(other, name)) not in (None, ())), None)
-        for name in unknown
-    }
-    return replace(first, **{name: value for name, value in known.items() if value is not None})
+def _joined_metadata(parts: list[Metadata]) -> Metadata:
+    joined = parts[0]
+    for part in parts[1:]:
+        missing = {
+            item.name: getattr(part, item.name)
+            for item in fields(Metadata)
+            if getattr(joined, item.name) in (None, (), 0, False) and getattr(part, item.name) is not None
+        }
+        # A rank of 0 and a flag that is off are statements, not gaps.
+        stated = {name for name in missing if getattr(joined, name) in (0, False) and name not in _UNSTATED_WHEN_ZERO}
+        joined = replace(joined, **{name: value for name, value in missing.items() if name not in stated})
+    return joined
+
+
+_UNSTATED_WHEN_ZERO = frozenset({"base_time_ns", "is_hip"})
