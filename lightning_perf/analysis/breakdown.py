@@ -16,6 +16,7 @@ import numpy as np
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, union
 from lightning_perf.analysis.marks import marks_by_phase
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
+from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import BoolArray, DeviceKind, Int64Array, Trace
 
 __all__ = [
@@ -195,7 +196,7 @@ def breakdown(trace: Trace) -> Breakdown:
     has_device = len(trace.device) > 0
     wall = steps.end_ns - steps.start_ns
     times = _category_times(trace)
-    averaged = steps.complete if steps.complete.any() else np.ones(len(steps), dtype=np.bool_)
+    averaged = averaged_steps(trace)
     truncated = trace.problems.truncated
     rows = tuple(
         _row(name, parent, times[name] if has_device or not _is_device(name) else None, wall, averaged, truncated)

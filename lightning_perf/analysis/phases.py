@@ -23,6 +23,7 @@ from lightning_perf.analysis.breakdown import (
 from lightning_perf.analysis.host_phases import host_phases
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
 from lightning_perf.analysis.marks import PHASES, has_own_marks
+from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
 
 __all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
@@ -115,7 +116,7 @@ def phases(trace: Trace) -> Phases:
     """
     times = phase_times(trace)
     steps = trace.steps
-    averaged = steps.complete if steps.complete.any() else np.ones(len(steps), dtype=np.bool_)
+    averaged = averaged_steps(trace)
     count = max(int(averaged.sum()), 1)
     totals = times[averaged].sum(axis=0)
     wall = int(totals.sum())
