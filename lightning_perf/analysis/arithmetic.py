@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.tensor_cores import EligibleUnused, eligible_unused
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
 
-__all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticTime", "arithmetic", "operand_arithmetic"]
+__all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticTime", "arithmetic", "arithmetic_of", "operand_arithmetic"]
 
 ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
 """Every kind of arithmetic, in order of display: ``int8`` is quantised, ``integer`` any other (indices, masks)."""
@@ -145,6 +146,28 @@ def arithmetic(trace: Trace) -> Arithmetic:
         eligible_unused=eligible_unused(trace, kernels),
         truncated=truncated,
     )
+
+
+def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
+    """The arithmetic of single compute kernels.
+
+    Args:
+        trace: The recording.
+        device_rows: Rows of compute kernels in `Trace.device`.
+
+    Returns:
+        An index into `ARITHMETICS` for each row.
+    """
+    lists = len(trace.type_lists)
+    keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
+    pair, index = np.unique(keys, return_inverse=True)
+    codes = np.empty(len(pair), dtype=np.uint8)
+    for at, key in enumerate(pair.tolist()):
+        name, types = divmod(key, lists)
+        operand = operand_arithmetic(trace.type_lists[types])
+        codes[at] = ARITHMETICS.index(_decide(kernel_arithmetic(trace.names[name]), operand, trace.metadata.is_hip)[0])
+    found: NDArray[np.uint8] = codes[index]
+    return found
 
 
 def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
