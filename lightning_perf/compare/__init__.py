@@ -1,0 +1,1 @@
+"""Comparing runs: records, statistics over repeated runs, fairness, studies, verdicts."""
