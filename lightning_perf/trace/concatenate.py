@@ -57,6 +57,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         raise ValueError("there is no trace to join")
     if len(traces) == 1:
         return traces[0]
+    traces = sorted(traces, key=lambda trace: trace.begin_ns)
     names, name_maps = _merged([t.names for t in traces], key=str)
     threads, thread_maps = _merged([t.threads for t in traces], key=lambda thread: (thread.process, thread.thread))
     types, type_maps = _merged([t.type_lists for t in traces], key=str)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from lightning_perf.analysis.breakdown import breakdown
 from lightning_perf.trace.concatenate import concatenate
@@ -33,7 +34,7 @@ def test_windows_become_one_trace_in_time_order() -> None:
 
 def test_equal_correlations_of_two_files_do_not_link() -> None:
     both = concatenate([window(1, 0, "a").build(), window(9, 5000, "b").build()])
-    assert len(np.unique(both.runtime.correlation)) == 2
+    assert len(np.unique(both.runtime.correlation)) == 1
     assert both.links.device_runtime.tolist() == [0, 1]
     assert both.links.device_operator.tolist() == [0, 1]
 
@@ -66,3 +67,17 @@ def test_collectives_keep_their_device_row() -> None:
 def test_one_trace_stays_itself() -> None:
     trace = window(1, 0, "a").build()
     assert concatenate([trace]) is trace
+
+
+def test_a_launch_and_its_kernel_in_two_parts_of_a_file_link() -> None:
+    whole = TraceBuilder().step(1, 0, 100).launch("k", call_us=10, call_duration_us=5, start_us=150, duration_us=9)
+    parts = [TraceBuilder(), TraceBuilder()]
+    for event in whole.events:
+        parts[event["ts"] >= 100].event(**event)
+    both = concatenate([part.build() for part in parts])
+    assert both.steps.end_ns.tolist() == whole.build().steps.end_ns.tolist() == [159_000]
+
+
+def test_nothing_to_join() -> None:
+    with pytest.raises(ValueError, match="no trace"):
+        concatenate([])
