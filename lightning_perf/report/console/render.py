@@ -33,7 +33,7 @@ def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = 
         top: Rows of the tables of operators, kernels and the like.
         width: Columns; those of the terminal when not given.
     """
-    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    console = _Console(file=file, width=width, highlight=False, emoji=False, markup=False)
     for part in render(report, top=top):
         # A path on its own line is for copying: the terminal may wrap it, we may not.
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
@@ -72,6 +72,12 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
 def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
     yield Text(f"\n{title}", style="bold")
     yield body
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave the error to the caller; rich would end the process, which may be a training."""
+        raise
 
 
 def _sources(report: PerfReport) -> Iterator[Text]:

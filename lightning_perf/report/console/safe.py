@@ -27,12 +27,12 @@ def shorten(text: str, width: int) -> str:
 
     Example:
         >>> shorten("void at::native::elementwise_kernel<128, 4>", 20)
-        'void at::n…<128, 4>'
+        'void at::n…l<128, 4>'
     """
     if len(text) <= width:
         return text
-    tail = (width - 1) // 2 - 1
-    return f"{text[: width - 2 - tail]}…{text[len(text) - tail :]}"
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def _is_safe(char: str) -> bool:

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.report import ranks
+from lightning_perf.report.build import build_report
+from lightning_perf.report.document import from_json, to_json
+from lightning_perf.trace.errors import TraceError
+from tests.support.trace_builder import TraceBuilder
+
+
+def recording(rank: int | None = None, world: int = 1, at_us: int = 0, kernel_us: int = 40) -> TraceBuilder:
+    builder = TraceBuilder() if rank is None else TraceBuilder().rank(rank, world)
+    for number in range(2):
+        start = at_us + 100 * number
+        builder.step(number + at_us, start, 100).op("aten::mm", start + 5, 30)
+        builder.launch("gemm", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=kernel_us)
+    return builder
+
+
+def test_one_file(tmp_path: Path) -> None:
+    path = recording().write(tmp_path / "trace.json")
+    report = lightning_perf.analyze(path)
+    assert report.sources == (str(path),)
+    assert report.lead == 0
+    assert report.ranks[0].breakdown.wall.mean_ns == 100_000
+    assert report.ranks[0].breakdown.category("device_compute").mean_ns == 40_000
+    assert report.notes == ()
+
+
+def test_windows_of_a_rank_are_analysed_together(tmp_path: Path) -> None:
+    recording(0, 1).write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    recording(0, 1, at_us=10_000).write(tmp_path / "rank0.1000000002.pt.trace.json.gz")
+    report = lightning_perf.analyze(tmp_path)
+    (rank,) = report.ranks
+    assert [step.number for step in rank.breakdown.steps] == [0, 1, 10_000, 10_001]
+    assert len(report.sources) == 2
+
+
+def test_files_that_overlap_in_time_are_no_windows_of_one_process(tmp_path: Path) -> None:
+    recording(0, 1).write(tmp_path / "rank0.1000000001.pt.trace.json")
+    recording(0, 1, at_us=50).write(tmp_path / "rank0.1000000002.pt.trace.json")
+    report = lightning_perf.analyze(tmp_path)
+    assert len(report.ranks) == 2
+    assert any("2 recordings say that they are rank 0" in note for note in report.notes)
+
+
+def test_missing_ranks_are_said_and_the_slowest_rank_leads(tmp_path: Path) -> None:
+    recording(0, 4).write(tmp_path / "rank0.pt.trace.json")
+    recording(2, 4, kernel_us=85).write(tmp_path / "rank2.pt.trace.json")
+    report = lightning_perf.analyze(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [0, 2]
+    assert report.lead == 1  # its kernels end 5 µs after the host's mark
+    assert "The run has 4 ranks; there is no trace of 2 ranks: 1, 3." in report.notes
+
+
+def test_the_file_name_tells_the_rank_when_the_recording_does_not(tmp_path: Path) -> None:
+    recording().write(tmp_path / "rank7.pt.trace.json")
+    assert lightning_perf.analyze(tmp_path).ranks[0].rank == 7
+
+
+def test_an_unreadable_file_is_noted_beside_a_readable_one(tmp_path: Path) -> None:
+    recording().write(tmp_path / "rank0.pt.trace.json")
+    (tmp_path / "rank1.pt.trace.json").write_bytes(b"not json")
+    report = lightning_perf.analyze(tmp_path)
+    assert len(report.ranks) == 1
+    assert any("rank1.pt.trace.json" in note for note in report.notes)
+
+
+def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rank1.pt.trace.json").write_bytes(b"")
+    with pytest.raises(TraceError, match=r"rank1\.pt\.trace\.json"):
+        lightning_perf.analyze(tmp_path)
+
+
+def test_processes_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording(0, 3).write(tmp_path / "rank0.pt.trace.json")
+    recording(1, 3, kernel_us=50).write(tmp_path / "rank1.pt.trace.json")
+    (tmp_path / "rank2.pt.trace.json").write_bytes(b"not json")
+    alone = lightning_perf.analyze(tmp_path)
+    monkeypatch.setattr(ranks, "LARGE_BYTES", 1)
+    monkeypatch.setattr(ranks.os, "cpu_count", lambda: 2)
+    in_process = ranks.analyze_recording
+    monkeypatch.setattr(ranks, "analyze_recording", lambda *_, **__: pytest.fail("a worker should have answered"))
+    together = lightning_perf.analyze(tmp_path)
+    assert together == alone
+    monkeypatch.setattr(ranks, "analyze_recording", in_process)
+    monkeypatch.setattr(ranks.sys, "executable", "/bin/false")
+    assert lightning_perf.analyze(tmp_path) == alone
+
+
+def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
+    recording(0, 1).write(tmp_path / "rank0.pt.trace.json")
+    samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(30)]
+    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
+    report = lightning_perf.analyze(tmp_path)
+    assert report.step_times is not None
+    assert report.step_times.p50_ns == 2_000_000
+
+
+def test_step_times_alone_make_a_report() -> None:
+    samples = [StepSample(step, 100_000_000, 25_000_000, None, 32, False) for step in range(30)]
+    report = build_report([], samples=samples, notes=["The fit had fewer steps than the schedule."])
+    assert report.lead is None
+    assert "100 ms (median of 25, 320 samples/s), 25.0 %" in report.verdict.where
+    assert report.notes == ("The fit had fewer steps than the schedule.",)
+    assert from_json(to_json(report)) == report
+
+
+def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:
+    path = recording().write(tmp_path / "trace.json")
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) - 400])
+    report = lightning_perf.analyze(path)
+    assert report.ranks[0].problems.truncated
+    assert "%" not in "".join((report.verdict.where, report.verdict.why, report.verdict.next))
+    assert "ends early" in report.verdict.why
+    assert report.findings == ()
+
+
+def test_a_recording_without_step_marks_says_so(tmp_path: Path) -> None:
+    path = TraceBuilder().op("aten::mm", 0, 100).write(tmp_path / "trace.json")
+    report = lightning_perf.analyze(path)
+    assert "The whole recording takes 100 µs (it marks no steps)" in report.verdict.where
+    assert any("marks no steps" in note for note in report.notes)
+
+
+def test_a_recording_of_the_host_alone_has_no_word_of_a_device_in_its_shares(tmp_path: Path) -> None:
+    path = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90).write(tmp_path / "trace.json")
+    report = lightning_perf.analyze(path)
+    assert report.ranks[0].arithmetic is None
+    assert report.ranks[0].breakdown.category("device_compute").mean_ns is None
+    assert "GPU" not in json.dumps(json.loads(to_json(report))["verdict"])
+    assert "device" not in report.verdict.where

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import msgspec
+import pytest
+
+from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.analysis.step_times import StepSample, summarize_step_times
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.document import SCHEMA_VERSION, PerfReport, ReportError, Verdict, from_json, to_json
+from tests.support.trace_builder import TraceBuilder
+
+
+def full_report() -> PerfReport:
+    trace = (
+        TraceBuilder()
+        .gpu("NVIDIA A100-SXM4-40GB", computeMajor=8, computeMinor=0)
+        .step(1, 0, 100)
+        .annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10)
+        .op("aten::mm", 10, 20, types=["float", "float"], dims=[[8, 8], [8, 8]])
+        .launch("ampere_sgemm_128x64_nn", call_us=12, call_duration_us=5, start_us=30, duration_us=40)
+        .build()
+    )
+    samples = [StepSample(step, 10**8, 10**7, None, 32, False) for step in range(20)]
+    finding = Finding("input-bound", "high", "title", ("evidence",), "action", 1.0, 2.0, "model", 0)
+    return PerfReport(
+        schema_version=SCHEMA_VERSION,
+        tool_version="0",
+        sources=trace.sources,
+        verdict=Verdict("where", "why", "next"),
+        notes=("note",),
+        findings=(finding,),
+        lead=0,
+        ranks=(analyze_rank(trace),),
+        step_times=summarize_step_times(samples),
+    )
+
+
+def test_round_trip_loses_nothing() -> None:
+    report = full_report()
+    assert from_json(to_json(report)) == report
+    assert from_json(to_json(report, indent=2)) == report
+
+
+def test_every_field_is_written() -> None:
+    written = msgspec.json.decode(to_json(full_report()))
+    assert list(written) == [field.name for field in fields(PerfReport)]
+
+
+def test_another_schema_version_is_named() -> None:
+    newer = to_json(replace(full_report(), schema_version=SCHEMA_VERSION + 1))
+    with pytest.raises(ReportError, match=rf"schema version {SCHEMA_VERSION + 1}.*upgrade"):
+        from_json(newer)
+    with pytest.raises(ReportError, match=r"schema version 0.*again"):
+        from_json(to_json(replace(full_report(), schema_version=0)))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"traceEvents": []}', b"\xff"])
+def test_what_is_no_report_is_said(data: bytes) -> None:
+    with pytest.raises(ReportError, match="no lightning-perf report"):
+        from_json(data)
+
+
+def test_a_field_of_the_wrong_type_is_refused() -> None:
+    damaged = to_json(full_report()).replace(b'"lead":0', b'"lead":"first"')
+    with pytest.raises(ReportError, match=r"damaged.*lead"):
+        from_json(damaged)

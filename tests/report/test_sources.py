@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
+from lightning_perf.trace.errors import TraceError
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+
+
+def names(paths: tuple[Path, ...]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_a_file_stands_for_itself_whatever_it_is_called(tmp_path: Path) -> None:
+    touch(tmp_path, "odd.name")
+    assert find_traces(tmp_path / "odd.name") == (tmp_path / "odd.name",)
+
+
+def test_profiler_traces_win_over_other_json(tmp_path: Path) -> None:
+    touch(tmp_path, "report.json", "rank1.17.pt.trace.json.gz", "rank0.17.pt.trace.json.gz", "._rank0.pt.trace.json")
+    assert names(find_traces(tmp_path)) == ["rank0.17.pt.trace.json.gz", "rank1.17.pt.trace.json.gz"]
+
+
+def test_any_json_will_do_when_there_is_no_profiler_trace(tmp_path: Path) -> None:
+    touch(tmp_path, "b.json.gz", "a.json", "notes.txt")
+    assert names(find_traces(tmp_path)) == ["a.json", "b.json.gz"]
+
+
+def test_the_only_folder_below_with_traces_is_taken(tmp_path: Path) -> None:
+    touch(tmp_path, "version_0/hparams.json", "version_0/perf/rank0.17.pt.trace.json")
+    assert names(find_traces(tmp_path)) == ["rank0.17.pt.trace.json"]
+
+
+def test_several_runs_are_ambiguous(tmp_path: Path) -> None:
+    touch(tmp_path, "version_0/perf/rank0.1.pt.trace.json", "version_1/perf/rank0.2.pt.trace.json")
+    with pytest.raises(TraceError, match=r"traces of 2 runs.*version_0.*version_1"):
+        find_traces(tmp_path)
+
+
+def test_links_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    touch(tmp_path / "elsewhere", "rank0.1.pt.trace.json")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TraceError, match="holds no trace"):
+        find_traces(tmp_path / "run")
+
+
+def test_what_is_not_there_is_said_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"missing\.json: there is neither a file nor a folder here\. Name a trace"):
+        find_traces(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank0.1700000000.pt.trace.json.gz", 0),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34),
+        ("trace_rank_7.json", 7),
+        ("frank3.json", None),
+        ("ranking.json", None),
+        ("host_4711.1623143089861.pt.trace.json", None),
+    ],
+)
+def test_rank_in_name(name: str, rank: int | None) -> None:
+    assert rank_in_name(name) == rank
+
+
+def test_windows_of_a_worker_group_by_the_name_before_the_time_stamp() -> None:
+    paths = [Path(f"{name}.pt.trace.json") for name in ("a_1.1623143089861", "b_2.1623143089861", "a_1.1623143099999")]
+    assert group_windows(paths) == ((paths[0], paths[2]), (paths[1],))

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf.cli import main
+from lightning_perf.report.document import from_json
+from tests.support.trace_builder import TraceBuilder
+
+# Importing any of these ends the process: what has no need of torch must not load it.
+WITHOUT_TORCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard"}:
+            raise ImportError(f"{name} is not installed here")
+sys.meta_path.insert(0, Refuse())
+from lightning_perf.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90, types=["float"], dims=[[8, 4]])
+    builder.launch("gemm", call_us=10, call_duration_us=5, start_us=20, duration_us=60)
+    return builder.write(tmp_path / "rank0.pt.trace.json.gz")
+
+
+def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+    start = [sys.executable, "-m", "lightning_perf"] if code is None else [sys.executable, "-c", code]
+    return subprocess.run([*start, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_analyze_prints_the_report(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(trace)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Where  A step takes 100 µs")
+    assert "aten::mm" in out
+
+
+def test_analyze_json_is_the_document(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(trace), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert from_json(out) == lightning_perf.analyze(trace)
+    assert json.loads(out)["schema_version"] == 1
+
+
+def test_by_shape_shows_shapes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(trace), "--by-shape"]) == 0
+    assert "[[8,4]]" in capsys.readouterr().out
+
+
+def test_works_without_torch(trace: Path) -> None:
+    done = run("analyze", str(trace), code=WITHOUT_TORCH)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Where")
+    assert "\x1b" not in done.stdout
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"lightning-perf {lightning_perf.__version__}")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "neither a file nor a folder"), (b"", "empty"), (b"hello", ""), (b'{"a": 1}', "")],
+)
+def test_bad_input_is_a_message_and_code_2(
+    tmp_path: Path, content: bytes | None, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["analyze", str(path)]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith(f"lightning-perf: {path}: ")
+    assert problem in streams.err
+    assert "Traceback" not in streams.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["analyze"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
+)
+def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert "usage: lightning-perf" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_is_no_error(trace: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as broken:  # noqa: PTH123  (a file descriptor)
+        done = subprocess.run(
+            [sys.executable, "-m", "lightning_perf", "analyze", str(trace)],
+            stdout=broken, stderr=subprocess.PIPE, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+def test_control_c_is_130_without_a_traceback(trace: Path) -> None:
+    command = [sys.executable, "-m", "lightning_perf", "view", str(trace), "--no-browser"]
+    pytest.importorskip("viztracer")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Ctrl-C"):
+                break
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == ""

