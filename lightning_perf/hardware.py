@@ -74,8 +74,8 @@ def _device(
 # fmt: off
 DEVICES: tuple[DevicePeak, ...] = (
     # NVIDIA data centre. Variants stand before the plain name.
-    _device("P100 PCIe", r"P100-PCIE", 732, _P100, fp64=4.7, fp32=9.3, fp16=18.7),
-    _device("P100 SXM2", r"P100", 732, _P100, fp64=5.3, fp32=10.6, fp16=21.2),
+    _device("P100 PCIe", r"\bP100-PCIE", 732, _P100, fp64=4.7, fp32=9.3, fp16=18.7),
+    _device("P100 SXM2", r"\bP100", 732, _P100, fp64=5.3, fp32=10.6, fp16=21.2),
     _device("GP100", r"GP100", 717, "https://www.nvidia.com/content/dam/en-zz/Solutions/design-visualization/documents/"
             "quadro-gp100-datasheet.pdf", fp64=5.2, fp32=10.3, fp16=20.7),
     _device("V100S PCIe", r"V100S", 1134, _V100, fp64=8.2, fp32=16.4, fp16=130),
@@ -83,11 +83,11 @@ DEVICES: tuple[DevicePeak, ...] = (
     _device("V100 SXM2", r"V100", 900, _V100, fp64=7.8, fp32=15.7, fp16=125),
     _device("T4", r"\bT4\b", 320, _T4, fp32=8.1, fp16=65, int8=130),
     _device("A100 80GB PCIe", r"A100 80GB PCIe", 1935, _A100, fp64=19.5, fp32=19.5, tf32=156, half=312, int8=624),
-    _device("A100 80GB SXM4", r"A[18]00", 2039, _A100, min_memory_gb=60,
+    _device("A100 80GB SXM4", r"\bA[18]00\b", 2039, _A100, min_memory_gb=60,
             fp64=19.5, fp32=19.5, tf32=156, half=312, int8=624),
     _device("A100 80GB SXM4", r"A[18]00-SXM4-80GB", 2039, _A100,
             fp64=19.5, fp32=19.5, tf32=156, half=312, int8=624),
-    _device("A100 40GB", r"A[18]00", 1555, _A100, fp64=19.5, fp32=19.5, tf32=156, half=312, int8=624),
+    _device("A100 40GB", r"\bA[18]00\b", 1555, _A100, fp64=19.5, fp32=19.5, tf32=156, half=312, int8=624),
     _device("A30", r"\bA30\b", 933, f"{_NVIDIA}/data-center/products/a30-gpu/pdf/a30-datasheet.pdf",
             fp64=10.3, fp32=10.3, tf32=82, half=165, int8=330),
     _device("A40", r"\bA40\b", 696, "https://www.nvidia.com/en-us/data-center/a40/",
@@ -109,9 +109,9 @@ DEVICES: tuple[DevicePeak, ...] = (
     _device("GH200", r"GH200", 4000, _GH200, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
     _device("H100 NVL", r"H100 NVL", 3938, _H100, fp64=60, fp32=60, tf32=417.5, half=835.5, fp8=1670.5, int8=1670.5),
     _device("H100 PCIe", r"H100 PCIe", 2039, _H100, fp64=51, fp32=51, tf32=378, half=756, fp8=1513, int8=1513),
-    _device("H100 SXM5", r"H100", 3350, _H100, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
+    _device("H100 SXM5", r"\bH100\b", 3350, _H100, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
     _device("H200 NVL", r"H200 NVL", 4800, _H200, fp64=60, fp32=60, tf32=417.5, half=835.5, fp8=1670.5, int8=1670.5),
-    _device("H200 SXM5", r"H200", 4800, _H200, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
+    _device("H200 SXM5", r"\bH200\b", 4800, _H200, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
     _device("H800", r"H800", 3350, _H100, fp64=1, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
     _device("H20", r"\bH20\b", 4000, _H20, half=148, int8=296),
     _device("GB300", r"GB300", 8000, _B300, fp64=1.3, fp32=80, tf32=1250, half=2500, fp8=5000, fp4=15000),

@@ -170,6 +170,15 @@ def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
     return found
 
 
+def kernel_arithmetics(trace: Trace, device_rows: Int64Array) -> list[str]:
+    """The arithmetic of each of the given kernels, as one of `ARITHMETICS`."""
+    types = _operator_types(trace, device_rows)
+    return [
+        _decide(kernel_arithmetic(trace.names[name]), operand_arithmetic(trace.type_lists[t]), trace.metadata.is_hip)[0]
+        for name, t in zip(trace.device.name[device_rows].tolist(), types.tolist(), strict=True)
+    ]
+
+
 def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
     """The code of the launching operator's input types for each device row; 0 where none was recorded."""
     operator = trace.links.device_operator[device_rows]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
 
-__all__ = ["FORMULAS", "convolution_key", "convolution_output", "operator_flops"]
+__all__ = ["BACKWARD_CONVOLUTIONS", "CONVOLUTIONS", "FORMULAS", "Convolution", "convolution", "operator_flops"]
 
 Shape = tuple[int, ...]
 
@@ -26,19 +27,14 @@ def _linear(shapes: list[Shape]) -> int:
     return 2 * prod(shapes[0]) * shapes[1][0]
 
 
-def _convolution_backward(shapes: list[Shape]) -> int:
-    """Of one gradient; the other costs the same."""
-    gradient, weight = shapes[0], shapes[2]
-    return 2 * gradient[0] * prod(gradient[2:]) * prod(weight)
-
-
 def _attention(shapes: list[Shape]) -> int:
     (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[:3]
     return 2 * prod(batch) * queries * keys * (d + d_value)
 
 
 def _attention_backward(shapes: list[Shape]) -> int:
-    # Scores again, and the gradients of queries and keys: three products of depth d; of scores and values: two of d_value.
+    # Three products of depth d: the scores again, the gradients of queries and keys; two of depth d_value: those of
+    # scores and values.
     (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[1:4]
     return 2 * prod(batch) * queries * keys * (3 * d + 2 * d_value)
 
@@ -50,7 +46,6 @@ FORMULAS: dict[str, Callable[[list[Shape]], int]] = {
     "aten::baddbmm": lambda shapes: _mm(shapes[1:]),
     "aten::_scaled_mm": _mm,
     "aten::linear": _linear,
-    "aten::convolution_backward": _convolution_backward,
     "aten::_scaled_dot_product_flash_attention": _attention,
     "aten::_scaled_dot_product_efficient_attention": _attention,
     "aten::_scaled_dot_product_cudnn_attention": _attention,
@@ -60,13 +55,20 @@ FORMULAS: dict[str, Callable[[list[Shape]], int]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
-"""FLOPs by operator, of its input shapes. A forward convolution needs more: `convolution_output`."""
+"""FLOPs by operator, of its input shapes, without convolutions (`convolution`)."""
 
 CONVOLUTIONS = frozenset(
     f"aten::{name}"
     for name in ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution", "miopen_convolution")
 )
-"""Forward convolutions: inputs are the data and the weight."""
+"""Forward convolutions: the first inputs are the data and the weight."""
+
+BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::cudnn_convolution_backward": (1, 0, 2),
+    "aten::miopen_convolution_backward": (1, 0, 2),
+}
+"""Backward convolutions (PyTorch 1.10 and before had one a library): the places of gradient, data and weight."""
 
 
 @lru_cache(maxsize=65536)
@@ -108,22 +110,39 @@ def operator_flops(name: str, shapes_json: str) -> int | None:
     return flops if flops > 0 else None
 
 
-def convolution_key(name: str, shapes_json: str) -> tuple[Shape, Shape] | None:
-    """The shapes of data and weight of a convolution, forward or backward; ``None`` for other operators.
+@dataclass(frozen=True)
+class Convolution:
+    """The shapes of one convolution.
 
-    Strides and padding are not among the recorded shapes, so that a forward alone does not tell its output; the backward
-    of the same shapes does (`convolution_output`).
+    Attributes:
+        data: Shape of its input.
+        weight: Shape of its weight.
+        output: Shape of its output. Strides and padding are not among the recorded shapes, so that a forward does not
+            tell it; the backward of the same data and weight does.
+    """
+
+    data: Shape
+    weight: Shape
+    output: Shape | None
+
+    def flops(self, output: Shape) -> int:
+        """FLOPs of one pass: of the forward, or of one of the two gradients, which cost the same."""
+        return 2 * output[0] * prod(output[2:]) * prod(self.weight)
+
+
+def convolution(name: str, shapes_json: str) -> Convolution | None:
+    """The shapes of a convolution, forward or backward; ``None`` for other operators and where shapes are missing.
+
+    Example:
+        >>> found = convolution("aten::convolution_backward", "[[8,16,30,30],[8,3,32,32],[16,3,3,3]]")
+        >>> found.output, found.flops(found.output)
+        ((8, 16, 30, 30), 6220800)
     """
     shapes = _shapes(shapes_json)
-    if name == "aten::convolution_backward":
-        shapes = shapes[1:]
-    elif name not in CONVOLUTIONS:
+    places = BACKWARD_CONVOLUTIONS.get(name)
+    if places is None and name not in CONVOLUTIONS:
         return None
-    if len(shapes) < 2 or len(shapes[0]) < 3 or len(shapes[0]) != len(shapes[1]):
+    output, data, weight = places or (None, 0, 1)
+    if len(shapes) <= max(data, weight) or len(shapes[data]) < 3 or len(shapes[data]) != len(shapes[weight]):
         return None
-    return shapes[0], shapes[1]
-
-
-def convolution_output(shapes_json: str) -> Shape:
-    """The output's shape that a convolution's backward records: that of the incoming gradient."""
-    return _shapes(shapes_json)[0]
+    return Convolution(shapes[data], shapes[weight], None if output is None else shapes[output])

@@ -115,7 +115,6 @@ def phases(trace: Trace) -> Phases:
         The matrix. Its cells sum to the wall time of the steps, to the nanosecond.
     """
     times = phase_times(trace)
-    steps = trace.steps
     averaged = averaged_steps(trace)
     count = max(int(averaged.sum()), 1)
     totals = times[averaged].sum(axis=0)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.kernel_names import is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, BoolArray, DeviceProperties, Int32Array, Int64Array, Trace
 
@@ -106,13 +107,12 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     )
     spent = np.bincount(index.ravel(), weights=trace.device.duration_ns[rows], minlength=groups.shape[1])
     count = np.bincount(index.ravel(), minlength=groups.shape[1])
-    devices = {device.ordinal: device for device in trace.metadata.devices}
     time: dict[str, int] = defaultdict(int)
     number: dict[str, int] = defaultdict(int)
     callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for (code, shape, op, kept, ordinal), ns, n in zip(groups.T.tolist(), spent.tolist(), count.tolist(), strict=True):
         name = trace.names[code]
-        device = devices.get(ordinal, DeviceProperties(ordinal))
+        device = device_properties(trace, ordinal)
         reason = _reason(name, trace.shape_lists[shape], bool(kept), device, _is_convolution(name) in tf32)
         time[reason] += int(ns)
         number[reason] += n
