@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.device_clock import DeviceClock, TimingEvent
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Trainer
@@ -31,6 +32,7 @@ class Fit:
     Args:
         trainer: The Trainer, at the start of training.
         schedule: Which steps to record.
+        chosen: Its fields that may be shortened for a short fit.
         options: What to record.
         folder: Where files go; None to write none.
         faults: Where faults are reported.
@@ -41,23 +43,23 @@ class Fit:
         trainer: Trainer,
         *,
         schedule: Schedule,
+        chosen: Collection[str],
         options: RecordingOptions,
         folder: Path | None,
         faults: Faults,
     ) -> None:
         self.folder = folder
-        self.schedule = schedule
         self.faults = faults
-        self.refusal = _refusal(trainer, folder)
-        """Why no step is recorded, where that is so from the start."""
+        self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
+        self._refusal = _refusal(trainer, folder)
         rank = int(trainer.global_rank)
         # The step axis of the Trainer's own logs; a resumed fit goes on where the checkpoint was saved.
         first_step = int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))
         device_type = trainer.strategy.root_device.type
         self._profiler = None
-        if self.refusal is None and folder is not None:
+        if self._refusal is None and folder is not None:
             self._profiler = WindowProfiler(
-                schedule=schedule,
+                schedule=self._schedule,
                 options=options,
                 device_type=device_type,
                 first_step=first_step,
@@ -65,10 +67,9 @@ class Fit:
                 folder=folder,
                 faults=faults,
             )
-        self.samples_path = folder / f"steps.rank{rank}.jsonl" if folder is not None else None
         self._log = StepLog(
             first_step=first_step,
-            path=self.samples_path,
+            path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
             faults=faults,
@@ -87,25 +88,19 @@ class Fit:
         self._observing = True
         self._tap = ProfilerTap(trainer.profiler, on_start=self._on_start, on_stop=self._on_stop)
 
-    @property
-    def steps(self) -> int:
-        """Whole steps so far."""
-        return self._tracker.steps
-
-    @property
-    def trace_files(self) -> tuple[Path, ...]:
-        """The trace files of this rank."""
-        return tuple(self._profiler.files) if self._profiler is not None else ()
+    def samples(self) -> tuple[StepSample, ...]:
+        """The step times of this rank."""
+        return self._log.samples()
 
     def notes(self) -> list[str]:
         """What the user should know of the recording: one line each."""
-        if self.refusal is not None:
-            notes = [self.refusal]
-        elif self._profiler is None:
-            notes = []
-        else:
-            recorded, foreign = self._profiler.recorded_steps, self._profiler.foreign_profiler
-            notes = recording_notes(self.schedule, self.steps, recorded, foreign_profiler=foreign)
+        notes = [self._shortened] if self._shortened is not None else []
+        if self._refusal is not None:
+            notes = [self._refusal]
+        elif self._profiler is not None:
+            steps, recorded = self._tracker.steps, self._profiler.recorded_steps
+            foreign = self._profiler.foreign_profiler
+            notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
         return [*notes, *self.faults.messages]
 
     def batch_begins(self, batch: Any) -> None:
@@ -185,6 +180,33 @@ def expected_steps(trainer: Trainer) -> int | None:
     if trainer.max_steps != -1:
         limits.append(max(trainer.max_steps - trainer.global_step, 0))
     return min(limits, default=None)
+
+
+def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None) -> tuple[Schedule, str | None]:
+    """Shorten a schedule for a fit that is too short for it.
+
+    Args:
+        schedule: The schedule.
+        chosen: Its fields that may be shortened.
+        steps: Steps of the fit, None when unknown.
+
+    Returns:
+        The schedule to use, and a line that says what was shortened.
+
+    Example:
+        >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
+        'The fit has 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
+    """
+    if steps is None:
+        return schedule, None
+    names = ("skip_first", "wait", "warmup")
+    shorter = schedule.shortened(steps, **{name: name in chosen for name in names})
+    changes = [
+        f"{name}={getattr(shorter, name)} instead of {getattr(schedule, name)}"
+        for name in names
+        if getattr(shorter, name) != getattr(schedule, name)
+    ]
+    return shorter, f"The fit has {_count(steps)}: {', '.join(changes)}." if changes else None
 
 
 def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:

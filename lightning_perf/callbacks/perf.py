@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from lightning_perf.callbacks.faults import Faults
-from lightning_perf.callbacks.fit import Fit, expected_steps
+from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.fit_report import build_fit_report, log_report, print_fit_report, save_report
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
 from lightning_perf.callbacks.profiler import RecordingOptions
 from lightning_perf.callbacks.run_folder import claim_run_folder
@@ -87,7 +88,12 @@ class PerfCallback(HostCallback):
         folder = claim_run_folder(trainer, self._dirpath, faults)  # all ranks, whatever goes wrong on one
         try:
             self._fit = Fit(
-                trainer, schedule=self._fitting_schedule(trainer), options=self._options, folder=folder, faults=faults
+                trainer,
+                schedule=self._schedule,
+                chosen=self._chosen,
+                options=self._options,
+                folder=folder,
+                faults=faults,
             )
         except Exception as error:
             faults.report("this fit is not profiled", error)
@@ -146,15 +152,16 @@ class PerfCallback(HostCallback):
             self._fit.ends()
             self._fit = None
 
-    def _fitting_schedule(self, trainer: Trainer) -> Schedule:
-        steps = expected_steps(trainer)
-        if steps is None:
-            return self._schedule
-        return self._schedule.shortened(
-            steps, **{name: name in self._chosen for name in ("skip_first", "wait", "warmup")}
-        )
-
     def _report(self, trainer: Trainer) -> None:
         fit, self._fit = self._fit, None
         if fit is None or not trainer.is_global_zero:
             return
+        try:
+            report = build_fit_report(fit.folder, fit.samples(), fit.notes())
+            if fit.folder is not None:
+                save_report(report, fit.folder)
+            log_report(report, trainer.loggers, step=trainer.global_step)
+            if self._print_report:
+                print_fit_report(report)
+        except Exception as error:
+            fit.faults.report("the report could not be made", error)

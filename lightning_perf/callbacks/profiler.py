@@ -15,6 +15,7 @@ from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.schedule import Action, Schedule
 from lightning_perf.callbacks.step_tracker import StepObserver
+from lightning_perf.trace.steps import CUT_MARK
 
 __all__ = ["RecordingOptions", "WindowProfiler"]
 
@@ -41,7 +42,7 @@ class WindowProfiler(StepObserver):
 
     A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
     it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
-    step that is cut off has a mark that the recorder itself writes as unfinished.
+    step that is cut off holds a `CUT_MARK`, and its own mark ends with the recording.
 
     `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
     out what happens between two steps.
@@ -180,8 +181,11 @@ class WindowProfiler(StepObserver):
         if not cancelled:
             if not recording:
                 stopped.start_trace()  # a profiler that is prepared has no other way back
+            if self._mark is not None:
+                with record_function(CUT_MARK):
+                    pass
             stopped.stop_trace()
-        # Ranges that are left only now stand in the trace as unfinished.
+        # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
         self._leave_phase()
         self._leave_mark()
         if cancelled:

@@ -101,7 +101,7 @@ class Schedule:
         """Shorten what comes before the first recorded step until a fit of `steps` steps has room for a window.
 
         The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
-        with the fit.
+        with the fit. One step is left before the window, if there are two: the first step of a fit is like no other.
 
         Args:
             steps: Steps the fit will have.
@@ -116,7 +116,7 @@ class Schedule:
             >>> Schedule().shortened(7)
             Schedule(skip_first=0, wait=0, warmup=2, active=5, repeat=1)
         """
-        missing = self.first_recorded + self.active - steps
+        missing = self.first_recorded + min(self.active, max(steps - 1, 1)) - steps
         shorter = {}
         for name, allowed in (("skip_first", skip_first), ("wait", wait), ("warmup", warmup)):
             taken = min(getattr(self, name), missing) if allowed and missing > 0 else 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.analysis.step_times import StepSample, encode_sample, read_samples
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.step_tracker import StepObserver
 
@@ -13,6 +14,9 @@ __all__ = ["StepLog", "step_metrics"]
 
 FLUSH_EVERY = 50
 """Steps between two writes of the file when the Trainer logs never, or less often."""
+
+KEPT = 10_000
+"""Samples kept in memory, for the report of a fit that could not save them."""
 
 
 class StepLog(StepObserver):
@@ -45,16 +49,23 @@ class StepLog(StepObserver):
         self._log_every = log_every
         self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)
         self._faults = faults
+        self._latest: deque[StepSample] = deque(maxlen=KEPT)
         self._unwritten: list[StepSample] = []
         self._unsent: list[StepSample] = []
 
     def add(self, sample: StepSample) -> None:
         """Take a finished sample."""
+        self._latest.append(sample)
         if self._path is not None:
             self._unwritten.append(sample)
         # A profiled step is slower than the run: its time would mislead beside the others.
         if self._send is not None and self._log_every and not sample.profiled:
             self._unsent.append(sample)
+
+    def samples(self) -> tuple[StepSample, ...]:
+        """The samples so far: all that are in the file, or the latest where there is none."""
+        self.write()
+        return read_samples(self._path) if self._path is not None and self._path.exists() else tuple(self._latest)
 
     def step_begins(self, index: int) -> None:
         """Note the number of the step."""

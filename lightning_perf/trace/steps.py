@@ -9,7 +9,10 @@ import numpy as np
 
 from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
-__all__ = ["Steps", "find_steps"]
+__all__ = ["CUT_MARK", "Steps", "find_steps"]
+
+CUT_MARK = "perf::step_cut"
+"""Name of an annotation that `PerfCallback` puts into a step which it has to leave before the step is whole."""
 
 _MARK = re.compile(r"ProfilerStep#(\d{1,18})$")
 
@@ -81,7 +84,7 @@ def find_steps(trace: Trace) -> Steps:
         end_ns=np.maximum(window_end, window_start),
         host_start_ns=start,
         host_end_ns=end,
-        complete=_complete(trace, step_of_device, start, end),
+        complete=_complete(trace, step_of_device, start, end) & ~_cut(trace, start, end),
         marked=True,
         thread=int(np.bincount(trace.annotations.thread[marks]).argmax()),
     )
@@ -124,6 +127,13 @@ def _complete(trace: Trace, step_of_device: Int64Array, start: Int64Array, end: 
     if not busy.any():
         return np.ones(len(start), dtype=np.bool_)
     return np.arange(len(start)) <= np.flatnonzero(busy)[-1]
+
+
+def _cut(trace: Trace, start: Int64Array, end: Int64Array) -> BoolArray:
+    """Steps that hold a `CUT_MARK`."""
+    at = trace.annotations.start_ns[trace.names_where(lambda name: name == CUT_MARK)[trace.annotations.name]]
+    cut: BoolArray = np.searchsorted(at, end, side="right") > np.searchsorted(at, start)
+    return cut
 
 
 def _whole_recording(trace: Trace) -> Steps:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback
+from lightning_perf import PerfCallback, read_trace
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -180,6 +180,7 @@ def test_validation_within_a_step_leaves_it_unfinished(tmp_path: Path) -> None:
     fit(tmp_path, 8, val=1, val_check_interval=3, accumulate_grad_batches=2, callback=quick(skip_first=0, active=3))
     assert step_numbers(tmp_path) == [[0], [2]]
     first, second = trace_files(tmp_path)
+    assert [read_trace(file).steps.complete.tolist() for file in (first, second)] == [[True, False], [True]]
     assert [(m.name, m.finished) for m in step_marks(first)] == [("ProfilerStep#0", True), ("ProfilerStep#1", False)]
     assert [m.name for m in step_marks(second)] == ["ProfilerStep#2"]
     assert not [e for file in (first, second) for e in events(file) if e["name"] == "aten::cumsum"]
@@ -216,7 +217,7 @@ def test_max_steps_in_the_middle_of_a_window(tmp_path: Path) -> None:
 
 def test_the_default_schedule_fits_a_short_run(tmp_path: Path) -> None:
     fit(tmp_path, 4, callback=PerfCallback(print_report=False))
-    assert step_numbers(tmp_path) == [[0, 1, 2, 3]]
+    assert step_numbers(tmp_path) == [[1, 2, 3]]
 
 
 def test_fast_dev_run(tmp_path: Path) -> None:

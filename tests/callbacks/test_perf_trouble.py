@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback
+from lightning_perf import PerfCallback, read_trace
 from lightning_perf.callbacks import profiler as profiler_module
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.profiler import WindowProfiler
@@ -63,6 +63,7 @@ def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_
         ("ProfilerStep#2", True),
         ("ProfilerStep#3", False),
     ]
+    assert read_trace(file).steps.complete.tolist() == [True, True, False]
     assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2]
     assert_untapped(trainer)
     assert not torch.autograd._profiler_enabled()

@@ -1,0 +1,97 @@
+"""After the fit: what it left is analysed, saved as ``report.json``, logged, and shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_perf.analysis.step_times import StepSample
+from lightning_perf.trace.errors import TraceError
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
+
+__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_metrics", "save_report"]
+
+# The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
+
+
+def build_fit_report(folder: Path | None, samples: Sequence[StepSample], notes: Sequence[str]) -> PerfReport:
+    """Build the report of a fit.
+
+    Args:
+        folder: The folder with the traces of all ranks; None when there is none.
+        samples: Step times.
+        notes: What the user should know of the recording.
+
+    Returns:
+        The report; without the traces, which a note says, when none of them can be read.
+    """
+    from lightning_perf.report.build import build_report
+
+    traces = sorted(folder.glob("rank*.pt.trace.json.gz")) if folder is not None else []
+    try:
+        return build_report(traces, samples=samples, notes=notes)
+    except TraceError as error:
+        return build_report((), samples=samples, notes=[*notes, f"Left out, unreadable: {error}"])
+
+
+def save_report(report: PerfReport, folder: Path) -> Path:
+    """Write ``report.json``, whole or not at all.
+
+    Args:
+        report: The report.
+        folder: Where to.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from lightning_perf.report.json import render_json
+
+    path = folder / "report.json"
+    partial = folder / f".report.{os.getpid()}.partial.json"
+    partial.write_text(render_json(report), encoding="utf-8")
+    return partial.replace(path)
+
+
+def report_metrics(report: PerfReport) -> dict[str, float]:
+    """The scalars of a report.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Of the rank that the report speaks of first, the mean recorded step ``perf/recorded/step_ms`` and each category
+        of it, as ``perf/recorded/kernel_launch_ms``; empty when nothing was recorded.
+    """
+    if report.lead is None:
+        return {}
+    breakdown = report.ranks[report.lead].breakdown
+    rows = {"step": breakdown.wall.mean_ns, **{row.name: row.mean_ns for row in breakdown.categories}}
+    return {f"perf/recorded/{name}_ms": mean_ns / 1e6 for name, mean_ns in rows.items() if mean_ns is not None}
+
+
+def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
+    """Give the scalars of a report to loggers.
+
+    Args:
+        report: The report.
+        loggers: The Trainer's loggers.
+        step: The step to log them at.
+    """
+    metrics = report_metrics(report)
+    if metrics:
+        for logger in loggers:
+            logger.log_metrics(metrics, step=step)
+
+
+def print_fit_report(report: PerfReport) -> None:
+    """Print a report on the console."""
+    from lightning_perf.report.console.render import print_report
+
+    print_report(report)
