@@ -1,0 +1,9 @@
+"""The one error that comparing and studying raise for what a user can mend."""
+
+from __future__ import annotations
+
+__all__ = ["CompareError"]
+
+
+class CompareError(Exception):
+    """A comparison or a study cannot go on: says what was wrong, where, and what to do."""

@@ -1,0 +1,184 @@
+"""What a run ran on and with: device, driver, versions, flags, code. The fingerprint's facts about its surroundings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "cpu_name",
+    "device_facts",
+    "flag_facts",
+    "git_revision",
+    "host_notes",
+    "version_facts",
+]
+
+Facts = dict[str, str | int | float | bool | None]
+"""Named facts; names are ``group.name``."""
+
+PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf")
+
+GIT_TIMEOUT_S = 10
+
+
+def version_facts() -> Facts:
+    """Versions of Python and of the installed libraries that a training's speed and result depend on.
+
+    Example:
+        >>> sorted(version_facts())[:2]
+        ['version.lightning', 'version.lightning-perf']
+    """
+    facts: Facts = {"version.python": platform.python_version()}
+    return facts | {f"version.{package}": _version(package) for package in PACKAGES}
+
+
+def device_facts(device: torch.device) -> Facts:
+    """The device a run trains on.
+
+    Args:
+        device: The Trainer's root device.
+
+    Returns:
+        ``device.type``, ``device.name``, and for CUDA the driver, memory and library versions.
+    """
+    import torch
+
+    facts: Facts = {"device.type": device.type}
+    if device.type != "cuda":
+        return facts | {"device.name": cpu_name(), "device.threads": torch.get_num_threads()}
+    properties = torch.cuda.get_device_properties(device)
+    return facts | {
+        "device.name": properties.name,
+        "device.memory_bytes": properties.total_memory,
+        "device.driver": _nvidia_driver(),
+        "version.cuda": torch.version.cuda or getattr(torch.version, "hip", None),
+        "version.cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        # Data loading runs on the host, so its processor counts also for a run on a GPU.
+        "device.host_cpu": cpu_name(),
+    }
+
+
+def flag_facts() -> Facts:
+    """Switches of torch that change speed or arithmetic."""
+    import torch
+
+    return {
+        "flags.tf32_matmul": _tf32(torch.backends.cuda.matmul, "matmul"),
+        "flags.tf32_cudnn": _tf32(getattr(torch.backends.cudnn, "conv", None), "cudnn"),
+        "flags.cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "flags.cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "flags.deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def git_revision(folder: Path | None = None) -> str | None:
+    """The commit of the code that runs, with a hash of what was changed since.
+
+    Args:
+        folder: A folder of the repository; that of the running script when not given.
+
+    Returns:
+        ``<commit>`` or ``<commit>+<hash of the changes to tracked files>``; None outside a repository or without git.
+    """
+    if folder is None:
+        script = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+        folder = script.resolve().parent if script.is_file() else Path.cwd()
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(folder, "diff", "HEAD", "--no-ext-diff", "--binary")
+    if not changes:
+        return commit.strip()[:12]
+    return f"{commit.strip()[:12]}+{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
+
+
+def host_notes() -> Facts:
+    """What is worth knowing of the host and need not agree between runs."""
+    notes: Facts = {"host": platform.node(), "platform": platform.platform(), "cpus": _usable_cpus()}
+    try:
+        notes["load_1min"] = round(os.getloadavg()[0], 2)
+    except OSError:
+        notes["load_1min"] = None
+    return notes
+
+
+def cpu_name() -> str:
+    """The processor's model, as the kernel names it.
+
+    Example:
+        >>> cpu_name() != ""
+        True
+    """
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("model name", "Model")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _usable_cpus() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+def _nvidia_driver() -> str | None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # no library, no driver, no permission: each means only that the version is unknown
+        return None
+
+
+def _tf32(backend: Any, which: str) -> str | bool | None:
+    """The arithmetic that FP32 operations may use; torch has two generations of this switch and forbids mixing them."""
+    import torch
+
+    try:
+        setting = getattr(backend, "fp32_precision", None)
+        if isinstance(setting, str) and setting != "none":
+            return setting
+        allowed = torch.backends.cuda.matmul.allow_tf32 if which == "matmul" else torch.backends.cudnn.allow_tf32
+        return bool(allowed)
+    except RuntimeError:
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout if result.returncode == 0 else None
