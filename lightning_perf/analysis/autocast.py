@@ -20,6 +20,7 @@ _FLOATS = {
     "c10::Half": "fp16",
     "c10::BFloat16": "bf16",
 }
+_NARROW = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class AutocastTax:
             cache is off or was cleared. Weights are counted by the gradients that autograd accumulates, so this is 0
             without a backward pass.
         repeated_weight_ns: Their time, at the mean of the casts of their shape.
-        round_trips: Casts that undo the cast of the same shape before them.
-        round_trip_ns: Time of those casts and the ones they undo.
+        round_trips: Casts from 16 bit to FP32 and back of one shape, as around an operator that autocast keeps in FP32.
+        round_trip_ns: Time of both casts of each.
         steps: How many steps this is over.
         missing: Why casts cannot be told, ``None`` when they can.
     """
@@ -185,7 +186,7 @@ def _repeated_weights(
     weights: dict[str, int] = {}
     for code, count in zip(*np.unique(operators.input_shapes[gradient], return_counts=True), strict=True):
         weights[first[code]] = weights.get(first[code], 0) + int(count)
-    narrows = np.array([pair is not None and pair[1] in ("fp16", "bf16") for pair in pairs], dtype=np.bool_)
+    narrows = np.array([pair is not None and pair[1] in _NARROW for pair in pairs], dtype=np.bool_)
     chosen = narrows[operators.input_types[rows]] & ~in_backward
     casts: dict[str, list[int]] = {}
     shapes = operators.input_shapes[rows[chosen]]
@@ -205,21 +206,18 @@ def _repeated_weights(
 def _round_trips(
     trace: Trace, rows: Int64Array, time: Int64Array, pairs: list[tuple[str, str] | None], in_backward: BoolArray
 ) -> tuple[int, int]:
-    """Neighbouring casts of one shape on one thread, both in the forward or both in the backward, that undo each other."""
+    """Casts from 16 to 32 bit whose next cast of that shape, thread, step and direction of the pass is the way back."""
     operators = trace.operators
-    kinds = sorted({pair for pair in pairs if pair})
-    kind = np.array([kinds.index(pair) if pair else -1 for pair in pairs], dtype=np.int64)
-    undo = np.array([kinds.index((b, a)) if (b, a) in kinds else -1 for a, b in kinds] or [-1], dtype=np.int64)
-    order = np.lexsort((operators.start_ns[rows], operators.input_shapes[rows], in_backward, operators.thread[rows]))
-    rows, time, in_backward = rows[order], time[order], in_backward[order]
-    of = kind[operators.input_types[rows]]
-    same = (
-        (operators.input_shapes[rows][1:] == operators.input_shapes[rows][:-1])
-        & (operators.thread[rows][1:] == operators.thread[rows][:-1])
-        & (in_backward[1:] == in_backward[:-1])
-        & (operators.input_shapes[rows][1:] > 0)
-    )
-    undoes = same & (undo[of[1:]] == of[:-1])
+    # +k widens and -k narrows the same two types.
+    kinds = sorted({pair for pair in pairs if pair and pair[0] in _NARROW and pair[1] == "fp32"})
+    signed = {pair: k for k, pair in enumerate(kinds, 1)} | {(b, a): -k for k, (a, b) in enumerate(kinds, 1)}
+    kind = np.array([signed.get(pair, 0) if pair else 0 for pair in pairs], dtype=np.int64)[operators.input_types[rows]]
+    step = np.searchsorted(trace.steps.start_ns, operators.start_ns[rows], side="right")
+    shape = operators.input_shapes[rows].astype(np.int64)
+    keys = np.stack([step, operators.thread[rows], in_backward, shape])
+    order = np.lexsort((operators.start_ns[rows], *keys))
+    keys, kind, time = keys[:, order], kind[order], time[order]
+    undoes = (keys[:, 1:] == keys[:, :-1]).all(axis=0) & (kind[:-1] > 0) & (kind[1:] == -kind[:-1]) & (keys[3, 1:] > 0)
     return int(undoes.sum()), int((time[1:] + time[:-1])[undoes].sum())
 
 
