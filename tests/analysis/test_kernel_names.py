@@ -16,13 +16,25 @@ KNOWN = [
     ("nvjet_sss_tf32_128x256_TNT", "tf32", True),
     ("nvjet_sss_128x256_TNT", None, None),
     # XMMA: the third and fourth types are what is multiplied.
-    ("sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel__5x_cublas", "fp16", True),
-    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_kernel__5x_cublas", "tf32", True),
+    (
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel__5x_cublas",
+        "fp16",
+        True,
+    ),
+    (
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_kernel__5x_cublas",
+        "tf32",
+        True,
+    ),
     ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32", True),
-    ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_ffma_aligna4", "fp32", False),
+    (
+        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_ffma_aligna4",
+        "fp32",
+        False,
+    ),
     ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x128", "fp8", True),
     ("sm80_xmma_gemm_i8i8_i8i32_f32_tn_n_tilesize128x128x64", "int8", True),
-    # The instruction's shape alone: 1688 is TF32 unless a 16-bit type stands there (Turing), 884 is FP16 or, with d, FP64.
+    # The instruction's shape alone: 1688 is TF32 unless a 16-bit type stands there (Turing), 884 FP16 or, with d, FP64.
     ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", "fp16", True),
     ("turing_h1688gemm_128x128_ldg8_nn", "fp16", True),
     ("volta_fp16_s884gemm_fp16_256x128_ldg8_f2f_nn", "fp16", True),
@@ -38,7 +50,11 @@ KNOWN = [
     ("volta_fp16_sgemm_fp16_128x64_nn", "fp32", False),
     # Attention and Triton.
     ("fmha_cutlassB_f16_aligned_64x64_k64_sm80", "fp16", True),
-    ("void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >", "fp16", True),
+    (
+        "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >",
+        "fp16",
+        True,
+    ),
     ("triton_tem_fused_mm_3", None, None),
     ("triton_red_fused_native_layer_norm_0", None, False),
     # AMD.
@@ -50,15 +66,21 @@ KNOWN = [
     ("igemm_fwd_gtcx3_nhwc_fp16_bx0_ex1_bt128x64x32", "fp16", True),
     # PyTorch: the element function's types stand in the last lambda, not in the arguments of what made it.
     (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::launch_clamp_scalar(at::TensorIteratorBase&, "
-        "c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#9}::operator()() const::{lambda(c10::BFloat16)#1}, "
-        "std::array<char*, 2ul> >(int)",
-        "bf16", False,
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::launch_clamp_scalar(at::TensorIteratorBase&, "
+            "c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#9}::operator()() const::{lambda(c10::BFloat16)#1}, "
+            "std::array<char*, 2ul> >(int)"
+        ),
+        "bf16",
+        False,
     ),
     (
-        "void at::native::(anonymous namespace)::multi<3, at::native::update_stats(at::Tensor const&, double, double, "
-        "long)::{lambda()#4}::operator()() const::{lambda(float, float, c10::BFloat16)#1}>(int)",
-        "fp32", False,
+        (
+            "void at::native::(anonymous namespace)::multi<3, at::native::update_stats(at::Tensor const&, double, double, "
+            "long)::{lambda()#4}::operator()() const::{lambda(float, float, c10::BFloat16)#1}>(int)"
+        ),
+        "fp32",
+        False,
     ),
     ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::Half, float> >(c10::Half)", "fp16", False),
     ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, char*>(int)", "integer", False),
@@ -66,7 +88,7 @@ KNOWN = [
     ("gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>", "fp32", False),
     ("_copy_page_indices_kernel", None, None),
     ("my_float_kernel", None, None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example[:40])

@@ -1,0 +1,33 @@
+from lightning_perf.analysis.host_phases import host_phases
+from tests.support.trace_builder import TraceBuilder
+
+NODE = "autograd::engine::evaluate_function: MulBackward0"
+AUTOGRAD = 2000
+
+
+def spans(trace, phase):
+    found = host_phases(trace)[phase]
+    return list(zip((found.start_ns // 1000).tolist(), (found.end_ns // 1000).tolist(), strict=True))
+
+
+def test_a_pause_of_the_engine_is_backward_unless_the_training_thread_goes_on():
+    builder = TraceBuilder().step(1, 0, 100)
+    for start in (10, 20, 50):
+        builder.op(NODE, start, 5, thread=AUTOGRAD)
+    assert spans(builder.build(), "backward") == [(10, 55)]
+    assert spans(builder.op("aten::mm", 30, 5).build(), "backward") == [(10, 25), (50, 55)]
+
+
+def test_the_forward_ends_where_the_last_backward_of_its_step_begins():
+    builder = TraceBuilder().step(1, 0, 100).step(2, 100, 100)
+    for start in (0, 100):
+        builder.op("aten::mm", start + 10, 10).op("aten::add", start + 25, 5)
+        builder.op(NODE, start + 40, 20, thread=AUTOGRAD)
+        builder.op("aten::norm", start + 70, 5)
+    assert spans(builder.build(), "forward") == [(10, 30), (110, 130)]
+
+
+def test_a_loader_on_its_own_thread_makes_nobody_wait():
+    mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    builder = TraceBuilder().step(1, 0, 100).annotation(mark, 10, 30, thread=3000).annotation(mark, 50, 5)
+    assert spans(builder.build(), "fetch") == [(50, 55)]
