@@ -1,0 +1,78 @@
+"""The networks: ResNets without pretrained weights, and the small CNN of the article."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torchvision
+from torch import nn
+
+__all__ = ["MODELS", "SmallCNN", "build_model"]
+
+
+class SmallCNN(nn.Sequential):
+    """The article's CNN: Conv32-pool-Conv64-pool-Conv64-Dropout .25-Dense128-Dropout .5.
+
+    Convolutions are 3×3 without padding, as Keras's default is. Takes ``(n, 1, image_size, image_size)`` and gives
+    ``(n, classes)`` logits.
+
+    Args:
+        classes: Number of labels.
+        image_size: Width and height of the pictures in pixels; at least 18.
+    """
+
+    def __init__(self, classes: int, image_size: int) -> None:
+        side = ((image_size - 2) // 2 - 2) // 2 - 2
+        if side < 1:
+            raise ValueError(f"the small CNN needs pictures of at least 18 pixels, got {image_size}")
+        super().__init__(
+            nn.Conv2d(1, 32, 3),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.25),
+            nn.Flatten(),
+            nn.Linear(64 * side * side, 128),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.5),
+            nn.Linear(128, classes),
+        )
+
+
+def _resnet(constructor: Callable[..., nn.Module]) -> Callable[[int, int], nn.Module]:
+    """A torchvision ResNet for one channel, with the article's dropout of 0.25 before the classifier."""
+
+    def build(classes: int, image_size: int) -> nn.Module:  # noqa: ARG001
+        network = constructor(weights=None, num_classes=classes)
+        network.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+        network.fc = nn.Sequential(nn.Dropout(0.25), network.fc)
+        return network
+
+    return build
+
+
+MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "resnet18": _resnet(torchvision.models.resnet18),
+    "resnet34": _resnet(torchvision.models.resnet34),
+    "resnet50": _resnet(torchvision.models.resnet50),
+    "cnn": SmallCNN,
+}
+
+
+def build_model(name: str, classes: int, image_size: int) -> nn.Module:
+    """Build a network with fresh weights.
+
+    Args:
+        name: A key of `MODELS`.
+        classes: Number of labels.
+        image_size: Width and height of the pictures in pixels.
+
+    Returns:
+        A network from ``(n, 1, image_size, image_size)`` in 0…1 to ``(n, classes)`` logits.
+    """
+    return MODELS[name](classes, image_size)

@@ -1,0 +1,53 @@
+"""What can be chosen about a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipes.signlang.split import SplitKind
+
+__all__ = ["TrainSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """One training; the defaults take about two minutes on two CPU cores.
+
+    Attributes:
+        precision: Lightning's name of the precision.
+        data: Folder or zip of pictures; None for the embedded synthetic set.
+        cache_dir: Where the embedded set is kept; None for the user's cache folder.
+        copies: Consecutive numbers of one capture in the flat layout; None to tell by the data.
+        skip_unreadable: Leave unreadable pictures out instead of refusing the data.
+        model: A key of `recipes.signlang.model.MODELS`.
+        epochs: Passes over the training pictures.
+        image_size: Width and height in pixels.
+        batch_size: Pictures a batch.
+        lr: Learning rate of SGD.
+        split: How pictures are held out.
+        validation_fraction: Share of each label to hold out.
+        seed: Seed of the embedded data, the split, the weights and the order.
+        workers: DataLoader worker processes; None chooses by the cores.
+        accelerator: Lightning's name of the accelerator.
+        devices: Number of devices.
+        log_dir: Where runs are logged.
+    """
+
+    precision: str = "32-true"
+    data: Path | None = None
+    cache_dir: Path | None = None
+    copies: int | None = None
+    skip_unreadable: bool = False
+    model: str = "resnet18"
+    epochs: int = 3
+    image_size: int = 64
+    batch_size: int = 32
+    lr: float = 0.01
+    split: SplitKind = SplitKind.CAPTURE
+    validation_fraction: float = 0.2
+    seed: int = 0
+    workers: int | None = None
+    accelerator: str = "auto"
+    devices: int = 1
+    log_dir: Path = Path("lightning_logs")

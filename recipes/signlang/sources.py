@@ -1,0 +1,142 @@
+"""Where the files of a data set come from: a folder, or a zip that is read in place and never unpacked."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from recipes.signlang.errors import RecipeError
+
+__all__ = ["MAX_FILE_BYTES", "Archive", "Folder", "Source", "open_source"]
+
+MAX_FILE_BYTES = 512 * 1024**2
+"""No file of a data set is read beyond this: a small zip member can inflate without end."""
+
+
+class Source(Protocol):
+    """Files by name."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """Names relative to the root, with forward slashes, sorted, without hidden files and folders."""
+
+    def size_bytes(self, name: str) -> int:
+        """Size of a file once read."""
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            OSError: It cannot be read, is damaged, or is larger than `MAX_FILE_BYTES`.
+        """
+
+    def locate(self, name: str) -> str:
+        """The file as a person would look for it."""
+
+
+class Folder:
+    """A folder of files.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """See `Source.names`."""
+        found = []
+        for folder, subfolders, files in os.walk(self.path):
+            subfolders[:] = [name for name in subfolders if not _is_junk(name)]
+            root = Path(folder).relative_to(self.path)
+            found += [(root / name).as_posix() for name in files if not _is_junk(name)]
+        return sorted(found)
+
+    def size_bytes(self, name: str) -> int:
+        """See `Source.size_bytes`."""
+        return (self.path / name).stat().st_size
+
+    def read(self, name: str) -> bytes:
+        """See `Source.read`."""
+        with (self.path / name).open("rb") as file:
+            return _bounded(file.read(MAX_FILE_BYTES + 1))
+
+    def locate(self, name: str) -> str:
+        """See `Source.locate`."""
+        return str(self.path / name)
+
+
+class Archive:
+    """A zip file, its members read into memory: no name in it is ever used as a path.
+
+    Args:
+        path: The zip file.
+
+    Raises:
+        RecipeError: It is no zip file, is damaged, or is encrypted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise RecipeError(path, f"this is not a readable zip file ({error})", "Download it again") from error
+        self._members = {info.filename: info for info in self._zip.infolist() if not info.is_dir()}
+        if any(info.flag_bits & 0x1 for info in self._members.values()):
+            raise RecipeError(path, "the zip file is encrypted", "Unpack it yourself and name the folder")
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """See `Source.names`."""
+        return sorted(name for name in self._members if not any(_is_junk(part) for part in PurePosixPath(name).parts))
+
+    def size_bytes(self, name: str) -> int:
+        """See `Source.size_bytes`."""
+        return self._members[name].file_size
+
+    def read(self, name: str) -> bytes:
+        """See `Source.read`."""
+        try:
+            # The declared size may lie: what counts is what comes out.
+            with self._lock, self._zip.open(self._members[name]) as file:
+                return _bounded(file.read(MAX_FILE_BYTES + 1))
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise OSError(str(error) or "damaged member of the zip file") from error
+
+    def locate(self, name: str) -> str:
+        """See `Source.locate`."""
+        return f"{self.path}:{name}"
+
+
+def open_source(path: Path) -> Source:
+    """Open what the user named.
+
+    Args:
+        path: A folder or a zip file.
+
+    Raises:
+        RecipeError: There is nothing, or something else.
+    """
+    if path.is_dir():
+        return Folder(path)
+    if path.exists():
+        return Archive(path)
+    raise RecipeError(path, "no such file or folder", "Name the folder of the data set or its zip file with --data")
+
+
+def _is_junk(part: str) -> bool:
+    """Hidden files, macOS resource forks, and climbing out of a zip (``..``), by one path component."""
+    return part.startswith(".") or part == "__MACOSX"
+
+
+def _bounded(content: bytes) -> bytes:
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(f"larger than {MAX_FILE_BYTES // 1024**2} MB")
+    return content

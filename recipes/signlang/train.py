@@ -1,0 +1,155 @@
+"""Train a sign classifier with `lightning_perf.PerfCallback` in the Trainer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from rich.console import Console
+
+from lightning_perf import PerfCallback
+from recipes.signlang.accuracy import Accuracy, wilson
+from recipes.signlang.data_module import SignData, default_workers
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.image_set import ImageSet, read_image_set
+from recipes.signlang.module import SignModule
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.split import Split, split_images
+from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+
+__all__ = ["TrainResult", "train"]
+
+_console = Console(soft_wrap=True, highlight=False, markup=False)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished training reached.
+
+    Attributes:
+        accuracy: On the held-out pictures, with the weights of the last epoch.
+        best: The highest of the epochs' accuracies; chosen on the same pictures, hence too high.
+        best_checkpoint: The weights of that epoch.
+        log_dir: Where everything of the run is.
+    """
+
+    accuracy: Accuracy
+    best: float
+    best_checkpoint: Path
+    log_dir: Path
+
+
+def train(settings: TrainSettings) -> TrainResult | None:
+    """Train, validate after each epoch, and say what was reached and where it is.
+
+    Args:
+        settings: The training.
+
+    Returns:
+        What was reached; None when Ctrl-C ended it, with the weights so far saved.
+
+    Raises:
+        RecipeError: The data, the accelerator or a setting cannot be used.
+    """
+    settings = _runnable(settings)
+    seed_everything(settings.seed, workers=True, verbose=False)
+    images, split = _load(settings)
+    workers = default_workers() if settings.workers is None else settings.workers
+    data = SignData(images, split, settings.batch_size, workers)
+    module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)
+    best = ModelCheckpoint(
+        monitor="val/accuracy",
+        mode="max",
+        save_last=True,
+        filename="best-epoch{epoch}-accuracy{val/accuracy:.3f}",
+        auto_insert_metric_name=False,
+    )
+    interrupted = ModelCheckpoint(filename="interrupted-{epoch}-{step}", save_top_k=0, save_on_exception=True)
+    batches = max(1, len(split.training) // settings.batch_size)
+    trainer = Trainer(
+        max_epochs=settings.epochs,
+        precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        logger=TensorBoardLogger(settings.log_dir, name=""),
+        callbacks=[best, interrupted, PerfCallback()],
+        log_every_n_steps=min(10, batches),
+    )
+    try:
+        trainer.fit(module, datamodule=data)
+    except SystemExit:
+        # Lightning ends Ctrl-C by leaving the process, after the callbacks have saved their state.
+        if not trainer.interrupted:
+            raise
+        _say(f"Interrupted. Checkpoints are in {_log_dir(trainer) / 'checkpoints'}")
+        return None
+    result = TrainResult(
+        accuracy=wilson(float(trainer.callback_metrics["val/accuracy"]), split.held_out_units),
+        best=float(best.best_model_score) if best.best_model_score is not None else 0.0,
+        best_checkpoint=Path(best.best_model_path),
+        log_dir=_log_dir(trainer),
+    )
+    _say_result(settings, split, result)
+    return result
+
+
+def _runnable(settings: TrainSettings) -> TrainSettings:
+    """Settle what the machine decides: the accelerator, and the precision it can run."""
+    has_gpu = torch.cuda.is_available()
+    has_mps = torch.backends.mps.is_available()
+    if (settings.accelerator == "gpu" and not (has_gpu or has_mps)) or (settings.accelerator == "mps" and not has_mps):
+        problem = "PyTorch sees no such device"
+        raise RecipeError(f"--accelerator {settings.accelerator}", problem, "Use --accelerator cpu, or auto")
+    if has_gpu and settings.accelerator in ("auto", "gpu") and settings.devices > torch.cuda.device_count():
+        problem = f"PyTorch sees {torch.cuda.device_count()} GPU(s)"
+        raise RecipeError(f"--devices {settings.devices}", problem, "Use as many at most")
+    on_cpu = settings.accelerator == "cpu" or (settings.accelerator == "auto" and not (has_gpu or has_mps))
+    if on_cpu and settings.precision == "16-mixed":
+        _say("16-mixed needs a GPU: on this CPU the training runs bf16-mixed instead (bfloat16, no loss scaling).")
+        return replace(settings, precision="bf16-mixed")
+    return settings
+
+
+def _load(settings: TrainSettings) -> tuple[ImageSet, Split]:
+    """Read the data, split them, and say what they are."""
+    if settings.data is None:
+        spec = SyntheticSet(seed=settings.seed, size=settings.image_size)
+        path = ensure_synthetic(spec, settings.cache_dir or default_cache_dir())
+    else:
+        path = settings.data
+    began = time.perf_counter()
+    images = read_image_set(path, settings.image_size, copies=settings.copies, skip_unreadable=settings.skip_unreadable)
+    seconds = time.perf_counter() - began
+    split = split_images(images, settings.split, settings.validation_fraction, settings.seed)
+    kind = "synthetic (rendered hands, no photographs)" if settings.data is None else images.layout
+    left_out = f", {images.skipped} unreadable left out" if images.skipped else ""
+    twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
+    store = "a temporary file" if images.on_disk else "memory"
+    _say(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {path}")
+    _say(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
+    _say(f"Split   {split.rule}")
+    _say(f"        {len(split.training)} pictures train, {len(split.held_out)} are held out")
+    return images, split
+
+
+def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> None:
+    kind = "synthetic " if settings.data is None else ""
+    _say(f"Accuracy on {len(split.held_out)} held-out {kind}pictures: {result.accuracy}")
+    _say(f"            last epoch; Wilson interval over {result.accuracy.units} independent units; split {split.rule}")
+    _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
+    _say(f"Logs        {result.log_dir}; see them with: tensorboard --logdir {settings.log_dir}")
+
+
+def _log_dir(trainer: Trainer) -> Path:
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+@rank_zero_only
+def _say(line: str) -> None:
+    _console.print(line)

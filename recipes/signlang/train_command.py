@@ -1,0 +1,104 @@
+"""The ``train`` command: its options."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.split import SplitKind
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "Train a sign-language classifier and report where its step time goes."
+
+_MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
+"""The keys of `recipes.signlang.model.MODELS`, named here so that ``--help`` need not load torch."""
+
+_INTERRUPTED = 130
+"""The shell's exit code of a program that Ctrl-C ended: 128 + SIGINT."""
+
+_PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options; their defaults are those of `TrainSettings`."""
+    default = TrainSettings()
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="folder or zip of pictures, e.g. the Kaggle zip (see docs/data.md); "
+        "without it, a synthetic set of rendered hands is made once and cached",
+    )
+    data.add_argument("--cache-dir", type=Path, metavar="DIR", help="where the synthetic set is kept")
+    data.add_argument("--image-size", type=_AtLeast(18), default=default.image_size, metavar="PIXELS")
+    data.add_argument(
+        "--split",
+        choices=[kind.value for kind in SplitKind],
+        default=default.split.value,
+        help="hold out whole captures, or random pictures as the article did (copies on both sides: too optimistic)",
+    )
+    data.add_argument(
+        "--validation-fraction", type=_fraction, default=default.validation_fraction, help="share held out, each label"
+    )
+    data.add_argument(
+        "--copies",
+        type=_AtLeast(1),
+        metavar="N",
+        help="numbers that make a capture in the flat layout; the original's are 10",
+    )
+    data.add_argument("--skip-unreadable", action="store_true", help="leave damaged pictures out instead of stopping")
+    data.add_argument("--workers", type=_AtLeast(0), metavar="N", help="DataLoader processes; chosen by the cores")
+
+    training = parser.add_argument_group("training")
+    training.add_argument("--precision", choices=_PRECISIONS, default=default.precision)
+    training.add_argument("--model", choices=_MODELS, default=default.model, help="without pretrained weights")
+    training.add_argument("--epochs", type=_AtLeast(1), default=default.epochs)
+    training.add_argument("--batch-size", type=_AtLeast(2), default=default.batch_size)
+    training.add_argument("--lr", type=_positive, default=default.lr, help="learning rate of SGD")
+    training.add_argument("--seed", type=_AtLeast(0), default=default.seed, help="of data, split, weights and order")
+    training.add_argument("--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"))
+    training.add_argument("--devices", type=_AtLeast(1), default=default.devices, metavar="N", help="how many")
+    training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train as the options say."""
+    from recipes.signlang.train import train
+
+    chosen = {field.name: getattr(arguments, field.name) for field in fields(TrainSettings)}
+    finished = train(TrainSettings(**{**chosen, "split": SplitKind(arguments.split)}))
+    return 0 if finished is not None else _INTERRUPTED
+
+
+class _AtLeast:
+    """An integer option with a lower bound."""
+
+    def __init__(self, lowest: int) -> None:
+        self._lowest = lowest
+
+    def __call__(self, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < self._lowest:
+            raise argparse.ArgumentTypeError(f"{number} is below {self._lowest}")
+        return number
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return number
