@@ -1,0 +1,95 @@
+"""What a collective is, from the many names it goes by, and how its bandwidth is reckoned.
+
+The formulas are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): the
+*algorithm bandwidth* is size over time; the *bus bandwidth* corrects it for what each rank must move, so that it can
+be compared with the hardware's figure whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+__all__ = ["CollectiveKind", "bus_factor", "collective_bytes", "collective_kind", "element_bytes"]
+
+CollectiveKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "other"
+]
+
+# `allreduce`, `_allgather_base`, `ncclDevKernel_ReduceScatter_Sum_f32_RING_LL`, `multimem_all_reduce_kernel`, …: the
+# first rule that matches has it, so that a part of another's name comes after it.
+_KINDS: tuple[tuple[CollectiveKind, re.Pattern[str]], ...] = (
+    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
+    ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
+    ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
+)
+
+# Names of torch's ScalarType (https://github.com/pytorch/pytorch, ``c10/core/ScalarType.h``).
+_ELEMENT_BYTES = {
+    "Byte": 1,
+    "Char": 1,
+    "Bool": 1,
+    "Short": 2,
+    "Half": 2,
+    "BFloat16": 2,
+    "Int": 4,
+    "Float": 4,
+    "Long": 8,
+    "Double": 8,
+    "ComplexHalf": 4,
+    "ComplexFloat": 8,
+    "ComplexDouble": 16,
+    "UInt16": 2,
+    "UInt32": 4,
+    "UInt64": 8,
+}
+
+
+def collective_kind(name: str) -> CollectiveKind:
+    """What a collective or its kernel does, from its name.
+
+    Example:
+        >>> collective_kind("_allgather_base"), collective_kind("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
+        ('all_gather', 'reduce_scatter')
+    """
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+
+
+def element_bytes(dtype: str) -> int | None:
+    """Size of one element of a torch data type, None for an unknown one.
+
+    Example:
+        >>> element_bytes("BFloat16"), element_bytes("Float8_e4m3fn"), element_bytes("")
+        (2, 1, None)
+    """
+    return 1 if dtype.startswith("Float8") else _ELEMENT_BYTES.get(dtype)
+
+
+def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, dtype: str) -> int | None:
+    """Size of a collective as nccl-tests counts it: of the larger buffer, so the gathered or the unscattered one.
+
+    Example:
+        >>> collective_bytes("all_gather", 25_136, 201_088, "BFloat16")
+        402176
+    """
+    size = element_bytes(dtype)
+    elements = out_elements if kind == "all_gather" else in_elements
+    return size * elements if size is not None and elements > 0 else None
+
+
+def bus_factor(kind: CollectiveKind, ranks: int) -> float | None:
+    """Bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective.
+
+    Example:
+        >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+        (1.75, 0.875, 1.0)
+    """
+    if ranks < 2 or kind == "other":
+        return None
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0

@@ -1,0 +1,194 @@
+"""Diff: two runs side by side, as means a step: by category, by operator, by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.kernels import KernelTable
+from lightning_perf.analysis.operators import OperatorTable
+
+__all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
+
+Verdict = Literal["faster", "slower", "same", "appeared", "vanished"]
+
+SAME_SHARE = 0.01
+"""A time that changed by less than this part of itself counts as the same."""
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One category, operator or kernel in both runs. Times and calls are means a step.
+
+    Attributes:
+        name: Its name; None for device work that no operator launched.
+        before_ns: Its time before; None where it did not occur.
+        after_ns: Its time after; None where it does not occur.
+        change_ns: After minus before, what is absent taken for 0: the rows' changes sum to the table's.
+        ratio: After over before; None where either is absent or zero.
+        before_calls: Its calls before; None for a category, or where it did not occur.
+        after_calls: Its calls after; likewise.
+        verdict: What became of it.
+    """
+
+    name: str | None
+    before_ns: float | None
+    after_ns: float | None
+    change_ns: float
+    ratio: float | None
+    before_calls: float | None
+    after_calls: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class DiffTable:
+    """Rows that sum to a total.
+
+    Attributes:
+        before_ns: Sum of the rows before.
+        after_ns: Sum of the rows after.
+        change_ns: Sum of their changes.
+        rows: The greatest change first, whichever its direction.
+    """
+
+    before_ns: float
+    after_ns: float
+    change_ns: float
+    rows: tuple[DiffRow, ...]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What changed from one run to another, as means a step over the averaged steps of each.
+
+    Attributes:
+        before_steps: Steps averaged before.
+        after_steps: Steps averaged after.
+        step: Wall time of a step.
+        categories: Step time by category; sums to the wall time.
+        operators_host: Host self time by operator; None when either run lacks its operators.
+        operators_device: Device self time by operator; None when either run lacks it.
+        kernels: Device time by kernel, copies and memsets among them; None when neither run has a device.
+    """
+
+    before_steps: int
+    after_steps: int
+    step: DiffRow
+    categories: DiffTable
+    operators_host: DiffTable | None
+    operators_device: DiffTable | None
+    kernels: DiffTable | None
+
+
+_Times = dict[str | None, tuple[float, float | None]]
+"""Time and calls a step by name."""
+
+
+def diff(
+    before: Breakdown,
+    after: Breakdown,
+    *,
+    before_operators: OperatorTable | None = None,
+    after_operators: OperatorTable | None = None,
+    before_kernels: KernelTable | None = None,
+    after_kernels: KernelTable | None = None,
+) -> Diff:
+    """Compare two runs.
+
+    Args:
+        before: The first run's step-time breakdown.
+        after: The second run's.
+        before_operators: The first run's operators.
+        after_operators: The second run's.
+        before_kernels: The first run's kernels; None for a run without a device.
+        after_kernels: The second run's.
+
+    Returns:
+        The runs side by side. That a single pair of recordings differs does not say that the settings do: for that,
+        runs are repeated and compared statistically.
+    """
+    operators = (
+        (before_operators, after_operators) if before_operators is not None and after_operators is not None else None
+    )
+    return Diff(
+        before_steps=before.averaged_steps,
+        after_steps=after.averaged_steps,
+        step=_row("step", (before.wall.mean_ns or 0.0, None), (after.wall.mean_ns or 0.0, None)),
+        categories=_table(_categories(before), _categories(after)),
+        operators_host=_table(*map(_host, operators)) if operators else None,
+        operators_device=_table(*map(_device, operators))
+        if operators and all(run.device_ns is not None for run in operators)
+        else None,
+        kernels=_table(_kernels(before_kernels), _kernels(after_kernels)) if before_kernels or after_kernels else None,
+    )
+
+
+def _categories(run: Breakdown) -> _Times:
+    parents = {row.parent for row in run.categories}
+    return {
+        row.name: (row.mean_ns, None) for row in run.categories if row.name not in parents and row.mean_ns is not None
+    }
+
+
+def _host(run: OperatorTable) -> _Times:
+    return _a_step([(row.name, row.host_self_ns, row.calls) for row in run.rows], run.steps)
+
+
+def _device(run: OperatorTable) -> _Times:
+    rows = [(row.name, row.device_self_ns, row.calls) for row in run.rows if row.device_self_ns]
+    times = _a_step(rows, run.steps)
+    if run.unattributed_device_ns:
+        times[None] = (run.unattributed_device_ns / max(run.steps, 1), None)
+    return times
+
+
+def _kernels(run: KernelTable | None) -> _Times:
+    return _a_step([(row.name, row.total_ns, row.calls) for row in run.rows], run.steps) if run else {}
+
+
+def _a_step(rows: Iterable[tuple[str, int, int]], steps: int) -> _Times:
+    """Means a step; rows of one name (shapes of an operator, kinds of a kernel) are summed."""
+    times: _Times = {}
+    for name, time_ns, calls in rows:
+        known_ns, known_calls = times.get(name, (0.0, 0.0))
+        times[name] = (known_ns + time_ns / max(steps, 1), (known_calls or 0.0) + calls / max(steps, 1))
+    return times
+
+
+def _table(before: _Times, after: _Times) -> DiffTable:
+    names = dict.fromkeys([*before, *after])
+    rows = [_row(name, before.get(name), after.get(name)) for name in names]
+    rows.sort(key=lambda row: (-abs(row.change_ns), row.name or ""))
+    total_before = sum(time for time, _ in before.values())
+    total_after = sum(time for time, _ in after.values())
+    return DiffTable(total_before, total_after, total_after - total_before, tuple(rows))
+
+
+def _row(
+    name: str | None, before: tuple[float, float | None] | None, after: tuple[float, float | None] | None
+) -> DiffRow:
+    before_ns, before_calls = before if before is not None else (None, None)
+    after_ns, after_calls = after if after is not None else (None, None)
+    return DiffRow(
+        name=name,
+        before_ns=before_ns,
+        after_ns=after_ns,
+        change_ns=(after_ns or 0.0) - (before_ns or 0.0),
+        ratio=after_ns / before_ns if before_ns and after_ns else None,
+        before_calls=before_calls,
+        after_calls=after_calls,
+        verdict=_verdict(before_ns, after_ns),
+    )
+
+
+def _verdict(before_ns: float | None, after_ns: float | None) -> Verdict:
+    if not before_ns or not after_ns:
+        if bool(before_ns) == bool(after_ns):
+            return "same"
+        return "vanished" if before_ns else "appeared"
+    if abs(after_ns - before_ns) <= SAME_SHARE * before_ns:
+        return "same"
+    return "faster" if after_ns < before_ns else "slower"
