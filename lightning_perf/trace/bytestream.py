@@ -37,7 +37,7 @@ _OTHER_FORMATS = {
 MAX_EXPANSION = 200
 """A gzip file that grows by more is taken for a bomb: real traces grow 10 to 35 times, deflate can grow 1,032 times."""
 
-_EXPANSION_CHECKED_FROM_BYTES = 256 << 20
+EXPANSION_CHECKED_FROM_BYTES = 256 << 20
 
 
 class ByteStream:
@@ -129,7 +129,7 @@ class ByteStream:
             yield out
 
     def _refuse_bomb(self, total_bytes: int) -> None:
-        if total_bytes > _EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
+        if total_bytes > EXPANSION_CHECKED_FROM_BYTES and total_bytes > MAX_EXPANSION * self._size_bytes:
             raise TraceError(
                 self.path,
                 f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, over "

@@ -21,7 +21,7 @@ from lightning_perf.trace.columns import (
     Thread,
     Trace,
 )
-from lightning_perf.trace.tables import time_order
+from lightning_perf.trace.order import time_order
 
 __all__ = ["concatenate"]
 

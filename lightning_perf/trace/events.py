@@ -13,6 +13,7 @@ import msgspec
 __all__ = ["NO_RAW", "Args", "Complete", "ExactComplete", "Instant", "InstantArgs", "Named", "decode", "decode_exact"]
 
 NO_RAW = msgspec.Raw(b"")
+_NAN = float("nan")
 
 Number = int | float
 Label = int | float | str
@@ -48,9 +49,9 @@ class Args(
     correlation: Label = -1
     device: Label | None = None
     stream: Label | None = None
-    bytes: Label | None = None
-    blocks_per_sm: Label | None = None
-    occupancy_percent: Label | None = None
+    bytes: Label = 0
+    blocks_per_sm: Label = _NAN
+    occupancy_percent: Label = _NAN
     grid: msgspec.Raw = NO_RAW
     block: msgspec.Raw = NO_RAW
     kind: msgspec.Raw = NO_RAW
@@ -78,14 +79,14 @@ class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same, with times as decimals: for times that float64 does not hold."""
+    """The same, with times as integers and decimals: for times that float64 does not hold."""
 
     cat: str = ""
     name: str = ""
     pid: Label = 0
     tid: Label = 0
-    ts: Decimal | None = None
-    dur: Decimal | None = None
+    ts: int | Decimal | None = None
+    dur: int | Decimal | None = None
     args: Args = _NO_ARGS
 
 
@@ -122,7 +123,7 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     name: str = ""
     pid: Label = 0
     tid: Label = 0
-    ts: Decimal | None = None
+    ts: int | Decimal | None = None
     args: InstantArgs = _NO_INSTANT_ARGS
 
 

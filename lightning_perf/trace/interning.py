@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
+import numpy as np
 
-from lightning_perf.trace.columns import Thread
+from lightning_perf.trace.columns import Int64Array, Thread
 
-__all__ = ["JsonTexts", "Names", "Products", "Threads"]
+__all__ = ["JsonTexts", "Names", "RawTexts", "Threads"]
 
 _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -48,38 +51,49 @@ class JsonTexts(dict[bytes, int]):
         return tuple(self._texts)
 
 
-class Products(dict[bytes, int]):
-    """Products of dimensions (``[16, 1, 1]``), by their raw text; 0 for what is not a list of numbers."""
+class RawTexts(dict[bytes, int]):
+    """Arguments by their raw text. Code 0 is a missing one."""
 
     def __init__(self) -> None:
         super().__init__({b"": 0})
 
     def __missing__(self, raw: bytes) -> int:
-        product = 0
-        try:
-            sizes = msgspec.json.decode(raw, type=list[int])
-        except _FAULTS:
-            sizes = []
-        if sizes and all(0 <= size < 2**32 for size in sizes):
-            product = 1
-            for size in sizes:
-                product *= size
-        self[raw] = min(product, 2**62)
-        return self[raw]
+        self[raw] = code = len(self)
+        return code
+
+    def texts(self) -> list[str]:
+        """The texts by code."""
+        return [raw.decode("utf-8", "replace") for raw in self]
+
+    def products(self) -> Int64Array:
+        """By code the product of dimensions (``[16, 1, 1]``); 0 for what is no list of sizes."""
+        return np.array([_product(raw) for raw in self], dtype=np.int64)
 
 
-class Threads(dict[tuple[object, object], int]):
+def _product(raw: bytes) -> int:
+    try:
+        sizes = msgspec.json.decode(raw, type=list[int])
+    except _FAULTS:
+        return 0
+    if not sizes or len(sizes) > 3 or not all(0 <= size < 2**32 for size in sizes):
+        return 0
+    return min(math.prod(sizes), 2**62)
+
+
+class Threads:
     """Threads by (pid, tid) as they stand in the file; the same number as text is the same thread."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._processes: dict[object, _ThreadsOfProcess] = {}
         self._codes: dict[tuple[str, str], int] = {}
         self._named: dict[tuple[str, str], str] = {}
 
-    def __missing__(self, key: tuple[object, object]) -> int:
-        text = (str(key[0]), str(key[1]))
-        self[key] = code = self._codes.setdefault(text, len(self._codes))
-        return code
+    def of_process(self, process: object) -> dict[object, int]:
+        """The codes of a process's threads, by tid."""
+        threads = self._processes.get(process)
+        if threads is None:
+            self._processes[process] = threads = _ThreadsOfProcess(str(process), self._codes)
+        return threads
 
     def name(self, process: object, thread: object, name: str) -> None:
         """Note the recorded name of a thread."""
@@ -88,3 +102,14 @@ class Threads(dict[tuple[object, object], int]):
     def values_by_code(self) -> tuple[Thread, ...]:
         """The threads by code."""
         return tuple(Thread(*key, name=self._named.get(key, "")) for key in self._codes)
+
+
+class _ThreadsOfProcess(dict[object, int]):
+    def __init__(self, process: str, codes: dict[tuple[str, str], int]) -> None:
+        super().__init__()
+        self._process = process
+        self._codes = codes
+
+    def __missing__(self, thread: object) -> int:
+        self[thread] = code = self._codes.setdefault((self._process, str(thread)), len(self._codes))
+        return code

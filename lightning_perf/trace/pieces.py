@@ -18,6 +18,7 @@ _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
 _BLANK = b" \t\r\n"
 _NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
+_PIECE_BYTES = 1 << 18
 _LARGEST_EVENT_BYTES = 64 << 20
 _LARGEST_HEAD_BYTES = 256 << 20
 
@@ -54,29 +55,34 @@ class EventText:
         Raises:
             TraceError: If an event is larger than 64 MB.
         """
-        text, wanted = self._text, 1 << 18
+        parts, size, wanted = [self._text], len(self._text), _PIECE_BYTES
         self._text = b""
         for chunk in self._chunks:
-            text += chunk
-            if len(text) < wanted:
+            parts.append(chunk)
+            size += len(chunk)
+            if size < wanted:
                 continue
+            text = b"".join(parts)
             cut = self._last_boundary(text)
             if cut is None:
-                # An event larger than the piece: wait for twice as much, so that searching stays linear.
-                wanted = 2 * len(text)
-                if len(text) > _LARGEST_EVENT_BYTES:
-                    break
+                # An event larger than the piece: wait for twice as much, so that the work stays linear.
+                self._refuse_oversize(size)
+                parts, wanted = [text], 2 * size
                 continue
-            wanted = 1 << 18
             yield text[: cut[0]]
-            text = text[cut[1] :]
-        if len(text) > _LARGEST_EVENT_BYTES:
+            parts, wanted = [text[cut[1] :]], _PIECE_BYTES
+            size = len(parts[0])
+        self._refuse_oversize(size)
+        text = b"".join(parts)
+        yield from self._last_piece(text)
+
+    def _refuse_oversize(self, size: int) -> None:
+        if size > _LARGEST_EVENT_BYTES:
             raise TraceError(
                 self._path,
-                f"holds something of more than {_LARGEST_EVENT_BYTES >> 20} MB that is not a list of events",
+                f"holds something of {size / 1e6:,.0f} MB that is not a list of events",
                 _NOT_A_TRACE,
             )
-        yield from self._last_piece(text)
 
     def _read_header(self) -> bytes:
         text = b""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,7 @@ from lightning_perf.trace.events import decode, decode_exact
 from lightning_perf.trace.metadata import read_metadata
 from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
+from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.times import InexactTimeError
 
 __all__ = ["read_trace"]
@@ -48,27 +50,35 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         >>> trace.steps.number.tolist()
         [1, 2]
     """
-    stream = ByteStream(Path(path))
-    text = EventText(stream.path, stream.chunks())
-    assembly, salvage = Assembly(), Salvage()
+    try:
+        return _read(Path(path), exact=False)
+    except InexactTimeError:
+        # Microseconds since 1970: known by the first event, as a rule.
+        return _read(Path(path), exact=True)
+
+
+def _read(path: Path, *, exact: bool) -> Trace:
+    stream = ByteStream(path)
+    text = EventText(path, stream.chunks())
+    assembly, salvage = Assembly(exact), Salvage()
     with _collector_off():
         for piece in text.pieces():
-            if piece.strip():
-                _read_piece(piece, text.event_start, assembly, salvage)
+            assembly.add(_events(piece, text.event_start, salvage, exact))
     metadata = read_metadata(text.header, text.trailer)
+    tables, bad_durations = build_tables(assembly, metadata.base_time_ns)
     trace = Trace(
         sources=(str(path),),
         names=assembly.names.strings(),
         threads=assembly.threads.values_by_code(),
         type_lists=assembly.types.strings(),
         shape_lists=assembly.shapes.strings(),
-        **assembly.tables(metadata.base_time_ns),
+        **tables,
         metadata=metadata,
         problems=Problems(
             truncated=stream.truncated or text.truncated,
             repaired_events=salvage.repaired,
             dropped_events=salvage.dropped,
-            bad_durations=assembly.bad_durations,
+            bad_durations=bad_durations,
         ),
     )
     if not any(len(table) for table in (*trace.tables(), trace.memory)):
@@ -82,15 +92,12 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     return trace
 
 
-def _read_piece(piece: bytes, event_start: bytes, assembly: Assembly, salvage: Salvage) -> None:
-    text = b"[" + piece + b"]"
+def _events(piece: bytes, event_start: bytes, salvage: Salvage, exact: bool) -> list[Any]:
     try:
-        assembly.add(decode(text))
-    except InexactTimeError:
-        assembly.add(decode_exact(text))
+        return (decode_exact if exact else decode)(b"[" + piece + b"]")
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Sound pieces pay nothing for this one.
-        assembly.add(salvage.events(piece, event_start))
+        return salvage.events(piece, event_start)
 
 
 @contextmanager

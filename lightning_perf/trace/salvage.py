@@ -20,6 +20,7 @@ __all__ = ["Salvage", "lenient_json"]
 
 _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, ArithmeticError)
 _QUOTES_MENDED_BELOW_BYTES = 1 << 16
+_LONGEST_NUMBER_BYTES = 300
 
 _CONTROL = bytes(range(0x20))
 _TO_BLANK = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
@@ -134,7 +135,10 @@ def _mended(text: bytes) -> bytes:
 
 def _mended_bare(found: re.Match[bytes]) -> bytes:
     """What stands outside strings: ``nan``, ``-inf``, ``N/A`` and the like become null."""
-    return found.group() if found.group(1) is not None or _VALID_BARE.fullmatch(found.group(2)) else b"null"
+    if found.group(1) is not None:
+        return found.group()
+    bare = found.group(2)
+    return bare if len(bare) < _LONGEST_NUMBER_BYTES and _VALID_BARE.fullmatch(bare) else b"null"
 
 
 def _quotes_escaped(text: bytes) -> bytes:

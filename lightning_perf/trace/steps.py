@@ -126,7 +126,8 @@ def _complete(trace: Trace, step_of_device: Int64Array, start: Int64Array, end: 
         busy = np.searchsorted(trace.operators.start_ns, end) > began
     if not busy.any():
         return np.ones(len(start), dtype=np.bool_)
-    return np.arange(len(start)) <= np.flatnonzero(busy)[-1]
+    complete: BoolArray = np.arange(len(start)) <= np.flatnonzero(busy)[-1]
+    return complete
 
 
 def _cut(trace: Trace, start: Int64Array, end: Int64Array) -> BoolArray:

@@ -1,63 +1,220 @@
-"""Tables that grow piece by piece and are sorted once."""
+"""Rows as they were read ─► the sorted tables of a `Trace`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.assembly import Assembly
+from lightning_perf.trace.columns import (
+    BoolArray,
+    Collectives,
+    DeviceEvents,
+    Int64Array,
+    MemoryEvents,
+    Operators,
+    RuntimeCalls,
+    Spans,
+)
+from lightning_perf.trace.interning import Names
+from lightning_perf.trace.kinds import device_kind, is_annotation_name
+from lightning_perf.trace.order import time_order
+from lightning_perf.trace.rows import Rows
+from lightning_perf.trace.times import UNREADABLE_NS, nanoseconds
 
-__all__ = ["GrowingTable", "time_order"]
+__all__ = ["Tables", "build_tables"]
+
+_DEVICE_TYPE_HIP = 6  # c10/core/DeviceType.h; in the tables 1, as CUDA
+_DEVICE_TYPE_CUDA = 1
+
+_Columns = dict[str, NDArray[Any]]
 
 
-class GrowingTable:
-    """Columns as lists of small arrays, joined at the end one column at a time.
+class Tables(TypedDict):
+    """The tables by their names in `Trace`."""
+
+    operators: Operators
+    annotations: Spans
+    python: Spans
+    runtime: RuntimeCalls
+    device: DeviceEvents
+    collectives: Collectives
+    memory: MemoryEvents
+
+
+def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
+    """Finish the tables of a recording; `read` is used up.
 
     Args:
-        dtypes: The type of each column, by its name.
+        read: The rows.
+        base_time_ns: Added to every time.
+
+    Returns:
+        The tables, and how many events were left out for a missing or negative duration or an unreadable time.
+
+    Raises:
+        InexactTimeError: If times have to be read as decimals.
     """
+    device, device_order, bad_device = _device(read, base_time_ns)
+    collectives = _collectives(read, device_order)
+    columns, _, bad_operators = _sorted(read.operators, base_time_ns)
+    moved, columns = _without_annotations(read.names, columns)
+    operators = Operators(
+        **_span(columns),
+        input_types=columns.pop("types"),
+        input_shapes=columns.pop("shapes"),
+        sequence=columns.pop("sequence"),
+        forward_thread=columns.pop("forward_thread"),
+        flops=columns.pop("flops"),
+    )
+    annotations, bad_annotations = _annotations(read.annotations, moved, base_time_ns)
+    python, _, bad_python = _sorted(read.python, base_time_ns)
+    runtime, _, bad_runtime = _sorted(read.runtime, base_time_ns)
+    memory, bad_memory = _memory(read.memory, base_time_ns)
+    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory
+    return {
+        "operators": operators,
+        "annotations": annotations,
+        "python": Spans(**_span(python)),
+        "runtime": RuntimeCalls(**_span(runtime), correlation=runtime["correlation"]),
+        "device": device,
+        "collectives": collectives,
+        "memory": memory,
+    }, bad
 
-    def __init__(self, dtypes: dict[str, Any]) -> None:
-        self._dtypes = dtypes
-        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in dtypes}
 
-    def append(self, **columns: Any) -> None:
-        """Add rows: a sequence for each column."""
-        for name, values in columns.items():
-            self._parts[name].append(np.asarray(values, dtype=self._dtypes[name]))
+def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
+    """The columns in time order, which row each was, and how many rows were left out."""
+    start, duration = _ns(rows, "times"), _ns(rows, "durations")
+    good = (start != UNREADABLE_NS) & (duration >= 0)
+    kept = None if good.all() else np.flatnonzero(good)
+    if kept is not None:
+        start, duration = start[kept], duration[kept]
+    end = start + duration
+    order = time_order(start, end)
+    rows_in_order = kept if order is None else order if kept is None else kept[order]
+    columns: _Columns = {"start_ns": start, "end_ns": end}
+    if order is not None:
+        columns = {name: column[order] for name, column in columns.items()}
+    columns["start_ns"] += base_time_ns
+    columns["end_ns"] += base_time_ns
+    for name in list(rows.columns):
+        column = rows.take(name)
+        columns[name] = column if rows_in_order is None else column[rows_in_order]
+    left_out = len(good) - len(start)
+    return columns, np.arange(len(start)) if rows_in_order is None else rows_in_order, left_out
 
-    def take(self) -> dict[str, NDArray[Any]]:
-        """The joined columns; the table is empty afterwards."""
-        joined = {}
-        for name, dtype in self._dtypes.items():
-            parts = self._parts[name]
-            self._parts[name] = []
-            joined[name] = np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
-        return joined
+
+def _ns(rows: Rows, name: str) -> Int64Array:
+    values = np.asarray(getattr(rows, name))
+    return nanoseconds(values) if values.dtype == np.float64 else values
 
 
-def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:
-    """The order by begin, of equal begins the longer first; None when the rows stand in that order already.
+def _span(columns: _Columns) -> _Columns:
+    return {name: columns[name] for name in ("start_ns", "end_ns", "name", "thread")}
 
-    Recordings are nearly sorted, which a stable sort uses; only rows with equal begins are then looked at again.
-    """
-    if len(start_ns) < 2:
-        return None
-    order = None
-    starts, ends = start_ns, end_ns
-    if (starts[1:] < starts[:-1]).any():
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-    wrong = (starts[1:] == starts[:-1]) & (ends[1:] > ends[:-1])
-    if not wrong.any():
-        return order
-    tied = np.zeros(len(starts), dtype=np.bool_)
-    tied[1:] = starts[1:] == starts[:-1]
-    tied[:-1] |= tied[1:]
-    rows = np.flatnonzero(tied)
-    if order is None:
-        order = np.arange(len(starts))
-    order[rows] = order[rows[np.lexsort((-ends[rows], starts[rows]))]]
-    return order
+
+def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Columns]:
+    """Split operators into what are ranges in truth, as recordings of 2021 have them, and operators."""
+    by_name = np.fromiter((is_annotation_name(name) for name in names), dtype=np.bool_, count=len(names))
+    if not by_name.any():
+        return {}, columns
+    marks: BoolArray = by_name[columns["name"]]
+    moved = {name: column[marks] for name, column in _span(columns).items()}
+    return moved, {name: column[~marks] for name, column in columns.items()}
+
+
+def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Spans, int]:
+    columns, _, bad = _sorted(rows, base_time_ns)
+    columns = _span(columns)
+    if moved and len(moved["name"]):
+        columns = {name: np.concatenate((column, moved[name])) for name, column in columns.items()}
+        order = time_order(columns["start_ns"], columns["end_ns"])
+        if order is not None:
+            columns = {name: column[order] for name, column in columns.items()}
+    return Spans(**columns), bad
+
+
+def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np.int64], int]:
+    columns, order, bad = _sorted(read.device, base_time_ns)
+    products = read.sizes.products()
+    table = DeviceEvents(
+        start_ns=columns["start_ns"],
+        end_ns=columns["end_ns"],
+        name=columns["name"],
+        kind=_kinds(read, columns),
+        device=_narrowed(columns["device"], np.int16),
+        stream=columns["stream"],
+        correlation=columns["correlation"],
+        bytes=columns["bytes"],
+        grid_blocks=products[columns["grid"]],
+        block_threads=_narrowed(products[columns["block"]], np.int32),
+        blocks_per_sm=columns["blocks_per_sm"],
+        occupancy=(columns["occupancy_percent"] / 100).astype(np.float32),
+    )
+    return table, order, bad
+
+
+def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
+    """A `DeviceKind` a row: decided once for each distinct name, destination and direction."""
+    directions = read.directions.texts()
+    names, targets = list(read.names), read.DESTINATIONS
+    key = columns["name"].astype(np.int64) * len(targets) + columns["destination"]
+    key = key * len(directions) + columns["direction"]
+    distinct, at = np.unique(key, return_inverse=True)
+    kinds = np.zeros(len(distinct), dtype=np.uint8)
+    for position, value in enumerate(distinct.tolist()):
+        rest, direction = divmod(value, len(directions))
+        name, target = divmod(rest, len(targets))
+        kinds[position] = device_kind(targets[target], names[name], directions[direction])
+    return kinds[at]
+
+
+def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives:
+    place = {int(row): at for at, row in enumerate(device_order)} if read.collectives else {}
+    rows = sorted(((place[row], args) for row, args in read.collectives if row in place), key=lambda pair: pair[0])
+    names = read.names
+
+    def codes(field: int) -> NDArray[np.int32]:
+        return np.array([names[_text(args[field])] for _, args in rows], dtype=np.int32)
+
+    def counts(field: int) -> Int64Array:
+        values = (_text(args[field]) for _, args in rows)
+        return np.array([int(v) if v.isdecimal() and len(v) < 19 else 0 for v in values], dtype=np.int64)
+
+    return Collectives(
+        device_row=np.array([at for at, _ in rows], dtype=np.int32),
+        name=codes(0),
+        dtype=codes(1),
+        group=codes(2),
+        in_elements=counts(3),
+        out_elements=counts(4),
+        group_size=_narrowed(counts(5), np.int32),
+    )
+
+
+def _memory(rows: Rows, base_time_ns: int) -> tuple[MemoryEvents, int]:
+    columns, _, bad = _sorted(rows, base_time_ns)
+    device_type = columns["device_type"]
+    return MemoryEvents(
+        time_ns=columns["start_ns"],
+        thread=columns["thread"],
+        device_type=_narrowed(np.where(device_type == _DEVICE_TYPE_HIP, _DEVICE_TYPE_CUDA, device_type), np.int16),
+        device=_narrowed(columns["device"], np.int16),
+        address=columns["address"],
+        bytes=columns["bytes"],
+        allocated_bytes=columns["allocated"],
+        reserved_bytes=columns["reserved"],
+    ), bad
+
+
+def _narrowed(values: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    limits = np.iinfo(dtype)
+    narrowed: NDArray[Any] = np.clip(values, limits.min, limits.max).astype(dtype)
+    return narrowed
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").strip('"')
