@@ -1,0 +1,137 @@
+"""The window profiler on its own, told of steps by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.phases import Phase
+from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
+from lightning_perf.callbacks.schedule import Schedule
+from tests.callbacks.training import events, marks, step_marks, trace_files
+
+
+def profiler(folder: Path, *, options: RecordingOptions | None = None, **schedule: int) -> WindowProfiler:
+    return WindowProfiler(
+        schedule=Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}),
+        options=options or RecordingOptions(),
+        device_type="cpu",
+        first_step=10,
+        rank=3,
+        folder=folder,
+        faults=Faults(),
+    )
+
+
+def step(window: WindowProfiler, index: int) -> None:
+    window.step_begins(index)
+    window.phase_begins(Phase.FORWARD)
+    torch.ones(3, 3) @ torch.ones(3, 3)
+    window.phase_ends(Phase.FORWARD)
+    window.step_ends()
+
+
+def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    for index in range(4):
+        step(window, index)
+    (file,) = window.files
+    assert trace_files(tmp_path) == [file]
+    assert file.name.startswith("rank3.")
+    assert [m.name for m in step_marks(file)] == ["ProfilerStep#10", "ProfilerStep#11"]
+    assert [m.name for m in marks(file, "perf::")] == ["perf::forward"] * 2
+    assert window.recorded_steps == 2
+    assert not window.active
+
+
+def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> None:
+    window = profiler(tmp_path, wait=1, warmup=1, active=1)
+    active = []
+    for index in range(4):
+        window.step_begins(index)
+        active.append(window.active)
+        window.step_ends()
+    assert active == [False, True, True, False]
+
+
+def test_warm_up_is_not_in_the_file(tmp_path: Path) -> None:
+    window = profiler(tmp_path, warmup=2, active=1)
+    for index in range(3):
+        step(window, index)
+    (file,) = window.files
+    assert [m.name for m in step_marks(file)] == ["ProfilerStep#12"]
+    assert len([e for e in events(file) if e["name"] == "aten::mm"]) == 1
+
+
+def test_a_pause_with_nothing_recorded_writes_no_file(tmp_path: Path) -> None:
+    window = profiler(tmp_path, warmup=1)
+    window.step_begins(0)
+    window.step_ends()
+    window.training_pauses()
+    window.training_pauses()
+    window.step_begins(1)
+    window.phase_begins(Phase.FETCH)  # no batch came
+    window.phase_ends(Phase.FETCH)
+    window.step_dropped()
+    assert trace_files(tmp_path) == []
+    step(window, 1)
+    step(window, 2)
+    assert window.recorded_steps == 2
+
+
+def test_abandoning_writes_nothing_and_stops_the_recorder(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    step(window, 0)
+    assert torch.autograd._profiler_enabled()
+    window.abandon()
+    assert not torch.autograd._profiler_enabled()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
+def test_a_foreign_profiler_is_given_way(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
+        step(window, 0)
+    assert window.foreign_profiler
+    assert any(event.key == "aten::mm" for event in foreign.key_averages())
+    step(window, 1)
+    assert window.recorded_steps == 1
+
+
+def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    step(window, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        torch.ones(2) + 1
+    step(window, 1)
+    assert window.foreign_profiler
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_options_reach_the_recorder(tmp_path: Path) -> None:
+    def recorded(folder: str, **options: bool) -> list[dict[str, Any]]:
+        (tmp_path / folder).mkdir()
+        window = profiler(tmp_path / folder, options=RecordingOptions(**options), active=1)
+        step(window, 0)
+        return events(window.files[0])
+
+    plain = recorded("plain", record_shapes=False)
+    assert not any("Input Dims" in e["args"] for e in plain if e["cat"] == "cpu_op")
+    rich = recorded("rich", with_flops=True, with_stack=True, profile_memory=True)
+    (product,) = [e for e in rich if e["name"] == "aten::mm"]
+    assert product["args"]["Input Dims"] == [[3, 3], [3, 3]]
+    assert any(e["cat"] == "python_function" for e in rich)
+
+
+def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    step(profiler(tmp_path), 0)
+    assert os.environ["TEARDOWN_CUPTI"] == "0"
+    torch.autograd._disable_profiler()
