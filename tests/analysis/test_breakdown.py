@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.breakdown import CATEGORIES, Breakdown, breakdown
+from lightning_perf.analysis.intervals import intersect, merge, union
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
 from tests.support.trace_builder import MAIN, TraceBuilder
@@ -206,17 +207,55 @@ def test_it_equals_looking_at_every_nanosecond(found, lengths):
         assert times == ([0] * len(times) if found_times is None else list(found_times)), name
 
 
+# Without step marks the whole recording is the step. The reference takes the host's part of it; ours begins with the
+# first event, which in this file (two events in all) is the one kernel, before the host's only operator.
+BEGINS_WITH_THE_DEVICE = "hta/large_integer_trace/rank-70.Mar_25_20_48_12.2861.pt.trace.409ef99.json.gz"
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
 def test_device_rows_equal_an_independent_reading(row, corpus):
-    value = breakdown(read_trace(corpus / "traces" / row["file"]))
+    trace = read_trace(corpus / "traces" / row["file"])
+    value = breakdown(trace)
     assert_sums(value)
+    base = trace.metadata.base_time_ns  # the reference leaves out the epoch that the file gives apart
+    windows = [
+        (start - base, end - base)
+        for start, end in zip(trace.steps.start_ns.tolist(), trace.steps.end_ns.tolist(), strict=True)
+    ]
+    if row["file"] == BEGINS_WITH_THE_DEVICE:
+        ((_, start, end),) = row["exact"]["step_windows_ns"]
+        assert windows == [(start - 100_000, end)]
+        assert per_step(value, "communication") == (row["device_sets_ns"]["busy_ns"],)
+        return
+    known = [(start, end) for _, start, end in row["exact"]["step_windows_ns"]]
+    assert windows[: len(known)] == known
+    assert not trace.steps.complete[len(known) :].any()  # a step cut off by the end: the reference drops it
     for index, expected in enumerate(row["exact"]["per_step_ns"]):
-        ours = {
-            row.name: (row.per_step_ns or (0,) * len(value.steps))[index]
-            for row in value.categories
-            if row.parent is None
-        }
+        ours = {r.name: (r.per_step_ns or (0,) * len(value.steps))[index] for r in value.categories}
         assert ours["device_compute"] + ours["communication"] == expected["Kernel"]
         assert ours["memcpy"] == expected["Memcpy"]
         assert ours["memset"] == expected["Memset"]
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
+def test_communication_by_kernel_name_equals_an_independent_reading(row, corpus):
+    trace = read_trace(corpus / "traces" / row["file"])
+    device, expected = trace.device, row["device_sets_ns"]
+    if expected is None:
+        assert not len(device)
+        return
+
+    def busy(rows):
+        return merge(device.start_ns[rows], device.end_ns[rows])
+
+    # PyTorch's symmetric memory has all-reduce kernels of its own; the reference knows NCCL's alone.
+    nccl = trace.names_where(lambda name: "nccl" in name.lower())[device.name] & device.is_collective
+    ours = {trace.names[code] for code in device.name[device.is_collective & ~nccl].tolist()}
+    assert all("multimem_all_reduce" in name for name in ours)
+    compute, communication = busy(device.is_compute | (device.is_collective & ~nccl)), busy(nccl)
+    assert communication.length_ns == expected["comm_ns"]
+    assert compute.length_ns == expected["compute_ns"]
+    assert intersect(compute, communication).length_ns == expected["overlap_comp_comm_ns"]
+    assert union(compute, communication, busy(device.is_copy | device.is_memset)).length_ns == expected["busy_ns"]

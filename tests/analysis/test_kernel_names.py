@@ -17,18 +17,18 @@ KNOWN = [
     ("nvjet_sss_128x256_TNT", None, None),
     # XMMA: the third and fourth types are what is multiplied.
     (
-        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel__5x_cublas",
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
         "fp16",
         True,
     ),
     (
-        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize2x1x1_execute_kernel__5x_cublas",
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32",
         "tf32",
         True,
     ),
     ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32", True),
     (
-        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_ffma_aligna4",
+        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_ffma",
         "fp32",
         False,
     ),
@@ -51,7 +51,7 @@ KNOWN = [
     # Attention and Triton.
     ("fmha_cutlassB_f16_aligned_64x64_k64_sm80", "fp16", True),
     (
-        "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >",
+        "void flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >",
         "fp16",
         True,
     ),
@@ -67,8 +67,8 @@ KNOWN = [
     # PyTorch: the element function's types stand in the last lambda, not in the arguments of what made it.
     (
         (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::launch_clamp_scalar(at::TensorIteratorBase&, "
-            "c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#9}::operator()() const::{lambda(c10::BFloat16)#1}, "
+            "void at::native::vectorized_elementwise_kernel<4, at::native::clamp(at::TensorIteratorBase&, "
+            "c10::Scalar)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}, "
             "std::array<char*, 2ul> >(int)"
         ),
         "bf16",
@@ -76,7 +76,7 @@ KNOWN = [
     ),
     (
         (
-            "void at::native::(anonymous namespace)::multi<3, at::native::update_stats(at::Tensor const&, double, double, "
+            "void at::native::(anonymous namespace)::multi<3, at::native::stats(at::Tensor const&, double, double, "
             "long)::{lambda()#4}::operator()() const::{lambda(float, float, c10::BFloat16)#1}>(int)"
         ),
         "fp32",
