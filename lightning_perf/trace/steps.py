@@ -15,6 +15,7 @@ CUT_MARK = "perf::step_cut"
 """Name of an annotation that `PerfCallback` puts into a step which it has to leave before the step is whole."""
 
 _MARK = re.compile(r"ProfilerStep#(\d{1,18})$")
+_LOOP_MARK = re.compile(r"Optimizer\.(?:step|zero_grad)#|perf::")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,12 +154,19 @@ def _whole_recording(trace: Trace) -> Steps:
         host_end_ns=one(end),
         complete=np.ones(1, dtype=np.bool_),
         marked=False,
-        thread=_busiest_thread(trace),
+        thread=_training_thread(trace),
     )
 
 
-def _busiest_thread(trace: Trace) -> int:
-    """The thread with the most time in operators and runtime calls that nothing of theirs encloses."""
+def _training_thread(trace: Trace) -> int:
+    """The thread that marks its optimizer steps.
+
+    Without such marks, the one with the most time in operators and runtime calls that nothing of theirs encloses. That
+    alone would mostly name the autograd engine's thread in a training.
+    """
+    loop = trace.names_where(lambda name: _LOOP_MARK.match(name) is not None)[trace.annotations.name]
+    if loop.any():
+        return int(np.bincount(trace.annotations.thread[loop]).argmax())
     busy = np.zeros(max(len(trace.threads), 1), dtype=np.int64)
     outermost = trace.links.operator_parent < 0
     np.add.at(busy, trace.operators.thread[outermost], trace.operators.duration_ns[outermost])
