@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_perf.analysis.arithmetic import Arithmetic, arithmetic
+from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
 from lightning_perf.analysis.breakdown import Breakdown, breakdown
+from lightning_perf.analysis.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.idle import Idle, idle
+from lightning_perf.analysis.kernels import KernelTable, kernels
+from lightning_perf.analysis.launches import Launches, launches
 from lightning_perf.analysis.loading import Loading, loading
 from lightning_perf.analysis.operators import OperatorTable, operators
+from lightning_perf.analysis.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.phases import Phases, phases
+from lightning_perf.analysis.sync_points import SyncPoints, sync_points
+from lightning_perf.analysis.wrappers import Wrapper, wrappers
 from lightning_perf.trace.columns import Metadata, Problems, Trace
 
 __all__ = ["RankAnalysis", "analyze_rank"]
@@ -26,9 +34,17 @@ class RankAnalysis:
         recording_ns: From the first event to the end of the last.
         breakdown: Step time by category.
         phases: Step time by phase and category.
-        loading: How batches are fetched and moved.
         arithmetic: Device compute time by arithmetic.
+        autocast: What casts cost.
+        efficiency: How well devices were used; ``None`` without a device.
+        launches: What launching costs.
+        idle: What devices waited for.
+        sync_points: Where the host waits for a device.
+        loading: How batches are fetched and moved.
+        optimizer: What optimizer steps cost.
         operators: Operators by cost.
+        kernels: Device work by cost.
+        wrappers: Parallel wrappers that the model ran in.
     """
 
     rank: int | None
@@ -38,9 +54,17 @@ class RankAnalysis:
     recording_ns: int
     breakdown: Breakdown
     phases: Phases
-    loading: Loading | None
     arithmetic: Arithmetic | None
+    autocast: AutocastTax | None
+    efficiency: Efficiency | None
+    launches: Launches | None
+    idle: Idle | None
+    sync_points: SyncPoints | None
+    loading: Loading | None
+    optimizer: OptimizerSteps | None
     operators: OperatorTable | None
+    kernels: KernelTable | None
+    wrappers: tuple[Wrapper, ...]
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -53,6 +77,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
     Returns:
         The values of all analyses.
     """
+    computes = bool(trace.device.is_compute.any())
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,
@@ -61,7 +86,15 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         recording_ns=trace.end_ns - trace.begin_ns,
         breakdown=breakdown(trace),
         phases=phases(trace),
+        arithmetic=arithmetic(trace) if computes else None,
+        autocast=autocast_tax(trace) if len(trace.operators) else None,
+        efficiency=efficiency(trace) if len(trace.device) else None,
+        launches=launches(trace),
+        idle=idle(trace),
+        sync_points=sync_points(trace),
         loading=loading(trace),
-        arithmetic=arithmetic(trace) if trace.device.is_compute.any() else None,
+        optimizer=optimizer_steps(trace),
         operators=operators(trace, by_shape) if len(trace.operators) else None,
+        kernels=kernels(trace),
+        wrappers=wrappers(trace),
     )

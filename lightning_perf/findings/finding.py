@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Severity", "severity_of"]
+__all__ = ["Finding", "Severity", "finding", "severity_of"]
 
 Severity = Literal["high", "moderate", "low"]
 
-HIGH_SHARE = 0.15
+MIN_SHARE = 0.03
 MODERATE_SHARE = 0.05
-"""Parts of the step time that a cause must be able to save to count as high and moderate.
+HIGH_SHARE = 0.15
+"""Parts of the step time that a cause must be able to save to be reported at all, and to count as moderate and high.
 
 XProf draws its lines alike: above 20 and 5 % for input, above 15 and 3 % for launches and communication.
 """
@@ -57,3 +59,40 @@ def severity_of(saving_ms: float, step_ms: float) -> Severity:
     """
     share = saving_ms / step_ms if step_ms > 0 else 0.0
     return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"
+
+
+def finding(
+    kind: str,
+    title: str,
+    evidence: Iterable[str],
+    action: str,
+    *,
+    saving_ns: tuple[float, float],
+    step_ns: float,
+    model: str,
+    rank: int | None,
+) -> Finding:
+    """Make a finding whose severity follows from its saving.
+
+    Args:
+        kind: Which rule found it.
+        title: The cause in one clause.
+        evidence: Figures that show it.
+        action: What to change.
+        saving_ns: Least and most predicted saving, nanoseconds a step.
+        step_ns: Step time.
+        model: How the saving was predicted.
+        rank: The rank that it was found on.
+    """
+    low, high = sorted(saving_ns)
+    return Finding(
+        kind=kind,
+        severity=severity_of(high, step_ns),
+        title=title,
+        evidence=tuple(evidence),
+        action=action,
+        saving_low_ms=low / 1e6,
+        saving_high_ms=high / 1e6,
+        model=model,
+        rank=rank,
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.finding import Finding, severity_of
+from lightning_perf.findings.amdahl import each, whole
+from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["input_bound"]
@@ -35,20 +36,21 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
     else:
         best_ns = wait_ns
         model = "Batches made while the device computes leave no wait; half of it where workers compete for cores."
-    evidence = [f"Each step waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
+    evidence = [
+        f"Of {format_duration(step_ns)} {each(analysis)} the training thread waits {format_duration(wait_ns)} for a batch."
+    ]
     if loading.fetch_ns:
         evidence.append(_who(loading.loader))
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
-    return Finding(
-        kind="input-bound",
-        severity=severity_of(best_ns, step_ns),
-        title=f"Input-bound: {format_share(waiting.share)} of the step waits for data",
-        evidence=tuple(evidence),
-        action=_action(loading.loader),
-        saving_low_ms=best_ns / 2 / 1e6,
-        saving_high_ms=best_ns / 1e6,
+    return finding(
+        "input-bound",
+        f"Input-bound: {format_share(waiting.share)} of {whole(analysis)} waits for data",
+        evidence,
+        _action(loading.loader),
+        saving_ns=(best_ns / 2, best_ns),
+        step_ns=step_ns,
         model=model,
         rank=analysis.rank,
     )

@@ -5,14 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.allocator import allocator
+from lightning_perf.findings.channels_last import channels_last
+from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
+from lightning_perf.findings.data_parallel import data_parallel
+from lightning_perf.findings.exposed_communication import exposed_communication
 from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.half_precision import half_precision
+from lightning_perf.findings.host_work import host_work
 from lightning_perf.findings.input_bound import input_bound
+from lightning_perf.findings.launch_bound import launch_bound
+from lightning_perf.findings.pageable_copies import pageable_copies
+from lightning_perf.findings.small_kernels import small_kernels
+from lightning_perf.findings.sync_points import sync_points
+from lightning_perf.findings.tensor_cores import tensor_cores
+from lightning_perf.findings.tf32_off import tf32_off
+from lightning_perf.findings.unfused_optimizer import unfused_optimizer
 
 __all__ = ["RULES", "Rule", "find"]
 
 Rule = Callable[[RankAnalysis], "Finding | None"]
 
-RULES: tuple[Rule, ...] = (input_bound,)
+RULES: tuple[Rule, ...] = (
+    allocator,
+    channels_last,
+    cudnn_benchmark,
+    data_parallel,
+    exposed_communication,
+    half_precision,
+    host_work,
+    input_bound,
+    launch_bound,
+    pageable_copies,
+    small_kernels,
+    sync_points,
+    tensor_cores,
+    tf32_off,
+    unfused_optimizer,
+)
 
 
 def find(ranks: Iterable[RankAnalysis]) -> tuple[Finding, ...]:

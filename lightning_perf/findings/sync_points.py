@@ -1,0 +1,64 @@
+"""The host waits for the device in the middle of a step, and the device then waits for the host."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.sync_points import SyncPoint
+from lightning_perf.findings.amdahl import each, step_ns, worth_it
+from lightning_perf.findings.cudnn_benchmark import is_benchmarking
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.units import format_count, format_duration
+
+__all__ = ["sync_points"]
+
+SOURCES = {
+    "aten::item": ".item()",
+    "aten::_local_scalar_dense": ".item()",
+    "aten::is_nonzero": "bool() of a tensor",
+    "aten::nonzero": "nonzero() or indexing with a mask",
+    "aten::to": ".cpu() or .to() of a tensor",
+    "aten::_to_copy": ".cpu() or .to() of a tensor",
+    "aten::copy_": "copy_() between host and device",
+    "aten::equal": "torch.equal()",
+    "aten::unique": "unique()",
+    None: "torch.cuda.synchronize() or another call of the runtime",
+}
+"""What a user wrote to make an operator wait."""
+
+
+def sync_points(analysis: RankAnalysis) -> Finding | None:
+    """Find waits for the device that cost step time.
+
+    A wait alone costs nothing: the device works meanwhile. It costs when the device then runs dry, because the host was
+    kept from queueing ahead. Model: without the wait the host is ahead by as much, so of the time without work it wins
+    back at most the wait.
+    """
+    syncs = analysis.sync_points
+    if syncs is None:
+        return None
+    points = [point for point in syncs.points if not is_benchmarking(point)]
+    steps = max(syncs.steps, 1)
+    regained_ns = sum(point.regained_ns for point in points) / steps
+    if not worth_it(regained_ns, analysis):
+        return None
+    calls = sum(point.calls for point in points) / steps
+    return finding(
+        "sync-points",
+        f"Sync points: {format_count(calls)} times {each(analysis)} the host waits for the device, which then runs dry",
+        [_evidence(point, steps, each(analysis)) for point in points if point.regained_ns][:3],
+        "Keep values on the device inside the step: log tensors with self.log(…) rather than .item(), every "
+        "log_every_n_steps; replace masks by torch.where; copy with non_blocking=True.",
+        saving_ns=(regained_ns / 2, regained_ns),
+        step_ns=step_ns(analysis),
+        model="Without the wait the host is ahead by as much: at most that is won of the time without work.",
+        rank=analysis.rank,
+    )
+
+
+def _evidence(point: SyncPoint, steps: int, each: str) -> str:
+    source = SOURCES.get(point.operator, point.operator or "")
+    where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
+    return (
+        f"{where}: {format_count(point.calls / steps)} {each}, the host waits {format_duration(point.wait_ns / steps)}, "
+        f"the device has no work for {format_duration(point.drained_ns / steps)} after it."
+    )
