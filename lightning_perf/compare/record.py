@@ -62,6 +62,7 @@ class Place(msgspec.Struct, frozen=True):
         arm: The setting.
         block: Number of the block; 0 is the warm-up.
         position: Place in the order of the block, from 0.
+        attempt: How often the block had been begun anew before, after a run of it had failed.
         treatment: Facts that the study declares to differ between arms.
     """
 
@@ -69,6 +70,7 @@ class Place(msgspec.Struct, frozen=True):
     arm: str
     block: int
     position: int
+    attempt: int = 0
     treatment: tuple[str, ...] = ()
 
 

@@ -13,7 +13,6 @@ from lightning_perf.compare.statistics.values import Estimate, Float64Array, Num
 __all__ = [
     "Difference",
     "interval",
-    "log_differences",
     "paired_difference",
     "paired_ratio",
     "unpaired_difference",
@@ -154,15 +153,6 @@ def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) 
     if isinstance(logs, str):
         return Estimate(None, None, None, confidence, 0, f"{WELCH_T} on logarithms", logs)
     return _ratio(unpaired_difference(*logs), confidence)
-
-
-def log_differences(base: Numbers, candidate: Numbers) -> Float64Array:
-    """ln(candidate / baseline) of each block that has both; empty where values cannot be paired or are not positive."""
-    logs = _logarithms(base, candidate)
-    if isinstance(logs, str):
-        return np.empty(0)
-    pairs = finite_pairs(*logs)
-    return np.empty(0) if isinstance(pairs, str) else pairs[1] - pairs[0]
 
 
 def _ratio(difference: Difference, confidence: float) -> Estimate:

@@ -6,7 +6,6 @@ from scipy import stats
 
 from lightning_perf.compare.statistics.location import (
     interval,
-    log_differences,
     paired_difference,
     paired_ratio,
     unpaired_difference,
@@ -52,7 +51,6 @@ def test_a_block_without_a_number_is_left_out_whole():
     a, b = list(SAMPLES[3][0]), list(SAMPLES[3][1])
     with_gaps = paired_difference([*a, None, 5.0, math.nan], [*b, 7.0, math.inf, 1.0])
     assert with_gaps == paired_difference(a, b)
-    assert log_differences([*a, None], [*b, 2.0]) == pytest.approx(np.log(b) - np.log(a))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,6 @@ def test_degenerate_pairs_have_no_interval_and_say_why(base, candidate, value, r
     assert ratio.value == (None if value is None else pytest.approx(value))
     assert (ratio.low, ratio.high) == (None, None)
     assert reason in ratio.reason
-    assert not len(log_differences([1.0, 0.0], [1.0, 1.0]))
 
 
 @pytest.mark.parametrize(

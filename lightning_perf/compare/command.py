@@ -1,0 +1,204 @@
+"""``lightning-perf compare``: compare the runs in two or more folders."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.build import Settings
+    from lightning_perf.compare.comparison import Comparison
+    from lightning_perf.compare.record import RunRecord
+
+__all__ = ["add_parser", "add_settings", "exit_code", "read_settings", "run", "write_outputs"]
+
+PASSED = 0
+GATE_FAILED = 1
+USAGE = 2
+UNFAIR = 3
+INCONCLUSIVE = 4
+INVALID_RUNS = 5
+
+_EPILOG = (
+    "Exit codes: 0 passed, or a verdict; 1 a gate failed; 2 wrong usage; 3 refused as unfair; 4 inconclusive; "
+    "5 runs invalid or missing."
+)
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to a command line.
+
+    Args:
+        commands: The sub-commands of `argparse`.
+    """
+    parser = commands.add_parser(
+        "compare",
+        help="compare runs: verdict, intervals, gates",
+        description="Compare runs that PerfCallback recorded. The first arm is the baseline.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "arms",
+        nargs="+",
+        metavar="[NAME=]PATH",
+        help="an arm a path: a folder with its runs (several folders joined by commas); or one folder of a study",
+    )
+    add_settings(parser)
+    parser.add_argument("--json", action="store_true", help="write the whole comparison as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown too, for a pull request")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw box plots, pairs, ratios and residuals")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add what is declared before looking at the runs."""
+    group = parser.add_argument_group("declared before looking at the runs")
+    group.add_argument(
+        "--treatment", action="append", default=[], metavar="FACT", help="what is under test, as precision"
+    )
+    group.add_argument("--allow", action="append", default=[], metavar="FACT", help="what may differ besides, as code")
+    group.add_argument(
+        "--gate", action="append", default=[], metavar="GATE", help="what must hold: step_time<=1.05, accuracy>=-0.01"
+    )
+    group.add_argument(
+        "--accuracy", metavar="METRIC", help="the logged metric that is the accuracy (default: by its name)"
+    )
+    group.add_argument(
+        "--margin",
+        type=_share,
+        default=0.01,
+        metavar="SHARE",
+        help="loss of accuracy that does not matter (default: 0.01)",
+    )
+    group.add_argument("--goal", type=_share, metavar="SHARE", help="accuracy for the time to accuracy")
+    group.add_argument(
+        "--collapse-below",
+        type=_share,
+        metavar="SHARE",
+        help="a run below this accuracy has collapsed (default: by all runs)",
+    )
+
+
+def read_settings(options: argparse.Namespace) -> Settings:
+    """The settings that `add_settings` offered.
+
+    Raises:
+        CompareError: A gate is none.
+    """
+    from lightning_perf.compare.build import Settings
+    from lightning_perf.compare.gates import parse_gate
+
+    return Settings(
+        treatment=tuple(options.treatment),
+        allow=tuple(options.allow),
+        accuracy=options.accuracy,
+        margin=options.margin,
+        goal=options.goal,
+        collapse_below=options.collapse_below,
+        gates=tuple(parse_gate(text) for text in options.gate),
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        options: What the parser read.
+
+    Returns:
+        The exit code.
+    """
+    from lightning_perf.compare.build import InvalidRunsError, UnfairError, compare_arms
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.compare.render.console import print_unfair
+
+    try:
+        comparison = compare_arms(_read_arms(options.arms), read_settings(options))
+        write_outputs(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
+    except UnfairError as error:
+        print_unfair(error)
+        return UNFAIR
+    except (CompareError, MissingExtraError, OSError) as error:
+        print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
+        return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
+    return exit_code(comparison)
+
+
+def write_outputs(
+    comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None, plots: Path | None = None
+) -> None:
+    """Show a comparison and write the files that were asked for.
+
+    Raises:
+        OSError: A file cannot be written.
+        MissingExtraError: Plots need matplotlib.
+    """
+    if markdown is not None:
+        from lightning_perf.compare.render.markdown import render_markdown
+
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(render_markdown(comparison), encoding="utf-8")
+    if plots is not None:
+        from lightning_perf.compare.plots import save_plots
+
+        save_plots(comparison, plots)
+    if as_json:
+        from lightning_perf.compare.render.json import render_json
+
+        sys.stdout.write(render_json(comparison))
+    else:
+        from lightning_perf.compare.render.console import print_comparison
+
+        print_comparison(comparison)
+
+
+def exit_code(comparison: Comparison) -> int:
+    """What a comparison means for a build: its gates, or without gates whether there is a verdict.
+
+    Args:
+        comparison: The document.
+
+    Returns:
+        0, 1 or 4.
+    """
+    from lightning_perf.compare.comparison import VerdictKind
+    from lightning_perf.compare.gates import GateOutcome
+
+    if comparison.gates:
+        outcomes = {gate.outcome for gate in comparison.gates}
+        if GateOutcome.FAILED in outcomes:
+            return GATE_FAILED
+        return INCONCLUSIVE if GateOutcome.INCONCLUSIVE in outcomes else PASSED
+    undecided = any(candidate.verdict.kind is VerdictKind.INCONCLUSIVE for candidate in comparison.candidates)
+    return INCONCLUSIVE if undecided else PASSED
+
+
+def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.record import find_records
+    from lightning_perf.compare.study_records import study_arms
+
+    if len(texts) == 1:
+        return study_arms(Path(texts[0]))
+    arms: dict[str, tuple[RunRecord, ...]] = {}
+    for text in texts:
+        name, equals, paths = text.partition("=")
+        if not equals or Path(text).exists():
+            name, paths = Path(text).name or text, text
+        if name in arms:
+            name = paths
+        if name in arms:
+            raise CompareError(f"{name} is given twice. Give each arm a name of its own: NAME=PATH.")
+        folders = [paths] if Path(paths).exists() else paths.split(",")
+        arms[name] = tuple(record for folder in folders for record in find_records(folder))
+    return arms
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError("must be between 0 and 1")
+    return number

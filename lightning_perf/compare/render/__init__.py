@@ -1,0 +1,1 @@
+"""Renderers of a `Comparison`: they show what it holds and compute nothing."""

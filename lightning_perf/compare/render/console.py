@@ -1,0 +1,77 @@
+"""A comparison on the console: verdict first."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from lightning_perf.compare.build import UnfairError
+from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.render.tables import (
+    Table,
+    arm_table,
+    difference_table,
+    footnotes,
+    gate_table,
+    result_table,
+    unfair_table,
+)
+
+__all__ = ["print_comparison", "print_unfair"]
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Print the verdicts, then the tables.
+
+    Args:
+        comparison: The document.
+        console: Where to; standard output when not given.
+    """
+    console = console or Console(highlight=False)
+    for candidate in comparison.candidates:
+        verdict = candidate.verdict
+        console.print(Text("Verdict  ", style="bold") + Text(verdict.headline, style="bold"))
+        for line in verdict.details:
+            console.print(Text(f"  {line}"))
+        if verdict.next:
+            console.print(Text("Next     ", style="bold") + Text(verdict.next))
+        console.print()
+    for table in (
+        gate_table(comparison),
+        result_table(comparison),
+        arm_table(comparison),
+        difference_table(comparison),
+    ):
+        _print_table(table, console)
+    for line in footnotes(comparison):
+        console.print(Text(line))
+
+
+def print_unfair(error: UnfairError, console: Console | None = None) -> None:
+    """Print why a comparison is refused, with the differing rows.
+
+    Args:
+        error: The refusal.
+        console: Where to; standard error when not given.
+    """
+    console = console or Console(stderr=True, highlight=False)
+    console.print(Text(f"Refused as unfair. {error}", style="bold"))
+    for candidate, differences in error.differences.items():
+        _print_table(unfair_table(error.baseline, candidate, differences), console)
+    facts = sorted({row.fact for rows in error.differences.values() for row in rows})
+    console.print(
+        Text(f"Is one of them what you test? --treatment {facts[0]}. Does one not matter? --allow {facts[0]}.")
+    )
+
+
+def _print_table(table: Table, console: Console) -> None:
+    if not table.rows:
+        return
+    grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, head in enumerate(table.columns):
+        grid.add_column(Text(head), justify="left" if number == 0 else "right", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console.print(grid)

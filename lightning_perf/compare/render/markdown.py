@@ -1,0 +1,61 @@
+"""A comparison as Markdown, for a pull request."""
+
+from __future__ import annotations
+
+import re
+
+from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.render.tables import (
+    Table,
+    arm_table,
+    difference_table,
+    footnotes,
+    gate_table,
+    result_table,
+)
+
+__all__ = ["render_markdown"]
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+
+
+def render_markdown(comparison: Comparison) -> str:
+    """The verdicts first, then gates and differences; the runs' figures folded away.
+
+    Args:
+        comparison: The document.
+
+    Returns:
+        GitHub-flavoured Markdown, names from the runs escaped.
+    """
+    parts = []
+    for candidate in comparison.candidates:
+        verdict = candidate.verdict
+        parts.append(f"**{_escape(verdict.headline)}**")
+        parts.append("\n".join(f"- {_escape(line)}" for line in verdict.details))
+        if verdict.next:
+            parts.append(f"Next: {_escape(verdict.next)}")
+    if comparison.gates:
+        parts.append(_table(gate_table(comparison)))
+    parts += [_table(result_table(comparison)), _table(difference_table(comparison))]
+    parts.append(
+        "<details><summary>Runs</summary>\n\n"
+        + _table(arm_table(comparison))
+        + "\n\n"
+        + "\n".join(f"- {_escape(line)}" for line in footnotes(comparison))
+        + "\n\n</details>"
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(table: Table) -> str:
+    if not table.rows:
+        return ""
+    lines = ["| " + " | ".join(_escape(head) for head in table.columns) + " |"]
+    lines.append("|---" + "|---:" * (len(table.columns) - 1) + "|")
+    lines += ["| " + " | ".join(_escape(cell) for cell in row) + " |" for row in table.rows]
+    return "\n".join(lines)
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", text.replace("\n", " "))

@@ -1,0 +1,194 @@
+"""The tables that console and Markdown show: rows of text, so that both show the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.fairness import Difference
+from lightning_perf.compare.metrics import METRICS, Scale
+from lightning_perf.compare.statistics.describe import Summary
+from lightning_perf.compare.statistics.spread import Spread
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.compare.verdict import signed_percent
+from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_duration, format_rate
+
+__all__ = [
+    "Table",
+    "arm_table",
+    "difference_table",
+    "footnotes",
+    "gate_table",
+    "result_table",
+    "unfair_table",
+]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: Its title.
+        columns: Column heads; the first column is text, the others figures.
+        rows: Cells, as many as heads.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def arm_table(comparison: Comparison) -> Table:
+    """Mean, SD, median, quartiles, 90th percentile, least and most of every metric and arm."""
+    rows = []
+    for name, metric in METRICS.items():
+        for arm in comparison.arms:
+            summary = arm.metrics[name]
+            if summary.n:
+                rows.append((f"{metric.title}, {arm.name}", str(summary.n), *_figures(summary, metric.unit)))
+    return Table("Runs", ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max"), tuple(rows))
+
+
+def result_table(comparison: Comparison) -> Table:
+    """Each candidate against the baseline in every metric."""
+    rows = []
+    for candidate in comparison.candidates:
+        for result in candidate.metrics:
+            title = METRICS[result.metric].title
+            p = f"{result.exact.p:.3g}" if result.exact.p is not None else NOT_AVAILABLE
+            rows.append(
+                (
+                    f"{title}, {candidate.arm}",
+                    *_change(result, result.estimate),
+                    p,
+                    " ".join(part for part in _change(result, result.robust) if part != NOT_AVAILABLE) or NOT_AVAILABLE,
+                    _detectable(result),
+                )
+            )
+    heads = (f"against {comparison.baseline}", "change", "interval", "exact p", "Hodges–Lehmann", "could see")
+    return Table("Differences", heads, tuple(rows))
+
+
+def difference_table(comparison: Comparison) -> Table:
+    """What differs between the arms and may."""
+    rows = [
+        (f"{row.fact}, {candidate.arm}", ", ".join(row.baseline), ", ".join(row.candidate), row.allowed_by or "")
+        for candidate in comparison.candidates
+        for row in candidate.differences
+    ]
+    return Table("What differs", ("", comparison.baseline, "candidate", "allowed as"), tuple(rows))
+
+
+def unfair_table(baseline: str, candidate: str, differences: tuple[Difference, ...]) -> Table:
+    """What differs and must not."""
+    rows = tuple((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in differences)
+    return Table("Differs besides what is under test", ("", baseline, candidate), rows)
+
+
+def gate_table(comparison: Comparison) -> Table:
+    """The gates and how they were judged."""
+    rows = []
+    for gate in comparison.gates:
+        figures = (
+            f"{value:.4g}" if value is not None else NOT_AVAILABLE for value in (gate.value, gate.low, gate.high)
+        )
+        rows.append((f"{gate.gate}, {gate.arm}", gate.outcome.value, *figures, gate.reason or ""))
+    return Table("Gates", ("", "outcome", "value", "low", "high", "why"), tuple(rows))
+
+
+def footnotes(comparison: Comparison) -> tuple[str, ...]:
+    """What has to be said beside the tables: runs left out, spread, misses, drift, notes."""
+    lines = [_left_out(arm) for arm in comparison.arms if arm.left_out]
+    for candidate in comparison.candidates:
+        if candidate.time_spread is not None:
+            lines.append(_spread("step time", candidate.arm, comparison.baseline, candidate.time_spread))
+        if candidate.accuracy_spread is not None:
+            lines.append(_spread("accuracy", candidate.arm, comparison.baseline, candidate.accuracy_spread))
+        if candidate.first_to_accuracy is not None and candidate.first_to_accuracy.p is not None:
+            test = candidate.first_to_accuracy
+            lines.append(f"First to the accuracy goal within blocks: p = {test.p:.3g} ({test.method}, {test.n} tell).")
+    if comparison.accuracy_goal is not None:
+        for arm in comparison.arms:
+            median = arm.median_time_to_accuracy_s
+            when = format_duration(median * 1e9) if median is not None else "not reached by half of the runs"
+            lines.append(
+                f"{arm.name}: {arm.reached_goal} of {arm.used} runs reached an accuracy of "
+                f"{comparison.accuracy_goal:.4g}; median time {when}, misses censored."
+            )
+    for arm in comparison.arms:
+        share = arm.collapsed
+        if share.value is not None and share.low is not None and share.high is not None and share.value > 0:
+            lines.append(
+                f"{arm.name}: {share.value:.0%} of {share.n} runs collapsed "
+                f"({share.confidence:.0%} interval {share.low:.0%} to {share.high:.0%}).".replace("%", " %")
+            )
+    change = comparison.drift.change
+    if change.value is not None and change.low is not None and comparison.drift.p is not None:
+        ends = f"{signed_percent(1 + change.low)} to {signed_percent(1 + (change.high or 0))}"
+        size = f"{signed_percent(1 + change.value)} ({ends}, p = {comparison.drift.p:.2g})"
+        lines.append(f"Drift of the step time from the first run to the last: {size}.")
+    count = len(comparison.candidates)
+    if count > 1:
+        lines.append(f"Each interval is one of {count}; together they hold with {100 * comparison.confidence:.3g} %.")
+    return (*lines, *comparison.notes)
+
+
+def _left_out(arm: Arm) -> str:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in arm.left_out.items())
+    return f"{arm.name}: {arm.used} runs used; left out: {reasons}."
+
+
+def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
+    ratio = spread.ratio
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return f"Spread of {what}, {arm} against {baseline}: {spread.reason}."
+    needed = f"{spread.runs_needed} runs an arm" if spread.runs_needed else "more than 200 runs an arm"
+    p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
+    interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
+    power = f"{100 * (spread.power or 0):.0f} %"
+    return (
+        f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
+        f"it sees such a ratio in {power} of studies of this size, and {needed} would do."
+    )
+
+
+def _figures(summary: Summary, unit: str) -> tuple[str, ...]:
+    values = (
+        summary.mean, summary.sd, summary.min, summary.q1, summary.median, summary.q3, summary.p90, summary.max,
+    )  # fmt: skip
+    return tuple(_value(value, unit) for value in values)
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return NOT_AVAILABLE
+    if unit == "ms":
+        return format_duration(value * 1e6)
+    if unit == "s":
+        return format_duration(value * 1e9)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit == "share":
+        return f"{100 * value:.2f} %"
+    return format_rate(value, "samples")
+
+
+def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
+    def text(value: float | None) -> str:
+        if value is None:
+            return NOT_AVAILABLE
+        if METRICS[result.metric].scale is Scale.RATIO:
+            return signed_percent(value)
+        return f"{'−' if value < 0 else '+'}{abs(100 * value):.2f} pt"
+
+    if estimate.low is None or estimate.high is None:
+        return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE
+    return text(estimate.value), f"{text(estimate.low)} to {text(estimate.high)}"
+
+
+def _detectable(result: MetricResult) -> str:
+    if result.detectable is None:
+        return NOT_AVAILABLE
+    unit = "%" if METRICS[result.metric].scale is Scale.RATIO else "pt"
+    return f"{100 * result.detectable:.2g} {unit}"
