@@ -33,9 +33,9 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
         most_ns: Most kernel time saved a step.
 
     Returns:
-        Least and most saving, nanoseconds a step: less where kernels overlap each other or the device waits for the host
-        anyway, and at most what leaves the host the time that it spends in operators. The least saving is no more than
-        half of that limit, since a host on the edge may become what the step waits for.
+        Least and most saving, nanoseconds a step: less where kernels overlap each other or the device waits for the
+        host anyway, and at most what leaves the host the time that it spends in operators. The least saving is no more
+        than half of that limit, since a host on the edge may become what the step waits for.
     """
     arithmetic, launches = analysis.arithmetic, analysis.launches
     if arithmetic is None or not arithmetic.compute_ns:

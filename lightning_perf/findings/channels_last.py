@@ -33,8 +33,8 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
         f"Layout changes around convolutions: {format_duration(kernel_ns)} {each(analysis)}",
         (
             (
-                f"{format_count(sum(row.calls for row in rows) / steps)} kernels {each(analysis)} convert between channels first and "
-                "channels last, which Tensor Cores want."
+                f"{format_count(sum(row.calls for row in rows) / steps)} kernels {each(analysis)} convert between channels "
+                "first and channels last, which Tensor Cores want."
             ),
         ),
         "Keep model and batches in channels last: model.to(memory_format=torch.channels_last), and "

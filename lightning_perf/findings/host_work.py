@@ -31,17 +31,10 @@ def host_work(analysis: RankAnalysis) -> Finding | None:
     spent_ns = min(idle_ns, around_ns)
     if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
         return None  # a recording without steps also holds what came before and after the training
-    gaps = [gap for gap in idle.longest if gap.cause == "host_other"]
-    evidence = [f"The device idles {format_duration(spent_ns)} a step while the host runs neither operators nor calls."]
-    if gaps:
-        longest = gaps[0]
-        place = longest.python or longest.annotation
-        inside = f", in {place}" if place else ""
-        evidence.append(f"The longest such gap is {format_duration(longest.length_ns)} in step {longest.step}{inside}.")
     return finding(
         "host-work",
         f"Python holds up the device for {format_share(spent_ns / step_ns(analysis))} of the step",
-        evidence,
+        (f"The device idles {format_duration(spent_ns)} a step while the host runs neither operators nor calls.",),
         "Do less between batches: raise log_every_n_steps, compute metrics at the end of the epoch, and look at "
         "on_train_batch_end of your callbacks.",
         saving_ns=(spent_ns / 2, 0.9 * spent_ns),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.amdahl import each, whole
+from lightning_perf.findings.amdahl import whole
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.units import format_duration, format_share
 
@@ -36,9 +36,7 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
     else:
         best_ns = wait_ns
         model = "Batches made while the device computes leave no wait; half of it where workers compete for cores."
-    evidence = [
-        f"Of {format_duration(step_ns)} {each(analysis)} the training thread waits {format_duration(wait_ns)} for a batch."
-    ]
+    evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
     if loading.fetch_ns:
         evidence.append(_who(loading.loader))
         share = loading.operator_ns / loading.fetch_ns

@@ -15,6 +15,10 @@ GRAPHS_SAVE = 0.9
 """Parts of the wait that are won: fusing leaves most launches, replaying a graph leaves one of hundreds."""
 
 
+COLD_LAUNCH_NS = 100_000
+"""Mean launch call that only loading of kernels explains; a warm one takes 2 to 10 µs."""
+
+
 def launch_bound(analysis: RankAnalysis) -> Finding | None:
     """Find steps in which the device has nothing queued because the host is still issuing operators.
 
@@ -32,6 +36,8 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     share = waiting_ns / step_ns(analysis) if step_ns(analysis) else 0.0
     if share < LAUNCH_BOUND_SHARE:
         return None
+    if bound.launch_ns / launches.calls >= COLD_LAUNCH_NS:
+        return None  # such launches load code for the first time: the recording is of the very first steps
     short = launches.short_kernels / launches.kernels if launches.kernels else 0.0
     graphs = " Some work is in graphs already: capture the rest." if launches.graphs is not None else ""
     return finding(

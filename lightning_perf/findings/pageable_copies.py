@@ -24,13 +24,12 @@ def pageable_copies(analysis: RankAnalysis) -> Finding | None:
     if not worth_it(exposed_ns, analysis):
         return None
     rate = loading.pageable_bytes / (loading.pageable_ns / 1e9) if loading.pageable_bytes else None
+    copies = f"{loading.pageable_copies / steps:.3g} copies {each(analysis)}"
     moved = f", {format_bytes(loading.pageable_bytes / steps)} at {format_bandwidth(rate)}" if rate else ""
     return finding(
         "pageable-copies",
         f"Copies from pageable memory: {format_duration(exposed_ns)} {each(analysis)} that no compute hides",
-        (
-            f"{loading.pageable_copies / steps:.3g} copies {each(analysis)} from pageable host memory to the device{moved}.",
-        ),
+        (f"{copies} from pageable host memory to the device{moved}.",),
         "Pin the batches: DataLoader(…, pin_memory=True); Lightning then copies them without waiting. In code of your "
         "own: batch.to(device, non_blocking=True).",
         saving_ns=(exposed_ns / 2, exposed_ns),

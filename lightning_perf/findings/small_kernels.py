@@ -39,12 +39,12 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
         return None
     return finding(
         "small-kernels",
-        f"Many small kernels: {format_share(short)} of {format_count(launches.kernels / steps)} {each(analysis)} are shorter "
-        "than 10 µs",
+        f"Many small kernels: {format_share(short)} of {format_count(launches.kernels / steps)} {each(analysis)} "
+        "are shorter than 10 µs",
         (
             (
-                f"They run {format_duration(kernel_ns)} {each(analysis)}; between kernels that were queued in time the device idles "
-                f"{format_duration(gap_ns)}."
+                f"They run {format_duration(kernel_ns)} {each(analysis)}; between kernels that were queued in time "
+                f"the device idles {format_duration(gap_ns)}."
             ),
         ),
         'Fuse them: model = torch.compile(model); mode="reduce-overhead" also replays them as a CUDA graph.',

@@ -59,6 +59,6 @@ def _evidence(point: SyncPoint, steps: int, each: str) -> str:
     source = SOURCES.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     return (
-        f"{where}: {format_count(point.calls / steps)} {each}, the host waits {format_duration(point.wait_ns / steps)}, "
-        f"the device has no work for {format_duration(point.drained_ns / steps)} after it."
+        f"{where}: {format_count(point.calls / steps)} {each}, the host waits "
+        f"{format_duration(point.wait_ns / steps)}, the device has no work for {format_duration(point.drained_ns / steps)} after it."
     )

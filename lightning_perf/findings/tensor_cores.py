@@ -52,8 +52,8 @@ def tensor_cores(analysis: RankAnalysis) -> Finding | None:
         f"Tensor Cores unused: {format_duration(time_ns)} {each(analysis)} of matrix products run without them",
         (
             (
-                f"{format_count(main.kernels / steps)} kernels {each(analysis)}, launched by {', '.join(main.operators[:3])}: "
-                f"{REASONS[main.reason]}."
+                f"{format_count(main.kernels / steps)} kernels {each(analysis)}, launched by "
+                f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}."
             ),
         ),
         ACTIONS[main.reason],

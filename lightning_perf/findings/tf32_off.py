@@ -28,13 +28,12 @@ def tf32_off(analysis: RankAnalysis) -> Finding | None:
     low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in SPEED_UP))
     if not worth_it(high_ns, analysis):
         return None
+    kernels = format_count(sum(row.kernels for row in unused) / steps)
     operators = ", ".join(unused[0].operators[:3])
     return finding(
         "tf32-off",
         f"TF32 is off: {format_duration(time_ns)} {each(analysis)} of FP32 matrix products run without Tensor Cores",
-        (
-            f"{format_count(sum(row.kernels for row in unused) / steps)} kernels {each(analysis)}, launched by {operators}.",
-        ),
+        (f"{kernels} kernels {each(analysis)}, launched by {operators}.",),
         'Allow TF32: torch.set_float32_matmul_precision("high") before training '
         "(convolutions: torch.backends.cudnn.allow_tf32 = True). Inputs are rounded to 10 bits of mantissa.",
         saving_ns=(low_ns, high_ns),

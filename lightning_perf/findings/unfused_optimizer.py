@@ -45,9 +45,9 @@ def unfused_optimizer(analysis: RankAnalysis) -> Finding | None:
                 f"{format_duration(optimizer.device_ns / steps)} of work on the device."
             ),
         ),
-        f"Use torch.optim.{optimizer.name}(…, fused=True); under 16-mixed it rules out the Trainer's gradient clipping.",
+        f"Use torch.optim.{optimizer.name}(…, fused=True); under 16-mixed it excludes gradient clipping.",
         saving_ns=(shrinks_ns * (1 - most), high_ns),
         step_ns=step_ns(analysis),
-        model=f"{round(100 * least)} to {round(100 * most)} % of the optimizer phase remains, and what the device needs.",
+        model=f"Of the phase remains {round(100 * least)} to {round(100 * most)} %, and what the device needs.",
         rank=analysis.rank,
     )
