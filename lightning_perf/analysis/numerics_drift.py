@@ -1,0 +1,118 @@
+"""How far mixed precision leads a run away from FP32, and whether further than another seed does."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["OTHER_SEEDS", "LayerDrift", "NumericsDrift", "judge_drift"]
+
+OTHER_SEEDS = 4
+"""FP32 replays with another order of batches and other random numbers, beside the one with the run's own."""
+
+_T_QUANTILE = 2.776
+"""Student's t for 97.5 % and `OTHER_SEEDS` degrees of freedom (any table, or ``scipy.stats.t.ppf(0.975, 4)``)."""
+
+
+@dataclass(frozen=True)
+class LayerDrift:
+    """How far a layer's output in mixed precision is from that in FP32, for the same weights and the same batch.
+
+    Attributes:
+        name: The layer.
+        relative_error: Norm of the difference over the norm of the FP32 output; inf or nan where the mixed output is.
+    """
+
+    name: str
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class NumericsDrift:
+    """A mixed run's first steps beside FP32 replays of the same batches from the same weights.
+
+    Attributes:
+        precision: The run's precision.
+        mixed_losses: The run's loss, a batch each.
+        fp32_losses: The loss of the FP32 replay of the same batches in the same order.
+        mixed_end: Mean FP32 loss over all these batches with the weights that the mixed run ended at.
+        fp32_end: The same with the weights of the FP32 replay.
+        seed_ends: The same with the weights of FP32 replays with other seeds.
+        expected_low: Where an FP32 run with another seed ends, with 95 % probability: lower end.
+        expected_high: Upper end.
+        beyond_seed_noise: Whether the mixed run ends outside of that.
+        layers: Drift of the layers' outputs on the first batch, in the order of computing.
+    """
+
+    precision: str
+    mixed_losses: tuple[float, ...]
+    fp32_losses: tuple[float, ...]
+    mixed_end: float
+    fp32_end: float
+    seed_ends: tuple[float, ...]
+    expected_low: float
+    expected_high: float
+    beyond_seed_noise: bool
+    layers: tuple[LayerDrift, ...]
+
+    @property
+    def drift(self) -> float:
+        """Difference that mixed precision made to the loss at the end."""
+        return self.mixed_end - self.fp32_end
+
+
+def judge_drift(
+    *,
+    precision: str,
+    mixed_losses: Sequence[float],
+    fp32_losses: Sequence[float],
+    mixed_end: float,
+    fp32_end: float,
+    seed_ends: Sequence[float],
+    layers: Sequence[LayerDrift],
+) -> NumericsDrift:
+    """Compare a mixed run's end with where FP32 runs end.
+
+    The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n): a mixed run that
+    does no harm is outside of it in one case of twenty.
+
+    Args:
+        precision: The run's precision.
+        mixed_losses: The run's loss, a batch each.
+        fp32_losses: The FP32 replay's.
+        mixed_end: Loss with the mixed run's weights.
+        fp32_end: Loss with the FP32 replay's weights.
+        seed_ends: Loss with the weights of `OTHER_SEEDS` replays with other seeds.
+        layers: Drift of the layers' outputs.
+
+    Raises:
+        ValueError: There are not `OTHER_SEEDS` other seeds.
+
+    Example:
+        >>> kept = dict(precision="16-mixed", mixed_losses=[2.3], fp32_losses=[2.3], layers=[])
+        >>> ends = dict(fp32_end=2.01, seed_ends=[2.0, 2.02, 1.99, 2.03])
+        >>> judge_drift(**kept, **ends, mixed_end=2.04).beyond_seed_noise
+        False
+        >>> judge_drift(**kept, **ends, mixed_end=2.2).beyond_seed_noise
+        True
+    """
+    if len(seed_ends) != OTHER_SEEDS:
+        raise ValueError(f"{len(seed_ends)} other seeds given, {OTHER_SEEDS} needed")
+    ends = [fp32_end, *seed_ends]
+    middle = statistics.fmean(ends)
+    reach = _T_QUANTILE * statistics.stdev(ends) * math.sqrt(1 + 1 / len(ends)) if math.isfinite(middle) else math.nan
+    return NumericsDrift(
+        precision=precision,
+        mixed_losses=tuple(mixed_losses),
+        fp32_losses=tuple(fp32_losses),
+        mixed_end=mixed_end,
+        fp32_end=fp32_end,
+        seed_ends=tuple(seed_ends),
+        expected_low=middle - reach,
+        expected_high=middle + reach,
+        # A mixed loss of nan is beyond any noise, unless FP32 diverges as well.
+        beyond_seed_noise=math.isfinite(middle) and not (middle - reach <= mixed_end <= middle + reach),
+        layers=tuple(layers),
+    )

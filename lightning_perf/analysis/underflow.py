@@ -1,0 +1,316 @@
+"""Gradient underflow in fp16: what becomes of small gradients at the loss scale of a run, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.errors import TraceError
+
+__all__ = [
+    "LOWEST_EXPONENT",
+    "Arithmetic",
+    "GradientSample",
+    "LayerGradients",
+    "LayerUnderflow",
+    "PrecisionAdvice",
+    "UnderflowTable",
+    "encode_sample",
+    "read_samples",
+    "tabulate_underflow",
+]
+
+FP16_SMALLEST_NORMAL_EXPONENT = -14
+"""Below 2⁻¹⁴ an fp16 value has fewer than 11 significant bits (IEEE 754-2019, binary16)."""
+
+FP16_LARGEST_EXPONENT = 15
+"""The largest fp16 value is 65504, just below 2¹⁶."""
+
+LOWEST_EXPONENT = -40
+"""Smaller gradients than this power of two are counted with it."""
+
+UNDERFLOW_LIMIT = 0.10
+"""Share of a layer's gradient values that may be subnormal before the layer is named.
+
+A subnormal value still has some of its bits: a tenth of them at reduced precision does no harm that shows. Networks
+trained well in Micikevicius et al., Mixed Precision Training (2018), figure 3, with about 5 % of them there.
+"""
+
+SCALE_LIMIT = 2.0**24
+"""Higher initial scales than this are not advised: torch would back off from them for many steps in most runs."""
+
+FEW_LAYERS = 0.25
+"""Up to this share of the layers, keeping the concerned ones in FP32 costs less than leaving fp16."""
+
+Arithmetic = Literal["fp16", "fp32", "unknown"]
+
+
+@dataclass(frozen=True)
+class LayerGradients:
+    """Gradient values of a layer's parameters in one sample, counted by magnitude. Scaled, as fp16 sees them.
+
+    Attributes:
+        arithmetic: Type that the layer's parameters were cast to for computing; unknown inside compiled code.
+        zeros: Values that are exactly zero.
+        nonfinite: Values that are inf or nan.
+        first_exponent: Power of two of the first count.
+        counts: Values from 2ᵉ to 2ᵉ⁺¹ in magnitude, by ascending e.
+    """
+
+    arithmetic: Arithmetic
+    zeros: int
+    nonfinite: int
+    first_exponent: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GradientSample:
+    """The gradients of one training step, sampled.
+
+    Attributes:
+        step: Number of the step, on the axis of the Trainer's own logs.
+        scale: The loss scale.
+        layers: What was seen of each layer, by name, in the module's order.
+        hidden: Of layers whose values were all zero, what a much larger scale brought to light, counted as if at this
+            scale. Values there had underflowed; where there are none, no gradient reaches the layer.
+    """
+
+    step: int
+    scale: float
+    layers: dict[str, LayerGradients]
+    hidden: dict[str, LayerGradients]
+
+
+@dataclass(frozen=True)
+class LayerUnderflow:
+    """A layer's row of the table.
+
+    Attributes:
+        name: The layer.
+        arithmetic: Type its parameters were computed in.
+        values: Gradient values looked at.
+        zero_share: Share of them that is exactly zero. That alone is no underflow: a ReLU makes zeros in FP32 as well.
+        subnormal_share: Share of the non-zero ones that is subnormal in fp16, below 2⁻¹⁴.
+        vanished: Whether all values were zero and a larger scale showed that they had underflowed; None where there
+            are other values or it was not tried.
+        median_exponent: Power of two of the median non-zero magnitude; None where there is none.
+        headroom_doublings: How often the scale may double before the largest value seen overflows; None where there
+            is none.
+        underflows: Whether fp16 loses gradients in this layer.
+        first_exponent: Power of two of the first count.
+        counts: Non-zero values by power of two; of a vanished layer those that the larger scale showed.
+    """
+
+    name: str
+    arithmetic: Arithmetic
+    values: int
+    zero_share: float
+    subnormal_share: float
+    vanished: bool | None
+    median_exponent: int | None
+    headroom_doublings: int | None
+    underflows: bool
+    first_exponent: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrecisionAdvice:
+    """What to change about underflow.
+
+    Attributes:
+        action: ``init_scale``, ``keep_fp32`` or ``bf16``.
+        text: What to do and why, a sentence.
+        init_scale: The scale to start with, if that is the action.
+        keep_fp32: The layers to keep in FP32, if that is.
+    """
+
+    action: Literal["init_scale", "keep_fp32", "bf16"]
+    text: str
+    init_scale: float | None = None
+    keep_fp32: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnderflowTable:
+    """Gradient underflow of a run, layer by layer.
+
+    Attributes:
+        samples: Steps sampled.
+        scale: The loss scale at the last sample.
+        headroom_doublings: How often the scale may double before the largest gradient seen in fp16 overflows.
+        layers: A row a layer, in the module's order.
+        advice: What to change, or None when no layer underflows.
+    """
+
+    samples: int
+    scale: float
+    headroom_doublings: int | None
+    layers: tuple[LayerUnderflow, ...]
+    advice: PrecisionAdvice | None
+
+    @property
+    def underflowing(self) -> tuple[LayerUnderflow, ...]:
+        """The layers in which fp16 loses gradients."""
+        return tuple(layer for layer in self.layers if layer.underflows)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(GradientSample)
+
+
+def encode_sample(sample: GradientSample) -> bytes:
+    """Encode a sample as one line of an ``underflow.rank0.jsonl`` file, with its newline."""
+    return _encoder.encode(sample) + b"\n"
+
+
+def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
+    """Read the gradient samples of a run; a last line torn by a killed run is left out.
+
+    Args:
+        path: An ``underflow.rank0.jsonl`` file.
+
+    Raises:
+        TraceError: The file cannot be read, or a line within it is no sample.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(
+            path, f"cannot be read ({error.strerror})", "Give the path of an underflow.rank0.jsonl file"
+        ) from error
+    samples = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            samples.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if number == len(lines):
+                break
+            raise TraceError(path, f"line {number} is no gradient sample ({error})", "Remove that line") from error
+    return tuple(samples)
+
+
+def tabulate_underflow(samples: Sequence[GradientSample]) -> UnderflowTable:
+    """Add up samples into a table, and advise.
+
+    Samples are added at the scale that each was taken at. Those of overflowing steps are left out, as long as there
+    are others: their scale was too high.
+
+    Args:
+        samples: The samples, in order.
+
+    Raises:
+        ValueError: There are no samples.
+
+    Example:
+        >>> small = LayerGradients("fp16", zeros=0, nonfinite=0, first_exponent=-16, counts=(60, 40))
+        >>> sound = LayerGradients("fp16", zeros=50, nonfinite=0, first_exponent=-12, counts=(30, 20))
+        >>> table = tabulate_underflow([GradientSample(0, 1024.0, {"fc1": small, "fc2": sound}, {})])
+        >>> [(layer.name, layer.subnormal_share, layer.underflows) for layer in table.layers]
+        [('fc1', 1.0, True), ('fc2', 0.0, False)]
+        >>> table.advice.init_scale
+        4096.0
+    """
+    if not samples:
+        raise ValueError("no gradient samples: the run ended before its first sampled step")
+    sound = [sample for sample in samples if not any(layer.nonfinite for layer in sample.layers.values())]
+    kept = sound or list(samples)
+    names = list(dict.fromkeys(name for sample in kept for name in sample.layers))
+    rows = tuple(_row(name, kept) for name in names)
+    headroom = min(
+        (row.headroom_doublings for row in rows if row.headroom_doublings is not None and row.arithmetic != "fp32"),
+        default=None,
+    )
+    scale = kept[-1].scale
+    return UnderflowTable(len(kept), scale, headroom, rows, _advise(rows, scale, headroom))
+
+
+def _row(name: str, samples: Sequence[GradientSample]) -> LayerUnderflow:
+    seen = [sample.layers[name] for sample in samples if name in sample.layers]
+    first, counts = _add_counts(seen)
+    zeros, nonzero = sum(layer.zeros for layer in seen), int(counts.sum())
+    values = zeros + nonzero + sum(layer.nonfinite for layer in seen)
+    vanished = None
+    tried = [sample.hidden[name] for sample in samples if name in sample.hidden]
+    if tried and not nonzero:
+        first, counts = _add_counts(tried)
+        nonzero = int(counts.sum())
+        vanished = nonzero > 0
+    subnormal = _subnormal_share(first, counts)
+    arithmetic = seen[-1].arithmetic
+    return LayerUnderflow(
+        name=name,
+        arithmetic=arithmetic,
+        values=values,
+        zero_share=zeros / values if values else 0.0,
+        subnormal_share=subnormal,
+        vanished=vanished,
+        median_exponent=first + int(np.searchsorted(counts.cumsum(), nonzero / 2)) if nonzero else None,
+        headroom_doublings=FP16_LARGEST_EXPONENT - (first + int(np.flatnonzero(counts)[-1])) if nonzero else None,
+        underflows=arithmetic != "fp32" and subnormal > UNDERFLOW_LIMIT,
+        first_exponent=first,
+        counts=tuple(counts.tolist()),
+    )
+
+
+def _add_counts(layers: Sequence[LayerGradients]) -> tuple[int, Int64Array]:
+    first = min(layer.first_exponent for layer in layers)
+    last = max(layer.first_exponent + len(layer.counts) for layer in layers)
+    counts = np.zeros(last - first, dtype=np.int64)
+    for layer in layers:
+        offset = layer.first_exponent - first
+        counts[offset : offset + len(layer.counts)] += np.array(layer.counts, dtype=np.int64)
+    return first, counts
+
+
+def _subnormal_share(first_exponent: int, counts: Int64Array) -> float:
+    nonzero = int(counts.sum())
+    below = max(FP16_SMALLEST_NORMAL_EXPONENT - first_exponent, 0)
+    return int(counts[:below].sum()) / nonzero if nonzero else 0.0
+
+
+def _advise(rows: Sequence[LayerUnderflow], scale: float, headroom: int | None) -> PrecisionAdvice | None:
+    """The least change that cures it: a larger first scale, a few layers in FP32, or bf16."""
+    concerned = [row for row in rows if row.underflows]
+    if not concerned:
+        return None
+    doublings = max(map(_doublings_needed, concerned))
+    if doublings <= (headroom or 0) and scale * 2.0**doublings <= SCALE_LIMIT:
+        wanted = scale * 2.0**doublings
+        return PrecisionAdvice(
+            "init_scale",
+            f"Start with a larger loss scale, init_scale={wanted:g}: all gradients seen fit in fp16 then",
+            init_scale=wanted,
+        )
+    computed = [row for row in rows if row.arithmetic != "fp32"]
+    names = tuple(row.name for row in concerned)
+    if len(concerned) <= max(1, math.floor(FEW_LAYERS * len(computed))):
+        listed = ", ".join(repr(name) for name in names)
+        return PrecisionAdvice(
+            "keep_fp32", f"Keep {'this layer' if len(names) == 1 else 'these layers'} in FP32: keep_fp32=[{listed}]",
+            keep_fp32=names,
+        )  # fmt: skip
+    return PrecisionAdvice(
+        "bf16",
+        f"Use bf16-mixed, which has the exponents of FP32: {len(concerned)} of {len(computed)} layers underflow, and "
+        "no one loss scale fits all gradients",
+    )
+
+
+def _doublings_needed(row: LayerUnderflow) -> int:
+    """How often the scale must double until the layer's gradients fit."""
+    counts = np.array(row.counts, dtype=np.int64)
+    doublings = 0
+    while _subnormal_share(row.first_exponent + doublings, counts) > UNDERFLOW_LIMIT:
+        doublings += 1
+    return doublings

@@ -1,0 +1,100 @@
+"""TF32: which FP32 a process computes in, and setting it for the time of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from lightning_perf.analysis.precision import Fp32Arithmetic
+
+__all__ = ["Tf32Override", "read_fp32_arithmetic"]
+
+
+def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
+    """Read which FP32 the process computes in.
+
+    Args:
+        device: The device of the run.
+    """
+    return Fp32Arithmetic(
+        device_has_tf32=_has_tf32(device),
+        tf32_matmul=torch.backends.cuda.matmul.fp32_precision == "tf32",
+        tf32_convolution=_cudnn().conv.fp32_precision == "tf32",
+    )
+
+
+class Tf32Override:
+    """Turns TF32 on or off for matrix products, convolutions and recurrent layers, until it is undone.
+
+    The older flags are set, since torch and Lightning both read them, and raise when only the newer ones are set.
+
+    Args:
+        setting: ``on`` or ``off``.
+    """
+
+    def __init__(self, setting: Literal["on", "off"]) -> None:
+        self._flags: _Flags | None = _Flags.read()
+        torch.set_float32_matmul_precision("high" if setting == "on" else "highest")
+        _cudnn().allow_tf32 = setting == "on"
+
+    def undo(self) -> None:
+        """Set the flags as they were. Does nothing the second time."""
+        if self._flags is not None:
+            self._flags.write()
+            self._flags = None
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """All flags that the older setters touch; None where the user's mix of old and new flags cannot be read."""
+
+    old_matmul: str | None
+    old_cudnn: bool | None
+    matmul: str
+    convolution: str
+    recurrent: str
+    cpu_matmul: str
+
+    @classmethod
+    def read(cls) -> _Flags:
+        return cls(
+            old_matmul=_or_none(torch.get_float32_matmul_precision),
+            old_cudnn=_or_none(lambda: bool(_cudnn().allow_tf32)),
+            matmul=torch.backends.cuda.matmul.fp32_precision,
+            convolution=_cudnn().conv.fp32_precision,
+            recurrent=_cudnn().rnn.fp32_precision,
+            cpu_matmul=_mkldnn().matmul.fp32_precision,
+        )
+
+    def write(self) -> None:
+        if self.old_matmul is not None:
+            torch.set_float32_matmul_precision(self.old_matmul)
+        if self.old_cudnn is not None:
+            _cudnn().allow_tf32 = self.old_cudnn
+        torch.backends.cuda.matmul.fp32_precision = self.matmul
+        _cudnn().conv.fp32_precision = self.convolution
+        _cudnn().rnn.fp32_precision = self.recurrent
+        _mkldnn().matmul.fp32_precision = self.cpu_matmul
+
+
+def _has_tf32(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _or_none(read: Any) -> Any:
+    try:
+        return read()
+    except RuntimeError:
+        return None
+
+
+def _cudnn() -> Any:
+    return torch.backends.cudnn
+
+
+def _mkldnn() -> Any:
+    return torch.backends.mkldnn
