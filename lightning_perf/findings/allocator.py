@@ -25,7 +25,7 @@ def allocator(analysis: RankAnalysis) -> Finding | None:
         f"Allocation: {format_share(row.share)} of {whole(analysis)} asks the driver for memory",
         (
             (
-                f"{format_duration(spent_ns)} {each(analysis)} in calls such as cudaMalloc and cudaFree with the device idle; "
+                f"{format_duration(spent_ns)} {each(analysis)} in calls such as cudaMalloc, with the device idle; "
                 "in a settled run PyTorch's allocator makes none."
             ),
         ),

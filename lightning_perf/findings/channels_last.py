@@ -25,6 +25,7 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
     rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(row.name)]
     steps = max(analysis.kernels.steps, 1)
     kernel_ns = sum(row.total_ns for row in rows) / steps
+    number = format_count(sum(row.calls for row in rows) / steps)
     low_ns, high_ns = device_saving_ns(analysis, kernel_ns / 2, kernel_ns)
     if not worth_it(high_ns, analysis):
         return None
@@ -33,8 +34,8 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
         f"Layout changes around convolutions: {format_duration(kernel_ns)} {each(analysis)}",
         (
             (
-                f"{format_count(sum(row.calls for row in rows) / steps)} kernels {each(analysis)} convert between channels "
-                "first and channels last, which Tensor Cores want."
+                f"{number} kernels {each(analysis)} convert from channels "
+                "first to channels last or back, which Tensor Cores want."
             ),
         ),
         "Keep model and batches in channels last: model.to(memory_format=torch.channels_last), and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightning_perf.analysis.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.amdahl import each, step_ns, whole
+from lightning_perf.findings.cold_start import is_cold
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.units import format_count, format_duration, format_share
 
@@ -15,10 +16,6 @@ GRAPHS_SAVE = 0.9
 """Parts of the wait that are won: fusing leaves most launches, replaying a graph leaves one of hundreds."""
 
 
-COLD_LAUNCH_NS = 100_000
-"""Mean launch call that only loading of kernels explains; a warm one takes 2 to 10 µs."""
-
-
 def launch_bound(analysis: RankAnalysis) -> Finding | None:
     """Find steps in which the device has nothing queued because the host is still issuing operators.
 
@@ -26,7 +23,7 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     computes stays.
     """
     launches = analysis.launches
-    if launches is None or launches.launch_bound is None or not launches.calls:
+    if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
         return None
     bound = launches.launch_bound
     steps = max(launches.steps, 1)
@@ -36,8 +33,6 @@ def launch_bound(analysis: RankAnalysis) -> Finding | None:
     share = waiting_ns / step_ns(analysis) if step_ns(analysis) else 0.0
     if share < LAUNCH_BOUND_SHARE:
         return None
-    if bound.launch_ns / launches.calls >= COLD_LAUNCH_NS:
-        return None  # such launches load code for the first time: the recording is of the very first steps
     short = launches.short_kernels / launches.kernels if launches.kernels else 0.0
     graphs = " Some work is in graphs already: capture the rest." if launches.graphs is not None else ""
     return finding(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.allocator import allocator
 from lightning_perf.findings.channels_last import channels_last
+from lightning_perf.findings.cold_start import cold_start
 from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
 from lightning_perf.findings.data_parallel import data_parallel
 from lightning_perf.findings.exposed_communication import exposed_communication
@@ -29,6 +30,7 @@ Rule = Callable[[RankAnalysis], "Finding | None"]
 RULES: tuple[Rule, ...] = (
     allocator,
     channels_last,
+    cold_start,
     cudnn_benchmark,
     data_parallel,
     exposed_communication,

@@ -60,5 +60,6 @@ def _evidence(point: SyncPoint, steps: int, each: str) -> str:
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     return (
         f"{where}: {format_count(point.calls / steps)} {each}, the host waits "
-        f"{format_duration(point.wait_ns / steps)}, the device has no work for {format_duration(point.drained_ns / steps)} after it."
+        f"{format_duration(point.wait_ns / steps)}, and then the device has no work for "
+        f"{format_duration(point.drained_ns / steps)}."
     )

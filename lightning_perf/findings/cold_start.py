@@ -1,0 +1,45 @@
+"""The recording is of the very first steps, which no training is made of."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.amdahl import step_ns
+from lightning_perf.findings.finding import Finding
+from lightning_perf.units import format_count, format_duration
+
+__all__ = ["COLD_LAUNCH_NS", "cold_start", "is_cold"]
+
+COLD_LAUNCH_NS = 100_000
+"""Mean launch call that only the loading of kernels explains; a warm one takes 2 to 10 µs."""
+
+
+def is_cold(analysis: RankAnalysis) -> bool:
+    """Whether launches are so slow that they must be loading kernels."""
+    launches = analysis.launches
+    return launches is not None and launches.calls > 0 and launches.call_ns / launches.calls >= COLD_LAUNCH_NS
+
+
+def cold_start(analysis: RankAnalysis) -> Finding | None:
+    """Find recordings of the first steps: kernels load at their first launch, and cuDNN and cuBLAS set themselves up.
+
+    No saving is predicted, since such steps are few.
+    """
+    launches = analysis.launches
+    if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
+        return None
+    return Finding(
+        kind="cold-start",
+        severity="high",
+        title="The first steps were recorded: the figures are not those of the training",
+        evidence=(
+            (
+                f"A launch takes {format_duration(launches.call_ns / launches.calls)} on average of "
+                f"{format_count(launches.calls)}; once its kernel is loaded it takes 2 to 10 µs."
+            ),
+        ),
+        action="Record later steps: PerfCallback(skip_first=…), or schedule(skip_first=…, warmup=…) of torch.profiler.",
+        saving_low_ms=None,
+        saving_high_ms=None,
+        model="",
+        rank=analysis.rank,
+    )
