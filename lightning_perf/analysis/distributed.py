@@ -1,0 +1,251 @@
+"""Across ranks: who waits for whom in the collectives, which rank holds the others up, and why."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_perf.analysis.rank_times import CollectiveCall, RankTimes
+
+__all__ = ["CollectiveSkew", "Distributed", "RankShare", "Straggler", "distributed"]
+
+_COMPARABLE_SHARE = 0.95
+
+_SKEWS_LISTED = 20
+
+_IMBALANCE = 0.01
+"""Ranks whose work differs by less than this part of it are taken for equal: no straggler is named."""
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """One rank, as means a step.
+
+    Attributes:
+        rank: The rank.
+        hostname: Its host; None when not recorded.
+        steps: Steps averaged.
+        step_ns: Wall time.
+        compute_ns: Device compute; None without a device.
+        exposed_communication_ns: Communication that compute does not hide; None without a device.
+        input_ns: Exposed wait for input.
+        wait_ns: Time that its collectives waited for other ranks; None when no collectives could be matched.
+        work_ns: Wall time without the waits, but not less than none: what the rank itself needs for a step.
+        last_arrivals: Matched collectives in which it arrived last.
+    """
+
+    rank: int
+    hostname: str | None
+    steps: int
+    step_ns: float
+    compute_ns: float | None
+    exposed_communication_ns: float | None
+    input_ns: float
+    wait_ns: float | None
+    work_ns: float
+    last_arrivals: int
+
+
+@dataclass(frozen=True)
+class CollectiveSkew:
+    """All matched calls of one collective.
+
+    Attributes:
+        name: The collective.
+        group: Process group; empty when not recorded.
+        calls: Calls matched between ranks.
+        mean_skew_ns: Mean time from the first rank's arrival to the last one's.
+        max_skew_ns: Greatest.
+        last_rank: The rank that arrived last most often.
+    """
+
+    name: str
+    group: str
+    calls: int
+    mean_skew_ns: int
+    max_skew_ns: int
+    last_rank: int
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank that the others wait for.
+
+    Attributes:
+        rank: The rank.
+        category: The breakdown's category in which it takes longest beyond the others.
+        excess_ns: By how much, against the others' median, a step.
+        last_arrival_share: Part of the matched collectives in which it arrived last; None when none were matched.
+    """
+
+    rank: int
+    category: str
+    excess_ns: float
+    last_arrival_share: float | None
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """The ranks of a run, compared.
+
+    Attributes:
+        ranks: Each rank that was read, by number.
+        world_size: Ranks in the run; None when not recorded.
+        missing_ranks: Ranks of the run that were not read. Collectives tell nothing of those.
+        duplicate_ranks: Ranks that were given more than once; the first counted.
+        clocks_comparable: Whether arrival is told by begins on a common clock. Otherwise by durations: a collective
+            ends for all at about the same time, so that the rank it takes least time arrived last. None when no
+            collectives could be matched.
+        matched_collectives: Collectives found on at least two ranks, by step, name, group and order.
+        skew: Skew by collective, greatest total first.
+        imbalance: Longest work of a rank over the ranks' mean work, minus 1: 0 when all are equal.
+        balanced_saving_ns: What a step would gain if work were spread evenly: longest minus mean work.
+        straggler: The rank that the others wait for; None when the ranks are equal or there is one only.
+    """
+
+    ranks: tuple[RankShare, ...]
+    world_size: int | None
+    missing_ranks: tuple[int, ...]
+    duplicate_ranks: tuple[int, ...]
+    clocks_comparable: bool | None
+    matched_collectives: int
+    skew: tuple[CollectiveSkew, ...]
+    imbalance: float
+    balanced_saving_ns: float
+    straggler: Straggler | None
+
+
+_Key = tuple[int, str, str, int]
+"""Step, name, group, and the how-manieth of these in the step."""
+
+
+def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
+    """Compare the ranks of a run.
+
+    Args:
+        ranks: What `rank_times` gave for each rank, in any order.
+
+    Returns:
+        The comparison, or None when there is but one rank and no sign of others.
+    """
+    by_rank: dict[int, RankTimes] = {}
+    for each in ranks:
+        by_rank.setdefault(each.rank, each)
+    world_size = max((each.world_size for each in ranks if each.world_size is not None), default=None)
+    if len(by_rank) < 2 and (world_size or 1) < 2:
+        return None
+    matched = _match(by_rank)
+    comparable = _comparable(matched)
+    waits, last = _waits(matched, bool(comparable))
+    shares = tuple(_share(by_rank[rank], waits, last[rank], bool(matched)) for rank in sorted(by_rank))
+    works = [share.work_ns for share in shares]
+    mean = sum(works) / len(works) if works else 0.0
+    imbalance = max(works) / mean - 1 if mean else 0.0
+    seen = Counter(each.rank for each in ranks)
+    return Distributed(
+        ranks=shares,
+        world_size=world_size,
+        missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in by_rank),
+        duplicate_ranks=tuple(sorted(rank for rank, count in seen.items() if count > 1)),
+        clocks_comparable=comparable,
+        matched_collectives=len(matched),
+        skew=_skew(matched, bool(comparable)),
+        imbalance=imbalance,
+        balanced_saving_ns=max(works) - mean if works else 0.0,
+        straggler=_straggler(by_rank, shares, len(matched)) if len(shares) > 1 and imbalance >= _IMBALANCE else None,
+    )
+
+
+def _match(by_rank: dict[int, RankTimes]) -> dict[_Key, dict[int, CollectiveCall]]:
+    found: dict[_Key, dict[int, CollectiveCall]] = defaultdict(dict)
+    for rank, times in by_rank.items():
+        count: Counter[tuple[int, str, str]] = Counter()
+        for call in times.collectives:
+            key = (call.step, call.name, call.group)
+            found[(*key, count[key])][rank] = call
+            count[key] += 1
+    return {key: calls for key, calls in found.items() if len(calls) > 1}
+
+
+def _comparable(matched: dict[_Key, dict[int, CollectiveCall]]) -> bool | None:
+    """Clocks agree if a collective ends nowhere before it began everywhere: it cannot."""
+    if not matched:
+        return None
+    possible = sum(
+        max(call.start_ns for call in calls.values())
+        <= min(call.start_ns + call.duration_ns for call in calls.values())
+        for calls in matched.values()
+    )
+    return possible >= _COMPARABLE_SHARE * len(matched)
+
+
+def _arrivals(calls: dict[int, CollectiveCall], comparable: bool) -> dict[int, int]:
+    """When each rank arrived, on a scale whose origin means nothing."""
+    return {rank: call.start_ns if comparable else -call.duration_ns for rank, call in calls.items()}
+
+
+def _waits(matched: dict[_Key, dict[int, CollectiveCall]], comparable: bool) -> tuple[dict[int, float], Counter[int]]:
+    """The time each rank waited in all, and how often it arrived last."""
+    waits: dict[int, float] = defaultdict(float)
+    last: Counter[int] = Counter()
+    for calls in matched.values():
+        arrived = _arrivals(calls, comparable)
+        latest = max(arrived.values())
+        for rank, time in arrived.items():
+            waits[rank] += latest - time
+        if min(arrived.values()) < latest:
+            last[max(arrived, key=lambda rank: arrived[rank])] += 1
+    return waits, last
+
+
+def _share(times: RankTimes, waits: dict[int, float], last_arrivals: int, matched: bool) -> RankShare:
+    categories = dict(times.categories_ns)
+    wait = waits.get(times.rank, 0.0) / max(times.steps, 1) if matched else None
+    # Only exposed waiting lengthens the step.
+    exposed = categories.get("communication", 0.0)
+    return RankShare(
+        rank=times.rank,
+        hostname=times.hostname,
+        steps=times.steps,
+        step_ns=times.step_ns,
+        compute_ns=categories.get("device_compute"),
+        exposed_communication_ns=categories.get("communication"),
+        input_ns=categories.get("input", 0.0),
+        wait_ns=wait,
+        work_ns=max(times.step_ns - min(wait or 0.0, exposed), 0.0),
+        last_arrivals=last_arrivals,
+    )
+
+
+def _skew(matched: dict[_Key, dict[int, CollectiveCall]], comparable: bool) -> tuple[CollectiveSkew, ...]:
+    skews: dict[tuple[str, str], list[int]] = defaultdict(list)
+    last: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for (_, name, group, _), calls in matched.items():
+        arrived = _arrivals(calls, comparable)
+        skews[name, group].append(max(arrived.values()) - min(arrived.values()))
+        last[name, group][max(arrived, key=lambda rank: arrived[rank])] += 1
+    rows = [
+        CollectiveSkew(*key, len(each), round(sum(each) / len(each)), max(each), last[key].most_common(1)[0][0])
+        for key, each in skews.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.mean_skew_ns * row.calls, row.name))[:_SKEWS_LISTED])
+
+
+def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], matched: int) -> Straggler:
+    slowest = max(shares, key=lambda share: share.work_ns)
+    others = [dict(by_rank[share.rank].categories_ns) for share in shares if share is not slowest]
+    # Waiting for others is no reason to be waited for.
+    excess = {
+        name: time - statistics.median(other.get(name, 0.0) for other in others)
+        for name, time in by_rank[slowest.rank].categories_ns
+        if name != "communication"
+    }
+    category = max(excess, key=lambda name: excess[name]) if excess else "host_other"
+    return Straggler(
+        slowest.rank,
+        category,
+        excess.get(category, 0.0),
+        slowest.last_arrivals / matched if matched else None,
+    )

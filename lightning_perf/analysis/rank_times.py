@@ -1,0 +1,106 @@
+"""What one rank contributes to the comparison of ranks: small enough to pass between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.windows import in_averaged_steps
+from lightning_perf.trace.columns import NO_ROW, Trace
+
+__all__ = ["COLLECTIVES_KEPT", "CollectiveCall", "RankTimes", "rank_times"]
+
+COLLECTIVES_KEPT = 4096
+"""Collectives of a rank that are kept, the earliest: enough to tell who waits for whom."""
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective on one rank.
+
+    Attributes:
+        step: Number of its step.
+        name: The collective as recorded, or its kernel.
+        group: Process group; empty when not recorded.
+        start_ns: Begin on the recording's clock.
+        duration_ns: Time from the rank's arrival to the end: the wait for the others, then the transfer.
+    """
+
+    step: int
+    name: str
+    group: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One rank's times, as means over its averaged steps.
+
+    Attributes:
+        rank: The rank.
+        world_size: Ranks in the run, as this one recorded; None when not recorded.
+        hostname: Its host; None when not recorded.
+        steps: Steps averaged.
+        step_ns: Wall time.
+        categories_ns: Time by top category of the breakdown, as pairs of name and time.
+        collectives: Its collectives in time order.
+        truncated: Its file ends early, so that its device times are lower bounds.
+    """
+
+    rank: int
+    world_size: int | None
+    hostname: str | None
+    steps: int
+    step_ns: float
+    categories_ns: tuple[tuple[str, float], ...]
+    collectives: tuple[CollectiveCall, ...]
+    truncated: bool
+
+
+def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
+    """Extract what the comparison of ranks needs.
+
+    Args:
+        trace: The rank's recording.
+        breakdown: Its step-time breakdown.
+        rank: Its number (a recording does not always tell).
+
+    Returns:
+        The times.
+    """
+    return RankTimes(
+        rank=rank,
+        world_size=trace.metadata.world_size,
+        hostname=trace.metadata.hostname,
+        steps=breakdown.averaged_steps,
+        step_ns=breakdown.wall.mean_ns or 0.0,
+        categories_ns=tuple(
+            (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
+        ),
+        collectives=_collectives(trace),
+        truncated=trace.problems.truncated,
+    )
+
+
+def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
+    device, table, steps = trace.device, trace.collectives, trace.steps
+    rows = np.flatnonzero(device.is_collective & in_averaged_steps(trace, device.start_ns))[:COLLECTIVES_KEPT]
+    told = np.full(len(device), NO_ROW, dtype=np.int32)
+    told[table.device_row] = np.arange(len(table), dtype=np.int32)
+    step = np.searchsorted(steps.start_ns, device.start_ns[rows], side="right") - 1
+    calls = []
+    for row, number in zip(rows.tolist(), steps.number[step].tolist(), strict=True):
+        at = int(told[row])
+        calls.append(
+            CollectiveCall(
+                step=number,
+                name=trace.names[int(table.name[at] if at != NO_ROW else device.name[row])],
+                group=trace.names[int(table.group[at])] if at != NO_ROW else "",
+                start_ns=int(device.start_ns[row]),
+                duration_ns=int(device.end_ns[row] - device.start_ns[row]),
+            )
+        )
+    return tuple(calls)
