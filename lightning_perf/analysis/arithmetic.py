@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,19 +114,14 @@ def arithmetic(trace: Trace) -> Arithmetic:
     """
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     time = trace.device.duration_ns[kernels]
-    types = _operator_types(trace, kernels)
-    lists = len(trace.type_lists)
-    pair, index = np.unique(trace.device.name[kernels] * np.int64(lists) + types, return_inverse=True)
-    spent = np.bincount(index, weights=time, minlength=len(pair)).astype(np.int64)  # exact below 2**53 ns, 104 days
+    kinds, index = _kinds(trace, kernels)
+    spent = np.bincount(index, weights=time, minlength=len(kinds)).astype(np.int64)  # exact below 2**53 ns, 104 days
     total = int(time.sum())
     told = {name: [0, 0] for name in ARITHMETICS}
     on_tensor_cores: dict[bool | None, int] = {True: 0, False: 0, None: 0}
-    for key, pair_ns in zip(pair.tolist(), spent.tolist(), strict=True):
-        name, its_types = divmod(key, lists)
-        by_name = kernel_arithmetic(trace.names[name])
-        found, by_operator = _decide(by_name, operand_arithmetic(trace.type_lists[its_types]), trace.metadata.is_hip)
-        told[found][0 if by_operator else 1] += pair_ns
-        on_tensor_cores[by_name.tensor_cores] += pair_ns
+    for kind, kind_ns in zip(kinds, spent.tolist(), strict=True):
+        told[kind.arithmetic][0 if kind.by_operator else 1] += kind_ns
+        on_tensor_cores[kind.tensor_cores] += kind_ns
     truncated = trace.problems.truncated
 
     def share(part: int) -> float | None:
@@ -158,25 +154,31 @@ def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
     Returns:
         An index into `ARITHMETICS` for each row.
     """
-    lists = len(trace.type_lists)
-    keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
-    pair, index = np.unique(keys, return_inverse=True)
-    codes = np.empty(len(pair), dtype=np.uint8)
-    for at, key in enumerate(pair.tolist()):
-        name, types = divmod(key, lists)
-        operand = operand_arithmetic(trace.type_lists[types])
-        codes[at] = ARITHMETICS.index(_decide(kernel_arithmetic(trace.names[name]), operand, trace.metadata.is_hip)[0])
+    kinds, index = _kinds(trace, device_rows)
+    codes = np.array([ARITHMETICS.index(kind.arithmetic) for kind in kinds], dtype=np.uint8)
     found: NDArray[np.uint8] = codes[index]
     return found
 
 
-def kernel_arithmetics(trace: Trace, device_rows: Int64Array) -> list[str]:
-    """The arithmetic of each of the given kernels, as one of `ARITHMETICS`."""
-    types = _operator_types(trace, device_rows)
-    return [
-        _decide(kernel_arithmetic(trace.names[name]), operand_arithmetic(trace.type_lists[t]), trace.metadata.is_hip)[0]
-        for name, t in zip(trace.device.name[device_rows].tolist(), types.tolist(), strict=True)
-    ]
+class _Kind(NamedTuple):
+    """What is known of all kernels of one name under operators of one list of input types."""
+
+    arithmetic: str
+    by_operator: bool
+    tensor_cores: bool | None
+
+
+def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[np.intp]]:
+    """The kinds of kernels among the rows, and for each row the number of its kind."""
+    lists = len(trace.type_lists)
+    keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
+    distinct, index = np.unique(keys, return_inverse=True)
+    kinds = []
+    for name, types in (divmod(key, lists) for key in distinct.tolist()):
+        told = kernel_arithmetic(trace.names[name])
+        found, by_operator = _decide(told, operand_arithmetic(trace.type_lists[types]), trace.metadata.is_hip)
+        kinds.append(_Kind(found, by_operator, told.tensor_cores))
+    return kinds, index
 
 
 def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.arithmetic import kernel_arithmetics
+from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, convolution, operator_flops
 from lightning_perf.analysis.intervals import merge
@@ -153,9 +153,10 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     backward = trace.names_where(BACKWARD_CONVOLUTIONS.__contains__)[operators.name]
     # A backward convolution is counted for one gradient; it has two unless a single product ran (the first layer).
     flops[backward & (count != 1)] *= 2
+    codes = arithmetic_of(trace, kernel[last])
     by_arithmetic: dict[str, int] = defaultdict(int)
-    for name, amount in zip(kernel_arithmetics(trace, kernel[last]), flops[owners[last]].tolist(), strict=True):
-        by_arithmetic[name] += amount
+    for code in np.unique(codes).tolist():
+        by_arithmetic[ARITHMETICS[code]] += int(flops[owners[last]][codes == code].sum())
     on_host = int(flops.sum()) - sum(by_arithmetic.values())
     if on_host:
         by_arithmetic["unknown"] += on_host
