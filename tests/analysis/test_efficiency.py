@@ -144,3 +144,12 @@ def test_training_a_known_network_counts_its_published_flops(file, macs, first_c
     assert value.flops == 2 * batch * steps * (3 * macs - first_convolution)
     assert value.flops_coverage == 1
     assert 0 < value.mfu < 1
+
+
+@pytest.mark.corpus
+def test_device_use_equals_what_the_former_plugin_published_for_its_sample(corpus):
+    """The TensorBoard plugin's own front-end test data for this recording: 54.68 % and 49.13 %."""
+    (path,) = (corpus / "traces").rglob("worker0.1623143089861.*.pt.trace.json.gz")
+    (device,) = efficiency(read_trace(path)).devices
+    assert round(100 * device.sm_efficiency, 2) == 54.68
+    assert round(100 * device.occupancy, 2) == 49.13
