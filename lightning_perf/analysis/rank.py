@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from lightning_perf.analysis.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
 from lightning_perf.analysis.breakdown import Breakdown, breakdown
+from lightning_perf.analysis.communication import Communication, communication
 from lightning_perf.analysis.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.idle import Idle, idle
 from lightning_perf.analysis.kernels import KernelTable, kernels
 from lightning_perf.analysis.launches import Launches, launches
 from lightning_perf.analysis.loading import Loading, loading
+from lightning_perf.analysis.memory import Memory, memory
+from lightning_perf.analysis.modules import ModuleTree, modules
 from lightning_perf.analysis.operators import OperatorTable, operators
 from lightning_perf.analysis.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.phases import Phases, phases
@@ -44,6 +47,9 @@ class RankAnalysis:
         optimizer: What optimizer steps cost.
         operators: Operators by cost.
         kernels: Device work by cost.
+        modules: Modules of the model by cost.
+        memory: Memory over time, and what filled it.
+        communication: Collectives, and what hides them.
         wrappers: Parallel wrappers that the model ran in.
     """
 
@@ -64,6 +70,9 @@ class RankAnalysis:
     optimizer: OptimizerSteps | None
     operators: OperatorTable | None
     kernels: KernelTable | None
+    modules: ModuleTree | None
+    memory: Memory | None
+    communication: Communication | None
     wrappers: tuple[Wrapper, ...]
 
 
@@ -96,5 +105,8 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         optimizer=optimizer_steps(trace),
         operators=operators(trace, by_shape) if len(trace.operators) else None,
         kernels=kernels(trace),
+        modules=modules(trace),
+        memory=memory(trace),
+        communication=communication(trace),
         wrappers=wrappers(trace),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
@@ -17,6 +17,9 @@ __all__ = ["judge", "saving_text"]
 NAMED_SHARE = 0.05
 NAMED_CATEGORIES = 3
 """The verdict names the largest categories only, and none that matters little."""
+
+TELLING_SHARE = 0.9
+"""A part of a category from this share on is named instead of it."""
 
 BUSY_SHARE = 0.80
 """Device compute above this part of the step: faster arithmetic or less of it is what is left to win."""
@@ -92,7 +95,14 @@ def _parts(breakdown: Breakdown) -> list[str]:
     rows = [row for row in breakdown.categories if row.parent is None and row.share is not None]
     rows.sort(key=lambda row: -(row.share or 0.0))
     named = [row for row in rows[:NAMED_CATEGORIES] if (row.share or 0.0) >= NAMED_SHARE]
-    return [f"{format_share(row.share)} {CATEGORY_CLAUSES[row.name]}" for row in named]
+    return [f"{format_share(row.share)} {CATEGORY_CLAUSES[_telling(breakdown, row)]}" for row in named]
+
+
+def _telling(breakdown: Breakdown, row: CategoryTime) -> str:
+    """The part that nearly all of a category is, where there is one, else the category."""
+    parts = [part for part in breakdown.categories if part.parent == row.name and part.name in CATEGORY_CLAUSES]
+    least_ns = TELLING_SHARE * (row.mean_ns or 0.0)
+    return next((part.name for part in parts if (part.mean_ns or 0.0) >= least_ns), row.name)
 
 
 def _healthy(lead: RankAnalysis) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "PHASE_LABELS", "count_of"]
+from lightning_perf.analysis.rank import RankAnalysis
+
+__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "per"]
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -33,10 +35,24 @@ CATEGORY_CLAUSES: dict[str, str] = {
     "input": "waits for the next batch",
     "kernel_launch": "launches kernels while the device has nothing to do",
     "runtime": "is other runtime calls",
+    "runtime_sync": "waits in synchronizing calls with the device idle",
+    "runtime_alloc": "asks the driver for memory",
     "host_compute": "runs operators on the host",
     "host_other": "is Python, the framework or waiting",
 }
 """The same as the end of a sentence that begins with a share."""
+
+GAP_LABELS: dict[str, str] = {
+    "kernel_gap": "work was queued",
+    "input": "waiting for input",
+    "kernel_launch": "launching",
+    "runtime_sync": "synchronizing",
+    "runtime_alloc": "allocating",
+    "runtime_other": "other runtime calls",
+    "host_compute": "operators on the host",
+    "host_other": "Python and waiting",
+}
+"""What the host did while the device idled."""
 
 PHASE_LABELS: dict[str, str] = {
     "fetch": "fetch batch",
@@ -58,3 +74,8 @@ def count_of(number: int, noun: str) -> str:
         ('1 step', '1,200 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def per(analysis: RankAnalysis) -> str:
+    """What figures are for: each step, or a recording that marks none."""
+    return "a step" if analysis.breakdown.marked else "in the recording"

@@ -14,14 +14,15 @@ from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.phases import Phases
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.tensor_cores import REASONS
-from lightning_perf.report.console.summary import table
+from lightning_perf.report.console.device import device_sections
+from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.console.work import work_sections
-from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of
+from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of, per
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
 __all__ = ["rank_sections"]
 
-BAR_WIDTH = 24
+BAR_WIDTH = 16
 
 
 def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
@@ -42,7 +43,8 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
     yield title, _step_time(breakdown)
     yield "Phases", _phases(analysis.phases, breakdown)
     if analysis.arithmetic is not None:
-        yield "Arithmetic of device compute", _arithmetic(analysis.arithmetic)
+        yield f"Arithmetic of device compute, {per(analysis)}", _arithmetic(analysis.arithmetic, per(analysis))
+    yield from device_sections(analysis, top)
     yield from work_sections(analysis, top)
 
 
@@ -56,7 +58,7 @@ def _step_time(breakdown: Breakdown) -> RenderableType:
         if not row.mean_ns:
             continue
         cells: list[RenderableType] = [
-            Text(f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}", style="dim" if row.parent else ""),
+            label(f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}", "dim" if row.parent else ""),
             format_duration(row.mean_ns),
             format_share(row.share),
             Bar(1.0, 0.0, row.share, width=BAR_WIDTH, color="blue") if row.share and not row.parent else "",
@@ -94,8 +96,8 @@ def _cell(time_ns: float | None) -> str:
     return format_duration(time_ns) if time_ns else NOT_AVAILABLE
 
 
-def _arithmetic(arithmetic: Arithmetic) -> RenderableType:
-    grid: Table = table("arithmetic", "time a step", "share")
+def _arithmetic(arithmetic: Arithmetic, each: str) -> RenderableType:
+    grid: Table = table("arithmetic", "time", "share")
     grid.add_column("told by")
     steps = max(arithmetic.steps, 1)
     for row in arithmetic.rows:
@@ -113,7 +115,7 @@ def _arithmetic(arithmetic: Arithmetic) -> RenderableType:
         lines.append(Text(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}"))
     lines += [
         Text(
-            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} a step in "
+            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} {each} in "
             f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
         )
         for unused in arithmetic.eligible_unused

@@ -12,7 +12,7 @@ from lightning_perf.report.document import PerfReport, Verdict
 from lightning_perf.report.words import CATEGORY_LABELS, count_of
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
-__all__ = ["device_line", "ranks_table", "table", "verdict_block"]
+__all__ = ["device_line", "label", "ranks_table", "table", "verdict_block"]
 
 RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
 MAX_RANKS = 16
@@ -59,9 +59,19 @@ def ranks_table(report: PerfReport) -> RenderableType:
 
 
 def table(first: str, *others: str) -> Table:
-    """A table whose first column is text and whose other columns are figures."""
+    """A table whose first column is text and whose other columns are figures: on a narrow page the text gives way.
+
+    Its cells are made with `label`.
+    """
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    grid.add_column(first, overflow="ellipsis", no_wrap=True, min_width=12)
+    grid.add_column(first, min_width=12)
     for name in others:
         grid.add_column(name, justify="right", no_wrap=True)
     return grid
+
+
+def label(text: str, style: str = "") -> Text:
+    """A name in the first column of a `table`: made safe, and cut off rather than wrapped."""
+    cell = plain(text, style)
+    cell.no_wrap, cell.overflow = True, "ellipsis"
+    return cell

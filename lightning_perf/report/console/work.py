@@ -1,4 +1,4 @@
-"""Tables of what ran: operators."""
+"""Tables of what ran: operators, kernels and modules."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from lightning_perf.analysis.kernels import KernelTable
+from lightning_perf.analysis.modules import ModuleTree
 from lightning_perf.analysis.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.console.safe import plain
-from lightning_perf.report.console.summary import table
-from lightning_perf.report.words import count_of
+from lightning_perf.report.console.safe import plain, shorten
+from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.words import count_of, per
 from lightning_perf.units import format_count, format_duration, format_share
 
 __all__ = ["work_sections"]
+
+NAME_WIDTH = 60
+"""Kernel names run to hundreds of characters; both ends tell them apart."""
 
 
 def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
@@ -28,7 +33,11 @@ def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
         Title and body.
     """
     if analysis.operators is not None and analysis.operators.rows:
-        yield "Operators, a step", _operators(analysis.operators, top)
+        yield f"Operators, {per(analysis)}", _operators(analysis.operators, top)
+    if analysis.kernels is not None and analysis.kernels.rows:
+        yield f"Device work, {per(analysis)}", _kernels(analysis.kernels, top)
+    if analysis.modules is not None and analysis.modules.rows:
+        yield f"Modules, {per(analysis)}", _modules(analysis.modules, top)
 
 
 def _operators(operators: OperatorTable, top: int) -> RenderableType:
@@ -46,11 +55,43 @@ def _operators(operators: OperatorTable, top: int) -> RenderableType:
         return [calls, format_duration(device_ns / steps), format_share(share), host_self]
 
     for row in operators.rows[:top]:
-        name = plain(row.name)
+        name = label(row.name)
         if row.input_shapes is not None:
             name.append_text(plain(f" {row.input_shapes}", "dim"))
         grid.add_row(name, *cells(row))
     return Group(grid, *_rest(len(operators.rows) - top, "operator"))
+
+
+def _kernels(kernels: KernelTable, top: int) -> RenderableType:
+    steps = max(kernels.steps, 1)
+    grid = table("kernel", "calls", "time", "share", "mean", "arithmetic")
+    for row in kernels.rows[:top]:
+        grid.add_row(
+            label(shorten(row.name, NAME_WIDTH)),
+            format_count(row.calls / steps),
+            format_duration(row.total_ns / steps),
+            format_share(row.share),
+            format_duration(row.mean_ns),
+            row.arithmetic or "",
+        )
+    return Group(grid, *_rest(len(kernels.rows) - top, "kernel"))
+
+
+def _modules(modules: ModuleTree, top: int) -> RenderableType:
+    """The head of the tree: a module's time holds that of those below it."""
+    steps = max(modules.steps, 1)
+    on_device = modules.device_ns is not None
+    grid = table("module", "calls", *(("device forward", "device backward") if on_device else ("forward", "backward")))
+    for row in modules.rows[:top]:
+        forward, backward = (
+            (row.device_total_ns, row.backward_device_ns) if on_device else (row.host_total_ns, row.backward_host_ns)
+        )
+        grid.add_row(
+            label(f"{'  ' * row.depth}{row.name}"),
+            format_count(row.calls / steps),
+            *(format_duration(None if time is None else time / steps) for time in (forward, backward)),
+        )
+    return Group(grid, *_rest(len(modules.rows) - top, "module"))
 
 
 def _rest(number: int, noun: str) -> Iterator[Text]:

@@ -1,0 +1,200 @@
+"""How the device was used: efficiency, launches, idle time, casts, memory and communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lightning_perf.analysis.autocast import AutocastTax
+from lightning_perf.analysis.communication import Communication
+from lightning_perf.analysis.efficiency import Efficiency
+from lightning_perf.analysis.idle import Idle
+from lightning_perf.analysis.launches import Launches
+from lightning_perf.analysis.memory import DeviceMemory, Memory
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.words import GAP_LABELS, count_of, per
+from lightning_perf.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_flop_rate,
+    format_share,
+)
+
+__all__ = ["device_sections"]
+
+LONGEST_GAPS = 3
+
+
+def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
+    """The sections that the recording supports; none of the device for a recording of the host alone.
+
+    Args:
+        analysis: The rank's analyses.
+        top: Rows of the longer tables.
+
+    Yields:
+        Title and body.
+    """
+    each = per(analysis)
+    if analysis.efficiency is not None and analysis.efficiency.devices:
+        yield "Use of the device", _efficiency(analysis.efficiency)
+    if analysis.launches is not None and analysis.launches.calls:
+        yield f"Launches, {each}", _launches(analysis.launches)
+    if analysis.idle is not None and analysis.idle.idle_ns:
+        idle = analysis.idle
+        title = f"Device idle: {format_duration(idle.idle_ns / max(idle.steps, 1))} {each}, {format_share(idle.share)}"
+        yield title, _idle(idle)
+    if analysis.autocast is not None and analysis.autocast.count:
+        yield f"Casts between floating types, {each}", _autocast(analysis.autocast)
+    if analysis.communication is not None:
+        yield f"Communication, {each}", _communication(analysis.communication, top)
+    if analysis.memory is not None:
+        yield "Memory", _memory(analysis.memory)
+
+
+def _efficiency(efficiency: Efficiency) -> RenderableType:
+    lines = []
+    for device in efficiency.devices:
+        facts = [f"busy {format_share(device.busy)}"]
+        if device.sm_efficiency is not None:
+            facts.append(f"multiprocessors filled {format_share(device.sm_efficiency)}")
+        if device.occupancy is not None:
+            facts.append(f"occupancy {format_share(device.occupancy)}")
+        lines.append(plain(f"Device {device.ordinal}{f' ({device.name})' if device.name else ''}: {' · '.join(facts)}"))
+    if efficiency.flops_per_s is not None:
+        covered = efficiency.flops_coverage
+        bound = "at least " if covered is not None and covered < 1 else ""
+        text = f"Matrix products: {bound}{format_flop_rate(efficiency.flops_per_s)}"
+        text += f", MFU {format_share(efficiency.mfu)}" if efficiency.mfu is not None else ""
+        lines.append(Text(text))
+    if efficiency.mfu is None and efficiency.mfu_missing:
+        lines.append(plain(f"No MFU: {efficiency.mfu_missing}", "dim"))
+    return Group(*lines)
+
+
+def _launches(launches: Launches) -> RenderableType:
+    steps = max(launches.steps, 1)
+    short = launches.short_kernels / launches.kernels if launches.kernels else None
+    lines = [
+        (
+            f"{format_count(launches.calls / steps)} launch calls take {format_duration(launches.call_ns / steps)}, "
+            f"of which {format_duration(launches.exposed_ns / steps)} is not hidden"
+        ),
+        f"{format_count(launches.kernels / steps)} kernels, {format_share(short)} of them shorter than 10 µs",
+    ]
+    if launches.delay is not None:
+        delay = launches.delay
+        lines.append(
+            f"From launch to start: {format_duration(delay.p50_ns)} (median), {format_duration(delay.p99_ns)} (p99)"
+        )
+    if launches.queue is not None:
+        queue = launches.queue
+        lines.append(
+            f"Queue: {format_count(queue.mean)} launches deep on average, {queue.max} at most, "
+            f"empty {format_share(queue.empty_share)} of the time"
+        )
+    if launches.graphs is not None:
+        graphs = launches.graphs
+        lines.append(
+            f"{format_count(graphs.calls / steps)} graph launches start {format_count(graphs.kernels / steps)} kernels"
+        )
+    if launches.launch_bound is not None:
+        bound = launches.launch_bound
+        lines.append(
+            f"The device waits for launches {format_share(bound.share)} of the time: "
+            f"{'launch-bound' if bound.bound else 'not launch-bound'}"
+        )
+    return Group(*map(Text, lines))
+
+
+def _idle(idle: Idle) -> RenderableType:
+    steps = max(idle.steps, 1)
+    grid = table("while the host was", "time", "share", "gaps")
+    for row in idle.classes:
+        if row.total_ns:
+            grid.add_row(
+                GAP_LABELS[row.name],
+                format_duration(row.total_ns / steps),
+                format_share(row.share),
+                format_count(row.gaps / steps),
+            )
+    lines = []
+    for gap in idle.longest[:LONGEST_GAPS]:
+        place = gap.python or gap.operator or gap.annotation
+        text = f"Longest in step {gap.step}: {format_duration(gap.length_ns)}, {GAP_LABELS[gap.cause]}"
+        lines.append(plain(f"{text}{f', in {place}' if place else ''}", "dim"))
+    return Group(grid, *lines)
+
+
+def _autocast(autocast: AutocastTax) -> RenderableType:
+    steps = max(autocast.steps, 1)
+    of = "device compute" if autocast.on_device else "the step"
+    lines = [
+        (
+            f"{format_count(autocast.count / steps)} casts take {format_duration(autocast.time_ns / steps)}, "
+            f"{format_share(autocast.share)} of {of}"
+        )
+    ]
+    if autocast.repeated_weight_casts:
+        lines.append(
+            f"{format_count(autocast.repeated_weight_casts / steps)} cast a weight again, "
+            f"{format_duration(autocast.repeated_weight_ns / steps)}"
+        )
+    if autocast.round_trips:
+        lines.append(
+            f"{format_count(autocast.round_trips / steps)} go to FP32 and back, "
+            f"{format_duration(autocast.round_trip_ns / steps)}"
+        )
+    return Group(*map(Text, lines))
+
+
+def _communication(communication: Communication, top: int) -> RenderableType:
+    steps = max(len(communication.steps), 1)
+    lines = []
+    if communication.steps:
+        lines.append(
+            Text(
+                f"{format_duration(communication.communication_ns / steps)} in collectives: "
+                f"{format_duration(communication.overlapped_ns / steps)} beside compute, "
+                f"{format_duration(communication.exposed_ns / steps)} exposed"
+            )
+        )
+    if communication.collectives:
+        grid = table("collective", "size", "calls", "mean", "least", "bus bandwidth")
+        for row in communication.collectives[:top]:
+            grid.add_row(
+                label(f"{row.name}{f' {row.dtype}' if row.dtype else ''}"),
+                format_bytes(row.bytes),
+                format_count(row.calls / steps),
+                format_duration(row.mean_ns),
+                format_duration(row.min_ns),
+                format_bandwidth(row.bus_bytes_per_s),
+            )
+        return Group(*lines, grid)
+    lines += [
+        plain(f"{host.name}: {count_of(host.calls, 'call')}, {format_duration(host.total_ns)} on the host")
+        for host in communication.host_collectives[:top]
+    ]
+    return Group(*lines)
+
+
+def _memory(memory: Memory) -> RenderableType:
+    return Group(*(line for device in memory.devices for line in _device_memory(device)))
+
+
+def _device_memory(memory: DeviceMemory) -> Iterator[Text]:
+    name = "Host" if memory.device is None else f"Device {memory.device}"
+    facts = [f"peak {'' if memory.absolute else 'at least '}{format_bytes(memory.peak_allocated_bytes)} in tensors"]
+    if memory.peak_step is not None:
+        facts[0] += f" (step {memory.peak_step})"
+    if memory.peak_reserved_bytes is not None:
+        facts.append(f"{format_bytes(memory.peak_reserved_bytes)} reserved")
+    if memory.total_bytes is not None:
+        facts.append(f"of {format_bytes(memory.total_bytes)}")
+    yield Text(f"{name}: {' · '.join(facts)}")
