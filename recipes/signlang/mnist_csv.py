@@ -17,6 +17,8 @@ from recipes.signlang.sources import Source
 
 __all__ = ["find_tables", "read_table"]
 
+_AS_PUBLISHED = "Use the file as it was published"
+
 
 def find_tables(source: Source) -> list[str]:
     """The CSV files of pictures in a data set: those whose header begins with ``label,pixel``."""
@@ -48,13 +50,11 @@ def read_table(source: Source, name: str, size: int) -> tuple[list[str], NDArray
     try:
         rows = np.loadtxt(text, dtype=np.int16, delimiter=",", ndmin=2)
     except ValueError as error:
-        raise RecipeError(
-            where, f"not a table of whole numbers ({error})", "Use the file as it was published"
-        ) from error
+        raise RecipeError(where, f"not a table of whole numbers ({error})", _AS_PUBLISHED) from error
     if rows.size == 0:
-        raise RecipeError(where, "the table has no rows", "Use the file as it was published")
+        raise RecipeError(where, "the table has no rows", _AS_PUBLISHED)
     if rows.shape[1] != len(header) or rows[:, 1:].min() < 0 or rows[:, 1:].max() > 255:
-        raise RecipeError(where, "a row is too short, or a pixel is not 0 to 255", "Use the file as it was published")
+        raise RecipeError(where, "a row is too short, or a pixel is not 0 to 255", _AS_PUBLISHED)
     bad = np.flatnonzero((rows[:, 0] < 0) | (rows[:, 0] >= len(MNIST_LABELS)))
     if bad.size:
         problem = f"unknown label {rows[bad[0], 0]} in data row {bad[0] + 1}"

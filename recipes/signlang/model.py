@@ -43,15 +43,17 @@ class SmallCNN(nn.Sequential):
         )
 
 
-def _resnet(constructor: Callable[..., nn.Module]) -> Callable[[int, int], nn.Module]:
+def _resnet(constructor: Callable[..., torchvision.models.ResNet]) -> Callable[[int, int], nn.Module]:
     """A torchvision ResNet for one channel, with the article's dropout of 0.25 before the classifier."""
 
     def build(classes: int, image_size: int) -> nn.Module:  # noqa: ARG001
-        network = constructor(weights=None, num_classes=classes)
+        network = constructor(weights=None)
         network.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-        network.fc = nn.Sequential(nn.Dropout(0.25), network.fc)
-        return network
+        features = network.fc.in_features
+        network.fc = nn.Sequential(nn.Dropout(0.25), nn.Linear(features, classes))
+        finished: nn.Module = network
+        return finished
 
     return build
 

@@ -50,7 +50,7 @@ def render_capture(label: str, rng: np.random.Generator, size: int, copies: int)
     Returns:
         ``(copies, size, size)`` grey values.
     """
-    side = int(round(size * _MARGIN)) * _SUPERSAMPLING
+    side = round(size * _MARGIN) * _SUPERSAMPLING
     scene = _backdrop(rng, side)
     if label in POSES:
         pose = _jitter(POSES[label], rng)
@@ -145,14 +145,15 @@ def _paint_hand(scene: FloatArray, hand: Capsules, rng: np.random.Generator) -> 
     offset = (light[:2] * rng.uniform(0.04, 0.16) / pixel).astype(int)
     shadow = _blur(np.roll(mask, (int(offset[1]), -int(offset[0])), axis=(0, 1)), rng.uniform(0.03, 0.09) / pixel)
     behind = scene * (1 - rng.uniform(0.0, 0.5) * shadow)
-    return behind * (1 - mask) + shade * mask
+    painted: FloatArray = behind * (1 - mask) + shade * mask
+    return painted
 
 
 def _unlike(backdrop: float, rng: np.random.Generator) -> float:
     """A skin tone that a person could tell from the wall: tried again while it is too close."""
-    skin = float(rng.uniform(0.25, 0.95))
+    skin = float(rng.uniform(0.45, 0.95))
     while abs(skin * 0.75 - backdrop) < 0.15:
-        skin = float(rng.uniform(0.25, 0.95))
+        skin = float(rng.uniform(0.45, 0.95))
     return skin
 
 
@@ -190,7 +191,7 @@ def _rasterise(hand: Capsules, side: int) -> tuple[FloatArray, FloatArray]:
 
 def _backdrop(rng: np.random.Generator, side: int) -> FloatArray:
     """A wall with uneven light and a few things on it, some of them rods and discs as wide as fingers and hands."""
-    level, across, down = rng.uniform(0.15, 0.85), rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
+    level, across, down = rng.uniform(0.1, 0.75), rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
     axis = np.linspace(-0.5, 0.5, side)
     wall = level + across * axis[None, :] + down * axis[:, None]
     wall = wall + rng.uniform(0.01, 0.07) * _smooth_noise(rng, side, int(rng.integers(3, 9)))
@@ -229,7 +230,7 @@ def _smooth_noise(rng: np.random.Generator, side: int, cells: int) -> FloatArray
 
 def _blur(image: FloatArray, sigma: float) -> FloatArray:
     """Gaussian blur of a float picture by two passes of a box as wide, edges repeated."""
-    width = int(round(math.sqrt(6 * sigma**2 + 1))) // 2
+    width = round(math.sqrt(6 * sigma**2 + 1)) // 2
     for _ in range(2 if width else 0):
         for axis in (0, 1):
             padding = [(0, 0), (0, 0)]

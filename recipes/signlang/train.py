@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
 from lightning_perf import PerfCallback
@@ -80,7 +81,12 @@ def train(settings: TrainSettings) -> TrainResult | None:
         logger=TensorBoardLogger(settings.log_dir, name=""),
         callbacks=[best, interrupted, PerfCallback()],
         log_every_n_steps=min(10, batches),
+        # Its size in MB is wrong under mixed precision, as it says in a warning; one line says what matters.
+        enable_model_summary=False,
     )
+    _say(f"Model   {settings.model}: {sum(p.numel() for p in module.parameters()) / 1e6:.1f} M parameters")
+    # Lightning 2.6 asks torch's pytree in a way that newer torch deprecates; nothing the user could change.
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
     try:
         trainer.fit(module, datamodule=data)
     except SystemExit:
