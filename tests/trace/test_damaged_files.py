@@ -181,9 +181,8 @@ def test_a_truncated_file_is_read_to_its_last_whole_event(share: float, gzipped:
 
 def test_every_cut_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
     data = json.dumps(SOUND.document()).encode()
-    whole = read_trace(written(tmp_path / "whole.json", data))
     rows = 0
-    for end in range(0, len(data), 7):
+    for end in [*range(0, len(data) - 10, 7), len(data) - 1]:
         try:
             trace = read_trace(written(tmp_path / "cut.json", data[:end]))
         except TraceError:
@@ -193,7 +192,7 @@ def test_every_cut_of_a_file_is_read_or_refused(tmp_path: Path) -> None:
         found = sum(len(table) for table in trace.tables())
         assert found >= rows
         rows = found
-    assert rows == sum(len(table) for table in whole.tables())
+    assert rows == len(SOUND.events)
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {
