@@ -14,7 +14,7 @@ from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
 __all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
 
-_HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc|nccl|xccl|hccl):")
+_HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class HostCollective:
-    """All calls of a collective that runs on the host (Gloo).
+    """All calls of a collective that runs on the host (Gloo, MPI, UCC), by its annotation.
 
     Attributes:
         name: As recorded, ``gloo:all_reduce``.

@@ -24,6 +24,14 @@ REMEDIES = {
 }
 """What would remove the gaps of each class."""
 
+_LONG_KERNEL_GAP_NS = 100_000
+"""A device starts queued work within some µs; beyond this, the work waited for something."""
+
+_LONG_KERNEL_GAP_REMEDY = (
+    "Work was queued, but waited for something other than the host's next launch: an event of another stream, another "
+    "rank, a host function"
+)
+
 _GAPS_LISTED = 10
 
 _STEP_MARK = "ProfilerStep#"
@@ -172,7 +180,9 @@ def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
         operator=_running(trace, trace.operators, thread, start, end),
         annotation=_running(trace, marks, thread, start, end, skip=is_step),
         python=_running(trace, trace.python, thread, start, end),
-        remedy=REMEDIES[cause],
+        remedy=_LONG_KERNEL_GAP_REMEDY
+        if cause == "kernel_gap" and end - start > _LONG_KERNEL_GAP_NS
+        else REMEDIES[cause],
     )
 
 

@@ -16,6 +16,7 @@ from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
 __all__ = [
     "LAUNCH_BOUND_SHARE",
+    "LONGEST_DISPATCH_NS",
     "SHORT_KERNEL_NS",
     "GraphLaunches",
     "LaunchBound",
@@ -31,6 +32,10 @@ LAUNCH_BOUND_SHARE = 0.15
 """From this part of the step on it is launch-bound: XProf's threshold for *high* kernel launch time
 (https://github.com/openxla/xprof, ``xprof/convert/op_stats_to_input_pipeline_analysis.cc``,
 ``kHighlyKernelLaunchBoundThresholdInPercent``)."""
+
+LONGEST_DISPATCH_NS = 1_000_000
+"""A longer gap is not the cost of issuing an operator, some tens of µs, but something of its own: loading a module on
+first use, choosing an algorithm, a blocking copy, a checkpoint."""
 
 _GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
@@ -71,10 +76,9 @@ class GraphLaunches:
 class LaunchBound:
     """Whether the step waits for the host to issue work, and how long.
 
-    Counted are the device-idle gaps with nothing in the queue: their time in launch calls, in operators and in other
-    runtime calls (but waits for the device), and, where those fill at least half of what the queue, the input and
-    waits for the device leave of a gap, the rest of it too: the Python between operators. A long stretch of nothing
-    but Python (logging, a checkpoint) is not counted.
+    Counted are the device-idle gaps of at most `LONGEST_DISPATCH_NS`: their time in launch calls and in operators with
+    nothing in the queue, and, where that is at least half of what the queue, the input, allocations and waits for the
+    device leave of a gap, the rest of it too: the Python between operators. Longer gaps are idle time of another kind.
 
     Attributes:
         bound: Whether `share` is at least `LAUNCH_BOUND_SHARE`.
@@ -199,10 +203,15 @@ def _graphs(trace: Trace, calls: BoolArray) -> GraphLaunches | None:
 def _launch_bound(gaps: Gaps, wall_ns: int) -> LaunchBound:
     parts = gaps.parts_ns
     launch = parts["kernel_launch"]
-    operator = parts["host_compute"] + parts["runtime_alloc"] + parts["runtime_other"]
+    operator = parts["host_compute"] + parts["runtime_other"]
     python = parts["host_other"]
-    dispatching = launch + operator >= python
-    launch_ns, operator_ns, python_ns = int(launch.sum()), int(operator.sum()), int(python[dispatching].sum())
+    short = gaps.end_ns - gaps.start_ns <= LONGEST_DISPATCH_NS
+    dispatching = short & (launch + operator >= python)
+    launch_ns, operator_ns, python_ns = (
+        int(launch[short].sum()),
+        int(operator[short].sum()),
+        int(python[dispatching].sum()),
+    )
     waiting_ns = launch_ns + operator_ns + python_ns
     share = waiting_ns / wall_ns
     return LaunchBound(share >= LAUNCH_BOUND_SHARE, share, waiting_ns, launch_ns, operator_ns, python_ns)

@@ -75,12 +75,12 @@ def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | Non
     # With skewed clocks work can seem to start before its launch: then it never waited.
     entered = np.minimum(trace.runtime.start_ns[trace.links.device_runtime[chosen]], started)
     streams = []
-    keys = np.stack([device.device[chosen].astype(np.int64), device.stream[chosen]])
-    found, group = np.unique(keys, axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    for at, (ordinal, stream) in enumerate(found.T.tolist()):
+    numbers, code = np.unique(device.stream[chosen], return_inverse=True)
+    keys, group = np.unique(device.device[chosen] * np.int64(len(numbers)) + code, return_inverse=True)
+    for at, key in enumerate(keys.tolist()):
         mine = group == at
-        streams.append(StreamQueue(ordinal, stream, int(mine.sum()), *_depth(entered[mine], started[mine], wall_ns)))
+        depth = _depth(entered[mine], started[mine], wall_ns)
+        streams.append(StreamQueue(key // len(numbers), int(numbers[key % len(numbers)]), int(mine.sum()), *depth))
     streams.sort(key=lambda queue: (-queue.items, queue.device, queue.stream))
     greatest, mean, empty_share = _depth(entered, started, wall_ns)
     return QueueDepth(greatest, mean, empty_share, tuple(streams), _series(trace, entered, started))

@@ -99,3 +99,19 @@ def test_real_traces(corpus, row):
         assert all(step.overlapped_ns + step.exposed_ns == step.communication_ns for step in value.steps)
     assert sum(call.calls for call in value.collectives) <= trace.device.is_collective.sum()
     assert msgspec.json.decode(msgspec.json.encode(value), type=Communication) == value
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "row", [row for row in corpus_rows() if (row["device_sets_ns"] or {}).get("comm_ns")], ids=lambda row: row["file"]
+)
+def test_against_the_independent_reading(corpus, row):
+    trace = read_trace(corpus / "traces" / row["file"])
+    value = communication(trace)
+    assert value is not None
+    told = row["device_sets_ns"]
+    # The other reading knows collectives by "nccl" alone; here symmetric-memory kernels count too.
+    if trace.device.is_collective.sum() == told["comm_kernels"]:
+        assert (value.communication_ns, value.overlapped_ns) == (told["comm_ns"], told["overlap_comp_comm_ns"])
+    else:
+        assert value.communication_ns > told["comm_ns"]

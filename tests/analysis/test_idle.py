@@ -60,6 +60,17 @@ def test_gap_that_the_step_ends_has_nothing_after_it():
     ]
 
 
+def test_queued_work_that_waits_long_waits_for_something_else():
+    trace = TraceBuilder().launch("a", call_us=0, call_duration_us=5, start_us=8, duration_us=50)
+    trace.launch("b", call_us=5, call_duration_us=5, start_us=60, duration_us=50)
+    value = idle(trace.launch("c", call_us=10, call_duration_us=5, start_us=1000, duration_us=50).build())
+    assert value is not None
+    long, short = value.longest
+    assert (long.cause, short.cause) == ("kernel_gap", "kernel_gap")
+    assert "another stream" in long.remedy
+    assert "queued in time" in short.remedy
+
+
 def test_work_on_any_stream_keeps_the_device_busy():
     value = idle(TraceBuilder().step(1, 0, 100).kernel("a", 0, 60, 1).kernel("b", 50, 50, 2, stream=9).build())
     assert value is not None
@@ -85,6 +96,8 @@ def test_idle_of_real_traces_is_what_the_breakdown_leaves_to_the_host(corpus, ro
         sum(ns for ns, counted in zip(rows.category(name).per_step_ns, averaged, strict=True) if counted)
         for name in host
     )
+    if not trace.steps.marked:
+        assert value.wall_ns - value.idle_ns == row["device_sets_ns"]["busy_ns"]
     assert value.idle_ns == left == sum(part.total_ns for part in value.classes)
     assert sum(part.gaps for part in value.classes) == value.gaps
     assert all(sum(gap.parts_ns) == gap.length_ns for gap in value.longest)

@@ -66,9 +66,9 @@ def test_only_the_steps_count():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("name", [row["file"] for row in corpus_rows()])
-def test_real_traces_against_a_loop(corpus, name):
-    trace = read_trace(corpus / "traces" / name)
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
+def test_real_traces_against_a_loop(corpus, row):
+    trace = read_trace(corpus / "traces" / row["file"])
     table = kernels(trace)
     if table is None:
         assert len(trace.device) == 0
@@ -85,6 +85,9 @@ def test_real_traces_against_a_loop(corpus, name):
     assert {row.name: (row.calls, row.total_ns, row.min_ns, row.max_ns) for row in table.rows} == {
         kernel: (len(times), sum(times), min(times), max(times)) for kernel, times in runs.items()
     }
+    if not trace.steps.marked:
+        kernel_ns = sum(r.total_ns for r in table.rows if r.category in ("device_compute", "communication"))
+        assert kernel_ns == row["device_sets_ns"]["kernel_time_sum_ns"]
     assert sum(row.total_ns for row in table.rows) == table.device_ns == operators(trace).device_ns
     assert [row.total_ns for row in table.rows] == sorted((row.total_ns for row in table.rows), reverse=True)
     assert all(sum(by.device_ns for by in row.launchers) <= row.total_ns for row in table.rows)

@@ -96,6 +96,21 @@ def test_long_python_is_not_launching():
     assert (value.launch_bound.waiting_ns, value.launch_bound.python_ns) == (22_000, 0)
 
 
+def test_a_stall_is_not_launching():
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 10_000)
+        .launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=990)
+        .op("aten::convolution", 1000, 8000)
+        .launch("b", call_us=1000, call_duration_us=7000, start_us=9000, duration_us=1000)
+        .build()
+    )
+    value = launches(trace)
+    assert value is not None
+    assert value.launch_bound is not None
+    assert (value.launch_bound.bound, value.launch_bound.waiting_ns) == (False, 10_000)
+
+
 def test_no_device_gives_nothing():
     assert launches(TraceBuilder().op("aten::mm", 0, 5).build()) is None
 
