@@ -29,9 +29,7 @@ def plugin_module(trainer: Trainer) -> Any:
     )
 
 
-def make_mixed_precision(
-    trainer: Trainer, precision: str, device_type: str, *, init_scale: float | None, cache_enabled: bool
-) -> Any:
+def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, *, init_scale: float | None) -> Any:
     """Make the plugin for a Trainer.
 
     Args:
@@ -39,31 +37,29 @@ def make_mixed_precision(
         precision: ``16-mixed`` or ``bf16-mixed``.
         device_type: Device type of autocast and scaler, as ``cuda``.
         init_scale: First loss scale; None for torch's own. Only for ``16-mixed``.
-        cache_enabled: Whether autocast caches the casts of weights.
 
     Returns:
-        An instance of a subclass of the package's `MixedPrecision`.
+        An instance of a subclass of the package's `MixedPrecision`; its ``cache_enabled`` turns autocast's weight
+        cache on or off.
     """
     scaler = None
     if precision == "16-mixed":
         scaler = torch.amp.GradScaler(device_type)
         if init_scale is not None:
             scaler = torch.amp.GradScaler(device_type, init_scale=init_scale)
-    plugin = _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, scaler)
-    plugin.cache_enabled = cache_enabled
-    return plugin
+    return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, scaler)
 
 
 @cache
 def _cached_class(mixed_precision: Any) -> Any:
     class CachedMixedPrecision(mixed_precision):  # type: ignore[misc]
-        """Lightning's mixed precision, with autocast's weight cache on, as it is in plain torch.
+        """Lightning's mixed precision, with a switch for autocast's weight cache, which plain torch has on.
 
         Lightning turns the cache off (since 2.5.6, for the bug that `weight_cache_is_safe` looks for), so that a
         weight used n times in a forward pass is cast n times.
         """
 
-        cache_enabled: bool
+        cache_enabled = False
 
         def autocast_context_manager(self) -> torch.autocast:
             dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.half

@@ -27,14 +27,17 @@ __all__ = ["PrecisionCallback"]
 
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
+_FROM_LIGHTNING = ("log", "log_dict")
+"""Methods of the LightningModule that Lightning puts on its callbacks; a copy of them would hold the module."""
+
 
 class PrecisionCallback(HostCallback):
     """Switches a Trainer to mixed precision, and watches what it does to the numbers.
 
     ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains as ``Trainer(precision="16-mixed")`` does, to the
     bit, for fit, validate, test and predict, with the scaler's state in checkpoints under Lightning's own name. The
-    one difference: autocast's weight cache is on, as in plain torch, so that a weight used n times in a forward pass
-    is cast once, and its n gradients are added up in half precision. With `precision` left out the callback adopts
+    one difference: in automatic optimization autocast's weight cache is on, as in plain torch, so that a weight used
+    n times in a forward pass is cast once, and its n gradients are added up in half precision. With `precision` left out the callback adopts
     the Trainer's precision and monitors that.
 
     Under ``16-mixed`` the loss scale and skipped steps are followed on the host, and gradients are looked at for
@@ -107,7 +110,8 @@ class PrecisionCallback(HostCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a run that is under way."""
-        return {**self.__dict__, "_tf32_override": None, "_layers": None, "_monitors": None}
+        kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
+        return {**kept, "_tf32_override": None, "_layers": None, "_monitors": None}
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
         """Switch the precision, before anything is built on it."""

@@ -52,6 +52,7 @@ class PrecisionSwitch:
         self._init_scale = init_scale
         self._plugin: Any = None
         self._plugin_place: tuple[str, str] | None = None
+        self._cache_is_safe = False
         self._strategy: Any = None
         self._original: Any = None
         self._warned = False
@@ -76,6 +77,9 @@ class PrecisionSwitch:
             _warn(trainer, choice.note)
         if choice.switch:
             plugin = self._ready_plugin(trainer, choice.precision)
+            # A manual training_step runs under one autocast from its first forward to its last, with optimizers
+            # stepping in between: the cache would serve weights from before the step.
+            plugin.cache_enabled = self._cache_is_safe and bool(trainer.lightning_module.automatic_optimization)
             self._strategy, self._original = trainer.strategy, trainer.strategy.precision_plugin
             trainer.strategy.precision_plugin = plugin
         elif self._init_scale is not None:
@@ -108,10 +112,8 @@ class PrecisionSwitch:
         device = trainer.strategy.root_device
         place = (precision, device.type)
         if self._plugin_place != place:
-            cache_enabled = weight_cache_is_safe(device, _DTYPES[precision])
-            self._plugin = make_mixed_precision(
-                trainer, precision, device.type, init_scale=self._init_scale, cache_enabled=cache_enabled
-            )
+            self._plugin = make_mixed_precision(trainer, precision, device.type, init_scale=self._init_scale)
+            self._cache_is_safe = weight_cache_is_safe(device, _DTYPES[precision])
             self._plugin_place = place
         return self._plugin
 
