@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_perf.analysis.backward import forward_operator
+from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans, Trace
@@ -95,7 +96,7 @@ class _Costs:
 
 
 def modules(trace: Trace) -> ModuleTree | None:
-    """Sum up the calls of each module that began in an averaged step.
+    """Sum up the calls of each module in an averaged step.
 
     Backward is linked to forward by autograd's sequence numbers: the operator of a module that made a node of the
     graph owns what the engine runs for that node.
@@ -164,8 +165,11 @@ def modules(trace: Trace) -> ModuleTree | None:
 def _calls(trace: Trace, table: Spans, prefix: str) -> Spans:
     if not len(table):
         return table
-    rows = trace.names_where(lambda name: name.startswith(prefix))[table.name]
-    rows &= in_averaged_steps(trace, table.start_ns)
+    rows = np.flatnonzero(trace.names_where(lambda name: name.startswith(prefix))[table.name])
+    averaged = averaged_steps(trace)
+    steps = merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
+    # Not by their begin: an unmarked recording counts from its first operator, and a module begins before that.
+    rows = rows[steps.covered(table.start_ns[rows], table.end_ns[rows]) > 0]
     return Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
 
 

@@ -61,6 +61,19 @@ def test_module_called_by_two_others_is_in_two_places():
     assert (tree.device_ns, tree.rows[0].device_total_ns, tree.rows[0].backward_host_ns) == (None, None, None)
 
 
+def test_call_that_begins_before_the_first_operator_counts():
+    tree = modules(TraceBuilder().python("nn.Module: Net_0", 0, 50).op("aten::mm", 10, 5).build())
+    assert tree is not None
+    assert [(row.name, row.calls) for row in tree.rows] == [("Net_0", 1)]
+
+
+def test_calls_outside_of_the_steps_do_not_count():
+    builder = TraceBuilder().python("nn.Module: Net_0", 0, 50).step(1, 60, 100).op("aten::mm", 70, 5)
+    tree = modules(builder.python("nn.Module: Net_0", 65, 20).build())
+    assert tree is not None
+    assert [(row.name, row.calls, row.host_total_ns) for row in tree.rows] == [("Net_0", 1, 20_000)]
+
+
 def test_no_modules_give_nothing():
     assert modules(TraceBuilder().op("aten::mm", 0, 5).python("model.py(3): forward", 0, 9).build()) is None
 
