@@ -62,11 +62,9 @@ def split_images(images: ImageSet, kind: SplitKind, fraction: float, seed: int) 
         own = np.unique(units[images.labels == number])
         if len(own) < 2:
             what = "capture" if kind is SplitKind.CAPTURE else "picture"
-            remedy = (
-                "--split random, or --copies N where N numbers make a capture" if what == "capture" else "more data"
-            )
             problem = f"label {label!r} has a single {what}, so none can be held out"
-            raise RecipeError(images.path, problem, f"Use {remedy}")
+            by_capture = "Use --split random, or --copies N if N numbers make a capture"
+            raise RecipeError(images.path, problem, by_capture if what == "capture" else "Add pictures of it")
         count = min(max(1, round(fraction * len(own))), len(own) - 1)
         # A stream of its own for each label: another label's pictures do not change this one's choice.
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
@@ -82,9 +80,7 @@ def _as_given(images: ImageSet) -> Split:
     assert images.held_out is not None
     missing = np.setdiff1d(images.labels[images.held_out], images.labels[~images.held_out])
     if missing.size:
-        problem = (
-            f"label {images.classes[missing[0]]!r} is among the test pictures, but not among the training pictures"
-        )
+        problem = f"label {images.classes[missing[0]]!r} has test pictures, but no training pictures"
         raise RecipeError(images.path, problem, "Add training pictures of it, or use --split random")
     return _sides(images.held_out, "as the data set comes, by its train and test parts", images.captures)
 
