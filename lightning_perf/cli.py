@@ -66,6 +66,16 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
     analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
 
+    diff = commands.add_parser(
+        "diff",
+        help="compare two traces or runs",
+        description="Show what got faster or slower from one recording to another: by category, operator and kernel.",
+    )
+    diff.add_argument("before", metavar="A", help="trace or run folder before the change")
+    diff.add_argument("after", metavar="B", help="trace or run folder after the change")
+    diff.add_argument("--json", action="store_true", help="write the comparison as JSON")
+    diff.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
+
     view = commands.add_parser(
         "view",
         help="open the timeline in Perfetto's UI",
@@ -105,10 +115,25 @@ def _analyze(options: argparse.Namespace) -> None:
         print_report(report, top=options.top)
 
 
+def _diff(options: argparse.Namespace) -> None:
+    from lightning_perf.report.build import analyze
+    from lightning_perf.report.compared import compare_reports
+
+    compared = compare_reports(analyze(options.before), analyze(options.after))
+    if options.json:
+        from lightning_perf.report.json import render_json
+
+        sys.stdout.write(render_json(compared))
+    else:
+        from lightning_perf.report.console import print_compared
+
+        print_compared(compared, top=options.top)
+
+
 def _view(options: argparse.Namespace) -> None:
     from lightning_perf.view import view
 
     view(options.path, port=options.port, browser=not options.no_browser, say=lambda line: print(line, flush=True))  # noqa: T201
 
 
-_RUN = {"analyze": _analyze, "view": _view}
+_RUN = {"analyze": _analyze, "diff": _diff, "view": _view}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.allocator import allocator
+from lightning_perf.findings.autocast_tax import autocast_tax
 from lightning_perf.findings.channels_last import channels_last
 from lightning_perf.findings.cold_start import cold_start
 from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
@@ -16,19 +18,24 @@ from lightning_perf.findings.half_precision import half_precision
 from lightning_perf.findings.host_work import host_work
 from lightning_perf.findings.input_bound import input_bound
 from lightning_perf.findings.launch_bound import launch_bound
+from lightning_perf.findings.memory_full import memory_full
+from lightning_perf.findings.memory_spare import memory_spare
 from lightning_perf.findings.pageable_copies import pageable_copies
+from lightning_perf.findings.rank_imbalance import rank_imbalance
 from lightning_perf.findings.small_kernels import small_kernels
 from lightning_perf.findings.sync_points import sync_points
 from lightning_perf.findings.tensor_cores import tensor_cores
 from lightning_perf.findings.tf32_off import tf32_off
 from lightning_perf.findings.unfused_optimizer import unfused_optimizer
 
-__all__ = ["RULES", "Rule", "find"]
+__all__ = ["RULES", "RUN_RULES", "Rule", "RunRule", "find"]
 
 Rule = Callable[[RankAnalysis], "Finding | None"]
+RunRule = Callable[[Distributed], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
     allocator,
+    autocast_tax,
     channels_last,
     cold_start,
     cudnn_benchmark,
@@ -38,6 +45,8 @@ RULES: tuple[Rule, ...] = (
     host_work,
     input_bound,
     launch_bound,
+    memory_full,
+    memory_spare,
     pageable_copies,
     small_kernels,
     sync_points,
@@ -47,14 +56,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def find(ranks: Iterable[RankAnalysis]) -> tuple[Finding, ...]:
-    """Apply every rule to every rank.
+RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
+"""Rules that weigh ranks against each other."""
+
+
+def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
+    """Apply every rule to every rank, and those of the run to all ranks together.
 
     A truncated recording yields nothing: its device events are missing, and rules weigh shares of time. Of what several
     ranks share, the rank with the most to save speaks.
 
     Args:
         ranks: The ranks' analyses.
+        distributed: The ranks compared; ``None`` for a run of one.
 
     Returns:
         Findings, the most to save first; those without a predicted saving last.
@@ -67,6 +81,9 @@ def find(ranks: Iterable[RankAnalysis]) -> tuple[Finding, ...]:
             finding = rule(analysis)
             if finding is not None and (finding.kind not in best or _weight(finding) > _weight(best[finding.kind])):
                 best[finding.kind] = finding
+    if distributed is not None:
+        found = (rule(distributed) for rule in RUN_RULES)
+        best |= {finding.kind: finding for finding in found if finding is not None}
     return tuple(sorted(best.values(), key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.analysis.distributed import distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
 from lightning_perf.findings.registry import find
@@ -81,7 +82,8 @@ def build_report(
     if paths and not ranks:
         raise faults[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
-    findings = find(ranks)
+    compared = distributed([times for result in results for times in result.times])
+    findings = find(ranks, compared)
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks)
     return PerfReport(
@@ -93,6 +95,7 @@ def build_report(
         findings=findings,
         lead=ranks.index(lead) if lead is not None else None,
         ranks=tuple(ranks),
+        distributed=compared,
         step_times=step_times,
     )
 

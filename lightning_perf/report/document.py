@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
@@ -48,6 +49,7 @@ class PerfReport:
         findings: Causes of lost time, the most to save first.
         lead: Row in ``ranks`` of the one that the verdict speaks of: the slowest; ``None`` when nothing was recorded.
         ranks: The analyses of each rank.
+        distributed: The ranks compared; ``None`` for a run of one.
         step_times: Step times by the always-on timer, ``None`` when there was none.
     """
 
@@ -59,6 +61,7 @@ class PerfReport:
     findings: tuple[Finding, ...]
     lead: int | None
     ranks: tuple[RankAnalysis, ...]
+    distributed: Distributed | None
     step_times: StepTimes | None = None
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from lightning_perf.analysis.rank_times import RankTimes, rank_times
 from lightning_perf.report.sources import rank_in_name
 from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.concatenate import concatenate
@@ -37,10 +38,12 @@ class Recording:
     Attributes:
         analyses: One analysis of all windows together, or one a file where the files overlap in time and so cannot be
             windows of one process; none when no file could be read.
+        times: What the comparison of ranks needs, one for each analysis whose rank is known.
         faults: One for each file that could not be read.
     """
 
     analyses: tuple[RankAnalysis, ...]
+    times: tuple[RankTimes, ...]
     faults: tuple[TraceError, ...]
 
 
@@ -72,7 +75,13 @@ def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recor
         except TraceError as fault:  # noqa: PERF203  (one file must not cost the others)
             faults.append(fault)
     parts = [concatenate(traces)] if traces and not _overlap(traces) else traces
-    return Recording(tuple(_analyze(part, by_shape) for part in parts), tuple(faults))
+    analyses = tuple(_analyze(part, by_shape) for part in parts)
+    times = tuple(
+        rank_times(part, analysis.breakdown, analysis.rank)
+        for part, analysis in zip(parts, analyses, strict=True)
+        if analysis.rank is not None
+    )
+    return Recording(analyses, times, tuple(faults))
 
 
 def _analyze(trace: Trace, by_shape: bool) -> RankAnalysis:
@@ -101,6 +110,7 @@ class _Task(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     analyses: tuple[RankAnalysis, ...]
+    times: tuple[RankTimes, ...]
     faults: list[tuple[str, str, str]]
 
 
@@ -118,7 +128,7 @@ def _in_worker(paths: Sequence[Path], by_shape: bool) -> Recording:
     if done.returncode != 0:  # killed, or no interpreter to be had: here it either works or says what is wrong
         return analyze_recording(paths, by_shape=by_shape)
     answer = msgspec.json.decode(done.stdout, type=_Answer)
-    return Recording(answer.analyses, tuple(TraceError(*fault) for fault in answer.faults))
+    return Recording(answer.analyses, answer.times, tuple(TraceError(*fault) for fault in answer.faults))
 
 
 def serve() -> None:
@@ -126,4 +136,4 @@ def serve() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=_Task)
     result = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
     faults = [(fault.path, fault.problem, fault.action) for fault in result.faults]
-    sys.stdout.buffer.write(msgspec.json.encode(_Answer(result.analyses, faults)))
+    sys.stdout.buffer.write(msgspec.json.encode(_Answer(result.analyses, result.times, faults)))

@@ -33,6 +33,7 @@ def full_report() -> PerfReport:
         findings=(finding,),
         lead=0,
         ranks=(analyze_rank(trace),),
+        distributed=None,
         step_times=summarize_step_times(samples),
     )
 

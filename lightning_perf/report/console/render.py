@@ -16,7 +16,7 @@ from lightning_perf.report.console.step_times import step_times_section
 from lightning_perf.report.console.summary import device_line, ranks_table, verdict_block
 from lightning_perf.report.document import PerfReport
 
-__all__ = ["print_report", "render"]
+__all__ = ["TOP", "ReportConsole", "print_report", "render"]
 
 TOP = 8
 """Rows of a table of operators or kernels, unless asked for more."""
@@ -33,7 +33,7 @@ def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = 
         top: Rows of the tables of operators, kernels and the like.
         width: Columns; those of the terminal when not given.
     """
-    console = _Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
     for part in render(report, top=top):
         # A path on its own line is for copying: the terminal may wrap it, we may not.
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
@@ -74,7 +74,9 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
     yield body
 
 
-class _Console(Console):
+class ReportConsole(Console):
+    """A console whose reader may leave."""
+
     def on_broken_pipe(self) -> None:
         """Leave the error to the caller; rich would end the process, which may be a training."""
         raise

@@ -53,9 +53,20 @@ def ranks_table(report: PerfReport) -> RenderableType:
             format_duration(breakdown.wall.mean_ns),
             *(format_share(breakdown.category(name).share) for name in names),
         )
+    lines = []
     if len(report.ranks) > MAX_RANKS:
-        return Group(grid, Text(f"… and {len(report.ranks) - MAX_RANKS} more", style="dim"))
-    return grid
+        lines.append(Text(f"… and {len(report.ranks) - MAX_RANKS} more", style="dim"))
+    compared = report.distributed
+    if compared is not None and compared.straggler is not None:
+        straggler = compared.straggler
+        lines.append(
+            Text(
+                f"Rank {straggler.rank} is what others wait for: {format_duration(straggler.excess_ns)} a step more "
+                f"in {CATEGORY_LABELS[straggler.category]}; evenly spread, a step would take "
+                f"{format_duration(compared.balanced_saving_ns)} less."
+            )
+        )
+    return Group(grid, *lines)
 
 
 def table(first: str, *others: str) -> Table:

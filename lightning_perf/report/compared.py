@@ -1,0 +1,64 @@
+"""Two reports side by side: the document behind ``lightning-perf diff``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_perf.analysis.diff import Diff, diff
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.document import PerfReport
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["Compared", "compare_reports"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What changed from one recording to another.
+
+    Attributes:
+        before: The first recording's files.
+        after: The second recording's files.
+        diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
+        notes: What a reader must know of either.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    diff: Diff
+    notes: tuple[str, ...]
+
+
+def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
+    """Compare the slowest ranks of two reports.
+
+    Args:
+        before: The first.
+        after: The second.
+
+    Raises:
+        TraceError: When either is truncated, so that its times are only lower bounds.
+    """
+    first, second = _lead(before), _lead(after)
+    return Compared(
+        before=before.sources,
+        after=after.sources,
+        diff=diff(
+            first.breakdown,
+            second.breakdown,
+            before_operators=first.operators,
+            after_operators=second.operators,
+            before_kernels=first.kernels,
+            after_kernels=second.kernels,
+        ),
+        notes=tuple(dict.fromkeys((*before.notes, *after.notes))),
+    )
+
+
+def _lead(report: PerfReport) -> RankAnalysis:
+    if report.lead is None:
+        raise TraceError("the report", "holds no recording", "Compare reports of traces")
+    lead = report.ranks[report.lead]
+    if lead.breakdown.truncated:
+        raise TraceError(lead.sources[0], "ends early, so its times are no more than lower bounds", "Record it again")
+    return lead

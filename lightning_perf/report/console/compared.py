@@ -1,0 +1,92 @@
+"""Two recordings side by side on the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lightning_perf.analysis.diff import DiffRow, DiffTable
+from lightning_perf.report.compared import Compared
+from lightning_perf.report.console.render import TOP, ReportConsole
+from lightning_perf.report.console.safe import plain, shorten
+from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.console.work import NAME_WIDTH
+from lightning_perf.report.words import CATEGORY_LABELS
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
+
+__all__ = ["print_compared"]
+
+STYLES = {"faster": "green", "slower": "red", "same": "dim", "appeared": "yellow", "vanished": "cyan"}
+
+
+def print_compared(
+    compared: Compared, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None
+) -> None:
+    """Print a comparison of two recordings.
+
+    Args:
+        compared: The comparison.
+        file: Where to; standard output when not given.
+        top: Rows of each table.
+        width: Columns; those of the terminal when not given.
+    """
+    console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
+    for part in _parts(compared, top):
+        console.print(part)
+
+
+def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
+    step, diff = compared.diff.step, compared.diff
+    ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
+    yield Text.assemble(
+        "A step took ",
+        format_duration(step.before_ns),
+        " and takes ",
+        format_duration(step.after_ns),
+        f"{ratio}: ",
+        (step.verdict, STYLES[step.verdict]),
+    )
+    yield Text(
+        f"Means of {diff.before_steps} and {diff.after_steps} steps. One pair of recordings shows what changed, not "
+        "that it will again.",
+        style="dim",
+    )
+    for note in compared.notes:
+        yield Text.assemble(("Note  ", "yellow"), plain(note))
+    yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
+    for title, changes in (
+        ("Operators, device self time", diff.operators_device),
+        ("Operators, host self time", diff.operators_host),
+        ("Device work", diff.kernels),
+    ):
+        if changes is not None and changes.rows:
+            yield from _section(title, changes, top, {})
+
+
+def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -> Iterator[RenderableType]:
+    yield Text(f"\n{title}", style="bold")
+    grid = table("", "before", "after", "change", "ratio", "calls", "")
+    rows = [row for row in changes.rows if row.before_ns or row.after_ns]
+    for row in rows[:top]:
+        name = "(no operator)" if row.name is None else labels.get(row.name, row.name)
+        grid.add_row(
+            label(shorten(name, NAME_WIDTH)),
+            format_duration(row.before_ns),
+            format_duration(row.after_ns),
+            f"{'+' if row.change_ns > 0 else ''}{format_duration(row.change_ns)}",
+            format_ratio(row.ratio),
+            _calls(row),
+            Text(row.verdict, STYLES[row.verdict]),
+        )
+    rest = len(rows) - top
+    yield Group(grid, *([Text(f"… and {rest:,} more (--top N shows more)", style="dim")] if rest > 0 else []))
+
+
+def _calls(row: DiffRow) -> str:
+    if row.before_calls is None and row.after_calls is None:
+        return ""
+    before, after = (NOT_AVAILABLE if n is None else format_count(n) for n in (row.before_calls, row.after_calls))
+    return before if before == after else f"{before} → {after}"

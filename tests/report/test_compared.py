@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf.cli import main
+from lightning_perf.report.compared import compare_reports
+from lightning_perf.report.console import print_compared
+from tests.support.trace_builder import TraceBuilder
+
+
+def recording(kernel_us: int, extra: str) -> TraceBuilder:
+    return (
+        TraceBuilder()
+        .step(1, 0, 200)
+        .op("aten::mm", 5, 30)
+        .launch("gemm", call_us=10, call_duration_us=5, start_us=20, duration_us=kernel_us)
+        .launch(extra, call_us=20, call_duration_us=5, start_us=150, duration_us=10)
+    )
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> tuple[Path, Path]:
+    before = recording(100, "[red]old\x1b[31m").write(tmp_path / "before.json")
+    return before, recording(40, "new").write(tmp_path / "after.json")
+
+
+def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
+    compared = compare_reports(*map(lightning_perf.analyze, paths))
+    compute = next(row for row in compared.diff.categories.rows if row.name == "device_compute")
+    assert (compute.before_ns, compute.after_ns, compute.verdict) == (110_000, 50_000, "faster")
+    assert compared.diff.kernels is not None
+    verdicts = {row.name: row.verdict for row in compared.diff.kernels.rows}
+    assert verdicts == {"gemm": "faster", "[red]old\x1b[31m": "vanished", "new": "appeared"}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None:
+    file = io.StringIO()
+    print_compared(compare_reports(*map(lightning_perf.analyze, paths)), file=file, width=width)
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert "device compute" in text
+    assert "-60.0 µs" in text
+    assert "\x1b" not in text
+    assert r"[red]old\x1b[31m" in text
+
+
+def test_command_line(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *map(str, paths), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["before"], written["after"]) == ([str(paths[0])], [str(paths[1])])
+    assert main(["diff", *map(str, paths)]) == 0
+    assert capsys.readouterr().out.startswith("A step took 200 µs and takes 200 µs (1.00×): same")
+
+
+def test_a_truncated_recording_is_refused(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    text = paths[0].read_text()
+    paths[0].write_text(text[: len(text) - 200])
+    assert main(["diff", *map(str, paths)]) == 2
+    assert "before.json: ends early" in capsys.readouterr().err
