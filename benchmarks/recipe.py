@@ -1,0 +1,137 @@
+"""Accuracy and throughput of the sign-language recipe, printed and written to ``benchmarks/results/recipe.md``.
+
+Run ``python -m benchmarks.recipe [--real FOLDER …] [--epochs N]``: the embedded data first, with a linear model beside
+the networks, then each real data set with whole captures held out and with random pictures held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning
+import torch
+import torchvision
+
+from recipes.signlang.image_set import ImageSet, read_image_set
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.split import Split, SplitKind, split_images
+from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.train import train
+
+METHOD_VERSION = 1
+RESULT = Path(__file__).parent / "results" / "recipe.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training."""
+
+    data: str
+    model: str
+    split: str
+    epochs: int
+    accuracy: str
+    wall_s: float
+    cpu_s: float
+
+
+def linear_accuracy(images: ImageSet, split: Split) -> float:
+    """Held-out accuracy of a logistic regression on standardised pixels, fitted by L-BFGS."""
+    pixels = torch.from_numpy(images.pictures).flatten(1).float()
+    labels = torch.from_numpy(images.labels)
+    training = torch.from_numpy(split.training)
+    mean, deviation = pixels[training].mean(0), pixels[training].std(0) + 1
+    features = (pixels - mean) / deviation / pixels.shape[1] ** 0.5
+    model = torch.nn.Linear(pixels.shape[1], len(images.classes))
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=100)
+
+    def loss() -> float:
+        optimizer.zero_grad()
+        fit = torch.nn.functional.cross_entropy(model(features[training]), labels[training])
+        total = fit + 1e-3 * model.weight.square().sum()
+        total.backward()  # type: ignore[no-untyped-call]
+        return float(total.detach())
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    held_out = torch.from_numpy(split.held_out)
+    with torch.no_grad():
+        return float((model(features[held_out]).argmax(1) == labels[held_out]).float().mean())
+
+
+def measure(settings: TrainSettings, name: str) -> Row:
+    """Train once."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = train(settings)
+    if result is None:
+        raise KeyboardInterrupt
+    seconds = time.perf_counter() - wall, time.process_time() - cpu
+    return Row(name, settings.model, settings.split.value, settings.epochs, str(result.accuracy), *seconds)
+
+
+def main() -> None:
+    """Measure everything and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", type=Path, nargs="*", default=[], help="folders or zips of real pictures")
+    parser.add_argument("--epochs", type=int, default=6, help="epochs on the real data sets")
+    parser.add_argument("--precision", default="16-mixed")
+    parser.add_argument("--skip-embedded", action="store_true")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as logs:
+        base = TrainSettings(precision=options.precision, log_dir=Path(logs))
+        if not options.skip_embedded:
+            rows.append(measure(base, "embedded (synthetic)"))
+            folder = ensure_synthetic(SyntheticSet(size=base.image_size), default_cache_dir())
+            images = read_image_set(folder, base.image_size)
+            wall, cpu = time.perf_counter(), time.process_time()
+            share = linear_accuracy(images, split_images(images, base.split, base.validation_fraction, base.seed))
+            seconds = time.perf_counter() - wall, time.process_time() - cpu
+            rows.append(Row("embedded (synthetic)", "linear", "capture", 0, f"{100 * share:.1f} %", *seconds))
+        for path in options.real:
+            for kind in SplitKind:
+                settings = TrainSettings(
+                    precision=base.precision, log_dir=base.log_dir, data=path, split=kind, epochs=options.epochs
+                )
+                rows.append(measure(settings, path.name))
+    lines = [
+        "# Accuracy of the sign-language recipe",
+        "",
+        (
+            f"Method version {METHOD_VERSION}; Python {platform.python_version()}, torch {torch.__version__}, torchvision "
+            f"{torchvision.__version__}, lightning {lightning.__version__}; {_processor()}, {os.cpu_count()} cores, "
+            f"{torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f} at the end; `--precision "
+            f"{options.precision}`; other settings are the defaults."
+        ),
+        "",
+        "| data | model | held out | epochs | held-out accuracy | wall s | CPU s |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {r.data} | {r.model} | {r.split} | {r.epochs or '–'} | {r.accuracy} | {r.wall_s:.0f} | {r.cpu_s:.0f} |"
+            for r in rows
+        ),
+        "",
+        "Wall and CPU seconds are those of the whole training: reading the data, validation, profiling and report.",
+    ]
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()
