@@ -19,8 +19,8 @@ class DeviceMemory:
 
     Attributes:
         device: Device ordinal; None for the host.
-        absolute: Whether the recorder told the allocator's totals. Otherwise (recordings before 2022) they are summed
-            up from the events and leave out what was allocated before and not freed: lower bounds.
+        absolute: Whether the figures hold what was allocated before the recording. Otherwise (the host; any device in
+            recordings that do not tell the allocator's totals) they are lower bounds.
         allocated: Bytes in tensors, over time.
         reserved: Bytes that the allocator holds, over time; None when not recorded.
         peak_allocated_bytes: Most bytes in tensors.
@@ -80,8 +80,10 @@ def _device(trace: Trace, ordinal: int) -> DeviceMemory:
     events = trace.memory
     rows = np.flatnonzero(events.device == ordinal)
     time = events.time_ns[rows]
-    absolute = bool((events.allocated_bytes[rows] >= 0).all())
-    allocated = events.allocated_bytes[rows] if absolute else _summed(events.bytes[rows])
+    told = bool((events.allocated_bytes[rows] >= 0).all())
+    # The host's totals begin with the recording (torch's ProfiledCPUMemoryReporter counts only while it is profiled).
+    absolute = told and ordinal >= 0
+    allocated = events.allocated_bytes[rows] if told else _summed(events.bytes[rows])
     reserved = events.reserved_bytes[rows]
     has_reserved = bool((reserved > 0).any())
     peak = int(np.argmax(allocated))

@@ -54,6 +54,30 @@ def test_recording_without_totals_gives_lower_bounds():
     assert (gpu.alive, gpu.before_recording_bytes, gpu.reserved) == (None, None, None)
 
 
+def test_optimizer_state_and_gradients_of_a_real_training(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.ReLU(), torch.nn.Linear(50, 10))
+    optimizer = torch.optim.Adam(model.parameters())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for n in range(2):
+            with torch.profiler.record_function(f"ProfilerStep#{n}"):
+                optimizer.zero_grad()
+                model(torch.zeros(1, 100)).sum().backward()
+                optimizer.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    value = memory(read_trace(tmp_path / "trace.json"))
+    assert value is not None
+    (host,) = value.devices
+    assert (host.device, host.absolute, host.before_recording_bytes) == (None, False, None)
+    assert host.alive is not None
+    sizes: dict[str, int] = {}
+    for blocks in host.alive:
+        sizes[blocks.category] = sizes.get(blocks.category, 0) + blocks.bytes
+    parameters = list(model.parameters())
+    # Two moments in FP32 a parameter, and a step count for each tensor.
+    assert sizes["optimizer_state"] == 8 * sum(p.numel() for p in parameters) + 4 * len(parameters)
+
+
 def test_no_allocator_events_give_nothing():
     assert memory(TraceBuilder().op("aten::mm", 0, 5).build()) is None
 

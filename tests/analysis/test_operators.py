@@ -153,6 +153,25 @@ def test_against_brute_force_recursion(calls):
     assert found == brute_force(calls)
 
 
+def test_against_torchs_own_averages(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(20, 10), torch.nn.BatchNorm1d(10), torch.nn.ReLU())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(3):
+            model(torch.zeros(4, 20)).sum().backward()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    rows = {row.name: row for row in operators(read_trace(tmp_path / "trace.json")).rows}
+    averages = profiler.key_averages()
+    assert {entry.key for entry in averages} == set(rows)
+    for entry in averages:
+        row = rows[entry.key]
+        # It takes an operator whose only child bears its name (the backward of a sum) for one call.
+        assert row.calls == entry.count or (entry.key == "aten::sum" and row.calls > entry.count)
+        # Times in microseconds there, cut off at each call.
+        assert row.host_self_ns / 1000 == pytest.approx(entry.self_cpu_time_total, abs=0.01 * entry.count)
+        assert row.host_total_ns / 1000 == pytest.approx(entry.cpu_time_total, abs=0.01 * entry.count)
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", [row["file"] for row in corpus_rows()])
 def test_times_of_real_traces_are_all_accounted_for(corpus, name):
