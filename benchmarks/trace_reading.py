@@ -25,7 +25,6 @@ import importlib.util
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -48,13 +47,13 @@ SOURCES = {
 """A: ResNet on an A100 with NCCL, no Python stacks. B: ResNet-18 on an MI300X with Python stacks and memory events."""
 
 _HTA = """
-import json, resource, sys, time
+import json, sys, time
 from hta.trace_analysis import TraceAnalysis
 wall, cpu = time.perf_counter(), time.process_time()
 analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
 analysis.get_temporal_breakdown(visualize=False)
 print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
-    "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    "peak_mb": int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024}))
 """
 
 
@@ -102,6 +101,12 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
 }
 
 
+def peak_mb() -> float:
+    """Peak resident memory of this program: ``ru_maxrss`` would count what its parent held when it was started."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def worker(arm: str, path: Path) -> None:
     """Measure one arm in this process and print the figures."""
     run, modules = WORKERS[arm]
@@ -112,7 +117,7 @@ def worker(arm: str, path: Path) -> None:
     figures = {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": time.process_time() - cpu,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
         "count": count,
     }
     print(json.dumps(figures))

@@ -140,8 +140,19 @@ class Assembly:
     def _add_operators(self, group: list[Any]) -> None:
         rows, types, shapes = self.operators, self.types, self.shapes
         args = [e.args for e in group]
-        rows.add_codes("types", [types[bytes(a.types)] for a in args])
-        rows.add_codes("shapes", [shapes[bytes(a.old_dims if a.dims is NO_RAW else a.dims)] for a in args])
+        # Half of the operators carry no inputs; old recordings name their dimensions otherwise.
+        rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
+        rows.add_codes(
+            "shapes",
+            [
+                shapes[bytes(d)]
+                if (d := a.dims) is not NO_RAW
+                else 0
+                if (d := a.old_dims) is NO_RAW
+                else shapes[bytes(d)]
+                for a in args
+            ],
+        )
         rows.add_integers("sequence", [a.sequence for a in args], -1)
         rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
         rows.add_integers("flops", [a.flops for a in args], 0)

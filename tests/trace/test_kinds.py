@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.kinds import Destination, destination, device_kind, is_annotation_name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", DeviceKind.COLLECTIVE),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", DeviceKind.COLLECTIVE),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", DeviceKind.COLLECTIVE),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>()", DeviceKind.COLLECTIVE),
+        ("void at::native::vectorized_gather_kernel<16, long>()", DeviceKind.COMPUTE),
+        ("void at::native::reduce_kernel<512, 1>()", DeviceKind.COMPUTE),
+        ("sm90_xmma_gemm_f16f16", DeviceKind.COMPUTE),
+    ],
+)
+def test_kernels(name: str, kind: DeviceKind) -> None:
+    assert device_kind(Destination.KERNEL, name, "") is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "kind"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "", DeviceKind.H2D),
+        ("Memcpy DtoH (Device -> Pinned)", "", DeviceKind.D2H),
+        ("Memcpy DtoD (Device -> Device)", "", DeviceKind.D2D),
+        ("Memcpy PtoP (Device -> Device)", "", DeviceKind.P2P),
+        ("CopyHostToDevice", "", DeviceKind.H2D),
+        ("copy", '"DtoH"', DeviceKind.D2H),
+        ("copy", "", DeviceKind.COPY),
+        ("Memcpy HtoH (Host -> Host)", "", DeviceKind.COPY),
+    ],
+)
+def test_copies(name: str, direction: str, kind: DeviceKind) -> None:
+    assert device_kind(Destination.COPY, name, direction) is kind
+
+
+def test_categories_old_and_new() -> None:
+    assert destination("Kernel") is destination("kernel") is Destination.KERNEL
+    assert destination("Runtime") is destination("cuda_driver") is Destination.RUNTIME
+    assert destination("Operator") is destination("cpu_op") is Destination.OPERATOR
+    assert destination("gpu_user_annotation") is destination("") is None
+
+
+def test_annotations_among_old_operators() -> None:
+    assert is_annotation_name("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+    assert is_annotation_name("Optimizer.step#SGD.step")
+    assert not is_annotation_name("aten::mm")
