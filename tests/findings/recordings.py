@@ -1,0 +1,46 @@
+"""Recordings of trainings whose only fault, if any, is the one that a test puts in."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from tests.support.trace_builder import TraceBuilder
+
+STEP_US = 10_000
+STEPS = 4
+BF16_GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+FP32_GEMM = "ampere_sgemm_128x64_nn"
+TF32_GEMM = "ampere_sgemm_tf32_128x64"
+
+A100 = {"computeMajor": 8, "computeMinor": 0, "numSms": 108, "totalGlobalMem": 40 * 2**30}
+V100 = {"computeMajor": 7, "computeMinor": 0, "numSms": 80, "totalGlobalMem": 16 * 2**30}
+
+
+def training(
+    *,
+    kernel: str = BF16_GEMM,
+    dtype: str = "c10::BFloat16",
+    gpu: str = "NVIDIA A100-SXM4-40GB",
+    properties: dict[str, int] | None = None,
+    fetch_us: int = 20,
+    dims: int = 1024,
+    loader: str = "_MultiProcessingDataLoaderIter",
+) -> TraceBuilder:
+    """Four steps of ten matrix products, launched ahead of the device, which computes for 10 ms after each fetch."""
+    builder = TraceBuilder().gpu(gpu, **(properties or A100))
+    for step in range(STEPS):
+        start = step * (STEP_US + fetch_us)
+        builder.step(step, start, STEP_US + fetch_us)
+        builder.annotation(f"enumerate(DataLoader)#{loader}.__next__", start, fetch_us)
+        for number in range(10):
+            at = start + fetch_us + 60 * number
+            builder.op("aten::mm", at, 50, types=[dtype, dtype], dims=[[dims, dims], [dims, dims]])
+            builder.launch(
+                kernel, call_us=at + 10, call_duration_us=8,
+                start_us=start + fetch_us + 20 + 998 * number, duration_us=998,
+            )  # fmt: skip
+    return builder
+
+
+def analysis(builder: TraceBuilder) -> RankAnalysis:
+    """The analysis of a recording."""
+    return analyze_rank(builder.build())

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from lightning_perf.findings.input_bound import input_bound
+from tests.findings.recordings import STEP_US, analysis, training
+
+
+def test_in_process_loading() -> None:
+    finding = input_bound(analysis(training(fetch_us=2500, loader="_SingleProcessDataLoaderIter")))
+    assert finding is not None
+    # The last kernel of a step ends within it, so each step waits the whole of its fetch.
+    assert finding.saving_high_ms == pytest.approx(2.5, rel=0.01)
+    assert finding.saving_low_ms == pytest.approx(1.25, rel=0.01)
+    assert finding.severity == "high"
+    assert "num_workers=0" in " ".join(finding.evidence)
+    assert "num_workers=4" in finding.action
+
+
+def test_slow_workers() -> None:
+    finding = input_bound(analysis(training(fetch_us=2500)))
+    assert finding is not None
+    assert finding.action.startswith("Raise num_workers")
+
+
+def test_twice_the_workers_halve_the_step_at_best() -> None:
+    finding = input_bound(analysis(training(fetch_us=30_000)))
+    assert finding is not None
+    assert finding.saving_high_ms == pytest.approx(20.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.045, False), (0.055, True)])
+def test_threshold(share: float, fires: bool) -> None:
+    fetch_us = round(STEP_US * share / (1 - share))
+    assert (input_bound(analysis(training(fetch_us=fetch_us))) is not None) == fires

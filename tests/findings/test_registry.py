@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf.findings.registry import RULES, find
+from tests.findings.recordings import STEP_US, analysis, training
+from tests.support.trace_builder import TraceBuilder
+
+
+def kinds(*builders: TraceBuilder) -> list[str]:
+    return [finding.kind for finding in find(map(analysis, builders))]
+
+
+def test_a_healthy_training_has_no_finding() -> None:
+    assert kinds(training()) == []
+
+
+def test_a_healthy_training_on_the_host_has_no_finding() -> None:
+    builder = TraceBuilder()
+    for step in range(4):
+        start = step * 1000
+        builder.step(step, start, 1000)
+        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 20)
+        builder.op("aten::mm", start + 20, 960)
+    assert kinds(builder) == []
+
+
+def test_a_training_on_the_host_is_never_told_of_devices() -> None:
+    builder = TraceBuilder()
+    for step in range(4):
+        start = step * 1000
+        builder.step(step, start, 1000)
+        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 500)
+        builder.op("aten::mm", start + 500, 200)
+        builder.annotation("Optimizer.step#Adam.step", start + 700, 300)
+        builder.op("aten::add_", start + 700, 300)
+    assert kinds(builder) == ["input-bound"]
+
+
+def test_the_most_to_save_comes_first() -> None:
+    (first, second) = find([analysis(training(fetch_us=3000, kernel="ampere_sgemm_128x64_nn", dtype="float"))])[:2]
+    assert first.saving_high_ms is not None
+    assert second.saving_high_ms is not None
+    assert first.saving_low_ms is not None
+    assert second.saving_low_ms is not None
+    assert first.saving_low_ms + first.saving_high_ms >= second.saving_low_ms + second.saving_high_ms
+
+
+def test_of_several_ranks_the_one_with_most_to_save_speaks() -> None:
+    ranks = [training(fetch_us=2000).rank(0, 2), training(fetch_us=4000).rank(1, 2)]
+    findings = find(map(analysis, ranks))
+    assert [(finding.kind, finding.rank) for finding in findings] == [("input-bound", 1)]
+
+
+def test_a_truncated_recording_has_no_finding(tmp_path: Path) -> None:
+    path = training(fetch_us=5000).write(tmp_path / "trace.json")
+    assert [finding.kind for finding in lightning_perf.analyze(path).findings] == ["input-bound"]
+    text = path.read_text()
+    path.write_text(text[: len(text) - 300])
+    assert lightning_perf.analyze(path).findings == ()
+
+
+def test_savings_are_intervals_within_the_step() -> None:
+    for builder in (training(fetch_us=4000), training(kernel="ampere_sgemm_128x64_nn", dtype="float")):
+        result = analysis(builder)
+        for finding in find([result]):
+            assert finding.saving_low_ms is not None
+            assert finding.saving_high_ms is not None
+            assert 0 <= finding.saving_low_ms <= finding.saving_high_ms <= (result.breakdown.wall.mean_ns or 0) / 1e6
+            assert finding.evidence
+            assert finding.model
+
+
+def test_every_rule_takes_an_empty_recording() -> None:
+    empty = analysis(TraceBuilder().op("aten::mm", 0, 0))
+    assert [rule(empty) for rule in RULES] == [None] * len(RULES)
+
+
+EXPECTED = {
+    # Real recordings, and what an engineer sees in them: the loader works in the training process on a V100 in FP32 …
+    "kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz": {"input-bound", "half-precision"},
+    # … an H100 runs a small model at batch 1 …
+    "tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz": {"launch-bound"},
+    # … and the very first steps allocate all memory.
+    "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.941dea2.json.gz": {"allocator"},
+}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("file", "high"), EXPECTED.items())
+def test_real_recordings(corpus: Path, file: str, high: set[str]) -> None:
+    findings = lightning_perf.analyze(corpus / "traces" / file).findings
+    found = {finding.kind for finding in findings if finding.severity == "high"}
+    assert high <= found
+
+
+@pytest.mark.corpus
+def test_a_prediction_holds_in_the_recording_after_the_change(corpus: Path) -> None:
+    # The same training with num_workers=0, and with num_workers=4 as the finding advises.
+    folder = corpus / "traces" / "kineto"
+    before = lightning_perf.analyze(next((folder / "resnet50_num_workers_0").glob("worker0.162*")))
+    after = lightning_perf.analyze(folder / "resnet50_num_workers_4")
+    advice = next(finding for finding in before.findings if finding.kind == "input-bound")
+    assert "num_workers=4" in advice.action
+    assert "input-bound" not in {finding.kind for finding in after.findings}
+    first, second = (report.ranks[0].breakdown.wall.mean_ns for report in (before, after))
+    assert first is not None
+    assert second is not None
+    assert advice.saving_low_ms is not None
+    assert advice.saving_high_ms is not None
+    assert advice.saving_low_ms <= (first - second) / 1e6 <= advice.saving_high_ms
+
+
+def test_the_recordings_here_are_what_they_say() -> None:
+    breakdown = analysis(training()).breakdown
+    assert breakdown.wall.mean_ns is not None
+    assert breakdown.wall.mean_ns / 1000 == pytest.approx(STEP_US + 20, rel=0.01)
+    assert (breakdown.category("device_compute").share or 0) > 0.98

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
+from lightning_perf.findings.sync_points import sync_points
+from tests.findings.recordings import A100, analysis
+from tests.support.trace_builder import TraceBuilder
+
+
+def waiting(
+    wait_us: int, drained_us: int, operator: str = "aten::item", call: str = "cudaStreamSynchronize"
+) -> TraceBuilder:
+    """In each step of 1000 µs the host waits for a kernel, and the device then has nothing to do for a while."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for step in range(3):
+        start = step * 1000
+        builder.step(step, start, 1000)
+        builder.op("aten::mm", start, 20)
+        builder.launch("first", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=490)
+        builder.op(operator, start + 500 - wait_us, wait_us)
+        builder.runtime(call, start + 500 - wait_us, wait_us)
+        builder.op("aten::mm", start + 500, drained_us)
+        builder.launch(
+            "second", call_us=start + 500 + drained_us - 5, call_duration_us=5,
+            start_us=start + 500 + drained_us, duration_us=500 - drained_us,
+        )  # fmt: skip
+    return builder
+
+
+def test_a_wait_after_which_the_device_runs_dry() -> None:
+    finding = sync_points(analysis(waiting(400, 200)))
+    assert finding is not None
+    assert finding.saving_high_ms == pytest.approx(0.2)
+    assert finding.saving_low_ms == pytest.approx(0.1)
+    assert "aten::item (.item())" in finding.evidence[0]
+
+
+def test_no_more_is_won_than_was_waited() -> None:
+    finding = sync_points(analysis(waiting(50, 200)))
+    assert finding is not None
+    assert finding.saving_high_ms == pytest.approx(0.05)
+
+
+def test_a_wait_that_costs_nothing_is_no_finding() -> None:
+    assert sync_points(analysis(waiting(400, 10))) is None
+
+
+def test_measurements_of_cudnn_are_told_apart() -> None:
+    recorded = analysis(waiting(400, 200, "aten::conv2d", "cudaEventSynchronize"))
+    assert sync_points(recorded) is None
+    finding = cudnn_benchmark(recorded)
+    assert finding is not None
+    assert finding.saving_low_ms == pytest.approx(0.4)
+    assert cudnn_benchmark(analysis(waiting(400, 200))) is None
