@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,25 @@ def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Pat
     step(window, 1)
     assert window.foreign_profiler
     assert not torch.autograd._profiler_enabled()
+
+
+def test_a_window_that_is_written_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings = []
+    original = torch.profiler.profile.export_chrome_trace
+
+    def export(self: Any, path: str) -> None:
+        recordings.append(weakref.ref(self.profiler))
+        original(self, path)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    gc.disable()
+    try:
+        window = profiler(tmp_path, active=1)
+        step(window, 0)
+        (recording,) = recordings
+        assert recording() is None
+    finally:
+        gc.enable()
 
 
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
