@@ -7,11 +7,12 @@ the networks, then each real data set with whole captures held out and with rand
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import lightning
@@ -26,6 +27,7 @@ from recipes.signlang.train import train
 
 METHOD_VERSION = 1
 RESULT = Path(__file__).parent / "results" / "recipe.md"
+STORE = RESULT.with_suffix(".json")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Row:
     accuracy: str
     wall_s: float
     cpu_s: float
+    environment: str
 
 
 def linear_accuracy(images: ImageSet, split: Split) -> float:
@@ -71,7 +74,15 @@ def measure(settings: TrainSettings, name: str) -> Row:
     if result is None:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - wall, time.process_time() - cpu
-    return Row(name, settings.model, settings.split.value, settings.epochs, str(result.accuracy), *seconds)
+    return Row(
+        name,
+        settings.model,
+        settings.split.value,
+        settings.epochs,
+        str(result.accuracy),
+        *seconds,
+        environment(settings.precision),
+    )
 
 
 def main() -> None:
@@ -92,35 +103,60 @@ def main() -> None:
             wall, cpu = time.perf_counter(), time.process_time()
             share = linear_accuracy(images, split_images(images, base.split, base.validation_fraction, base.seed))
             seconds = time.perf_counter() - wall, time.process_time() - cpu
-            rows.append(Row("embedded (synthetic)", "linear", "capture", 0, f"{100 * share:.1f} %", *seconds))
+            rows.append(
+                Row(
+                    "embedded (synthetic)",
+                    "linear",
+                    "capture",
+                    0,
+                    f"{100 * share:.1f} %",
+                    *seconds,
+                    environment("32-true"),
+                )
+            )
         for path in options.real:
             for kind in SplitKind:
                 settings = TrainSettings(
                     precision=base.precision, log_dir=base.log_dir, data=path, split=kind, epochs=options.epochs
                 )
                 rows.append(measure(settings, path.name))
+    write(rows)
+
+
+def write(rows: list[Row]) -> None:
+    """Merge rows into those of earlier runs, and write the table of all."""
+    STORE.parent.mkdir(exist_ok=True)
+    kept = [Row(**row) for row in json.loads(STORE.read_text())] if STORE.exists() else []
+    merged = {(row.data, row.model, row.split): row for row in [*kept, *rows]}
+    STORE.write_text(json.dumps([asdict(row) for row in merged.values()], indent=1) + "\n")
     lines = [
         "# Accuracy of the sign-language recipe",
         "",
-        (
-            f"Method version {METHOD_VERSION}; Python {platform.python_version()}, torch {torch.__version__}, torchvision "
-            f"{torchvision.__version__}, lightning {lightning.__version__}; {_processor()}, {os.cpu_count()} cores, "
-            f"{torch.get_num_threads()} threads, load average {os.getloadavg()[0]:.1f} at the end; `--precision "
-            f"{options.precision}`; other settings are the defaults."
-        ),
-        "",
-        "| data | model | held out | epochs | held-out accuracy | wall s | CPU s |",
-        "|---|---|---|---|---|---|---|",
-        *(
-            f"| {r.data} | {r.model} | {r.split} | {r.epochs or '–'} | {r.accuracy} | {r.wall_s:.0f} | {r.cpu_s:.0f} |"
-            for r in rows
-        ),
-        "",
-        "Wall and CPU seconds are those of the whole training: reading the data, validation, profiling and report.",
+        "| data | model | held out | epochs | held-out accuracy | wall s | CPU s | measured on |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    RESULT.parent.mkdir(exist_ok=True)
+    lines += [
+        f"| {row.data} | {row.model} | {row.split} | {row.epochs or '–'} | {row.accuracy} | {row.wall_s:.0f} | "
+        f"{row.cpu_s:.0f} | {row.environment} |"
+        for row in merged.values()
+    ]
+    lines += [
+        "",
+        "Accuracy is that of the last epoch on the held-out pictures; its interval counts captures where whole",
+        "captures were held out. Wall and CPU seconds are those of the whole training: reading the data, validation,",
+        f"profiling and report. Settings not named are the recipe's defaults. Method version {METHOD_VERSION}.",
+    ]
     RESULT.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
+
+
+def environment(precision: str) -> str:
+    """Hardware, versions and load, in one line."""
+    return (
+        f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"{precision}; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"torchvision {torchvision.__version__}, lightning {lightning.__version__}"
+    )
 
 
 def _processor() -> str:

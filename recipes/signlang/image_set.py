@@ -59,9 +59,7 @@ class ImageSet:
         return isinstance(self.pictures, np.memmap)
 
 
-def read_image_set(
-    path: Path, size: int, *, copies: int | None = None, skip_unreadable: bool = False, quiet: bool = False
-) -> ImageSet:
+def read_image_set(path: Path, size: int, *, copies: int | None = None, skip_unreadable: bool = False) -> ImageSet:
     """Read a data set: a folder or a zip, in any of the layouts that docs/data.md names.
 
     Args:
@@ -70,7 +68,6 @@ def read_image_set(
         copies: Consecutive numbers that are copies of one capture in the flat layout. None takes the original's ten,
             or what the pictures tell where ten would leave a label with a single capture.
         skip_unreadable: Leave files out that cannot be read, with one warning, instead of refusing the data set.
-        quiet: Show no progress bar.
 
     Raises:
         RecipeError: The path is wrong, or the data are, by what `recipes.signlang.layouts` and
@@ -80,7 +77,7 @@ def read_image_set(
     tables = find_tables(source)
     if tables:
         return _from_tables(source, tables, size)
-    return _from_files(source, list_items(source), size, copies=copies, skip_unreadable=skip_unreadable, quiet=quiet)
+    return _from_files(source, list_items(source), size, copies=copies, skip_unreadable=skip_unreadable)
 
 
 def _from_tables(source: Source, names: Sequence[str], size: int) -> ImageSet:
@@ -101,10 +98,10 @@ def _from_tables(source: Source, names: Sequence[str], size: int) -> ImageSet:
 
 
 def _from_files(
-    source: Source, catalogue: Catalogue, size: int, *, copies: int | None, skip_unreadable: bool, quiet: bool
+    source: Source, catalogue: Catalogue, size: int, *, copies: int | None, skip_unreadable: bool
 ) -> ImageSet:
     items = list(catalogue.items)
-    with progress(0 if quiet else len(items)) as bar:
+    with progress(len(items)) as bar:
         decoded = decode_all(source, [item.name for item in items], size, on_picture=bar.update)
     pictures = decoded.pictures
     if decoded.unreadable:

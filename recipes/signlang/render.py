@@ -73,7 +73,7 @@ def render_capture(label: str, rng: np.random.Generator, size: int, copies: int)
 
 def _jitter(pose: Pose, rng: np.random.Generator) -> Pose:
     """Nobody holds a letter twice the same way."""
-    flex = np.asarray(pose.flex) + rng.normal(0, 4.0, (4, 3)) + rng.normal(0, 2.5, (4, 1))
+    flex = np.asarray(pose.flex) + rng.normal(0, 3.0, (4, 3)) + rng.normal(0, 2.0, (4, 1))
     spread = np.asarray(pose.spread) + rng.normal(0, 1.5, 4)
     thumb = np.asarray(pose.thumb) + rng.normal(0, 0.018, 3)
     return Pose(
@@ -92,12 +92,12 @@ def _body(rng: np.random.Generator) -> Anthropometry:
 
 
 def _aim(pose: Pose, rng: np.random.Generator) -> _Camera:
-    shift = rng.uniform(-0.1, 0.1, 2)
+    shift = rng.uniform(-0.08, 0.08, 2)
     return _Camera(
-        yaw=pose.turn + float(rng.uniform(-14, 14)),
-        pitch=float(rng.uniform(-10, 10)),
-        roll=pose.roll + float(rng.uniform(-10, 10)),
-        scale=float(rng.uniform(1.25, 1.6)),
+        yaw=pose.turn + float(rng.uniform(-10, 10)),
+        pitch=float(rng.uniform(-8, 8)),
+        roll=pose.roll + float(rng.uniform(-8, 8)),
+        scale=float(rng.uniform(1.3, 1.55)),
         shift=(float(shift[0]), float(shift[1])),
     )
 
@@ -151,9 +151,9 @@ def _paint_hand(scene: FloatArray, hand: Capsules, rng: np.random.Generator) -> 
 
 def _unlike(backdrop: float, rng: np.random.Generator) -> float:
     """A skin tone that a person could tell from the wall: tried again while it is too close."""
-    skin = float(rng.uniform(0.45, 0.95))
+    skin = float(rng.uniform(0.55, 0.95))
     while abs(skin * 0.75 - backdrop) < 0.15:
-        skin = float(rng.uniform(0.45, 0.95))
+        skin = float(rng.uniform(0.55, 0.95))
     return skin
 
 
@@ -191,13 +191,13 @@ def _rasterise(hand: Capsules, side: int) -> tuple[FloatArray, FloatArray]:
 
 def _backdrop(rng: np.random.Generator, side: int) -> FloatArray:
     """A wall with uneven light and a few things on it, some of them rods and discs as wide as fingers and hands."""
-    level, across, down = rng.uniform(0.1, 0.75), rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
+    level, across, down = rng.uniform(0.1, 0.6), rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
     axis = np.linspace(-0.5, 0.5, side)
     wall = level + across * axis[None, :] + down * axis[:, None]
     wall = wall + rng.uniform(0.01, 0.07) * _smooth_noise(rng, side, int(rng.integers(3, 9)))
     picture = Image.fromarray(wall.astype(np.float32))
     draw = ImageDraw.Draw(picture)
-    for _ in range(int(rng.integers(0, 5))):
+    for _ in range(int(rng.integers(0, 4))):
         grey = float(np.clip(level + rng.normal(0, 0.22), 0.03, 0.97))
         x, y, w, h = rng.uniform(0, side, 4)
         kind = rng.integers(0, 3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -45,7 +46,7 @@ class SyntheticSet:
 
     seed: int = 0
     size: int = 64
-    captures: int = 24
+    captures: int = 30
     copies: int = 10
 
     @property
@@ -117,8 +118,13 @@ def _run(tasks: list[tuple[SyntheticSet, Path, int, int]], processes: int) -> It
         yield from map(_write_capture, tasks)
         return
     # Spawned, not forked: the parent may hold threads (torch, tqdm) that do not survive a fork.
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _leave_interrupts) as pool:
         yield from pool.map(_write_capture, tasks, chunksize=5)
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C reaches every process of the terminal; the parent's answer is enough."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _write_capture(task: tuple[SyntheticSet, Path, int, int]) -> None:

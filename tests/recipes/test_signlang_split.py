@@ -110,6 +110,6 @@ def test_real_pictures_in_captures_of_four(corpus):
 
 @pytest.mark.corpus
 def test_real_digits_in_class_folders(corpus):
-    images = read_image_set(corpus / "data" / "digits", 24, quiet=True)
+    images = read_image_set(corpus / "data" / "digits", 24)
     assert (len(images), images.classes) == (2062, tuple("0123456789"))
     assert images.skipped == 0
