@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-__all__ = ["CollectiveKind", "bus_factor", "collective_bytes", "collective_kind", "element_bytes"]
+__all__ = ["CollectiveKind", "bus_factor", "collective_bytes", "collective_kind", "element_bytes", "is_host_collective"]
 
 CollectiveKind = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "other"
@@ -57,6 +57,16 @@ def collective_kind(name: str) -> CollectiveKind:
         ('all_gather', 'reduce_scatter')
     """
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+
+
+def is_host_collective(name: str) -> bool:
+    """Whether an annotation marks a collective that runs on the host; NCCL's mark only its issue.
+
+    Example:
+        >>> is_host_collective("gloo:all_reduce"), is_host_collective("nccl:all_reduce")
+        (True, False)
+    """
+    return name.startswith(("gloo:", "mpi:", "ucc:"))
 
 
 def element_bytes(dtype: str) -> int | None:

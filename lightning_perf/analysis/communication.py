@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.collective_names import bus_factor, collective_bytes, collective_kind
+from lightning_perf.analysis.collective_names import bus_factor, collective_bytes, collective_kind, is_host_collective
 from lightning_perf.analysis.intervals import merge, union
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
 __all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
-
-_HOST_COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):")
 
 
 @dataclass(frozen=True)
@@ -205,7 +202,7 @@ def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> 
 
 def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
     marks = trace.annotations
-    rows = trace.names_where(lambda name: _HOST_COLLECTIVE.match(name) is not None)[marks.name]
+    rows = trace.names_where(is_host_collective)[marks.name]
     rows &= in_averaged_steps(trace, marks.start_ns)
     found = []
     for code in np.unique(marks.name[rows]).tolist():

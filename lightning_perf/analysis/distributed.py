@@ -203,8 +203,8 @@ def _waits(matched: dict[_Key, dict[int, CollectiveCall]], comparable: bool) -> 
 def _share(times: RankTimes, waits: dict[int, float], last_arrivals: int, matched: bool) -> RankShare:
     categories = dict(times.categories_ns)
     wait = waits.get(times.rank, 0.0) / max(times.steps, 1) if matched else None
-    # Only exposed waiting lengthens the step.
-    exposed = categories.get("communication", 0.0)
+    # Only exposed waiting lengthens the step. On the host it is time in which no operator runs.
+    exposed = categories.get("communication", categories.get("host_other", 0.0))
     return RankShare(
         rank=times.rank,
         hostname=times.hostname,

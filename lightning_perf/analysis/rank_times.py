@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.collective_names import is_host_collective
 from lightning_perf.analysis.windows import in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Trace
 
@@ -46,7 +47,7 @@ class RankTimes:
         steps: Steps averaged.
         step_ns: Wall time.
         categories_ns: Time by top category of the breakdown, as pairs of name and time.
-        collectives: Its collectives in time order.
+        collectives: Its collectives in time order: those on the device, or else those on the host.
         truncated: Its file ends early, so that its device times are lower bounds.
     """
 
@@ -80,12 +81,12 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
         categories_ns=tuple(
             (row.name, row.mean_ns) for row in breakdown.categories if row.parent is None and row.mean_ns is not None
         ),
-        collectives=_collectives(trace),
+        collectives=_on_device(trace) or _on_host(trace),
         truncated=trace.problems.truncated,
     )
 
 
-def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
+def _on_device(trace: Trace) -> tuple[CollectiveCall, ...]:
     device, table, steps = trace.device, trace.collectives, trace.steps
     rows = np.flatnonzero(device.is_collective & in_averaged_steps(trace, device.start_ns))[:COLLECTIVES_KEPT]
     told = np.full(len(device), NO_ROW, dtype=np.int32)
@@ -104,3 +105,15 @@ def _collectives(trace: Trace) -> tuple[CollectiveCall, ...]:
             )
         )
     return tuple(calls)
+
+
+def _on_host(trace: Trace) -> tuple[CollectiveCall, ...]:
+    marks, steps = trace.annotations, trace.steps
+    rows = trace.names_where(is_host_collective)[marks.name] & in_averaged_steps(trace, marks.start_ns)
+    chosen = np.flatnonzero(rows)[:COLLECTIVES_KEPT]
+    step = np.searchsorted(steps.start_ns, marks.start_ns[chosen], side="right") - 1
+    columns = (steps.number[step], marks.name[chosen], marks.start_ns[chosen], marks.duration_ns[chosen])
+    return tuple(
+        CollectiveCall(number, trace.names[name], "", start, duration)
+        for number, name, start, duration in zip(*(column.tolist() for column in columns), strict=True)
+    )

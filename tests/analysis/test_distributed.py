@@ -87,6 +87,23 @@ def test_ranks_without_collectives_are_compared_by_step_time():
     assert value.ranks[0].wait_ns is None
 
 
+def test_straggler_of_ranks_on_the_host():
+    ranks = []
+    for rank, compute in ((0, 100), (1, 160)):
+        builder = TraceBuilder().rank(rank, 2, backend="gloo")
+        for n in range(STEPS):
+            builder.step(n, 200 * n, 200).op("aten::mm", 200 * n, compute)
+            builder.annotation("gloo:all_reduce", 200 * n + compute, 180 - compute, thread=7)
+            builder.op("aten::add_", 200 * n + 180, 20)
+        trace = builder.build()
+        ranks.append(rank_times(trace, breakdown(trace), rank))
+    value = distributed(ranks)
+    assert value is not None
+    assert value.straggler is not None
+    assert (value.straggler.rank, value.straggler.category) == (1, "host_compute")
+    assert [(share.wait_ns, share.work_ns) for share in value.ranks] == [(60_000, 140_000), (0, 200_000)]
+
+
 def test_collectives_are_matched_by_step_and_order():
     def rank(number: int, *calls: tuple[int, int, int]) -> RankTimes:
         found = tuple(CollectiveCall(step, "allreduce", "0", start, length) for step, start, length in calls)

@@ -27,3 +27,10 @@ def test_means_and_collectives_of_a_rank():
     )
     assert dict(times.categories_ns)["communication"] == 12_500
     assert sum(time for _, time in times.categories_ns) == times.step_ns
+
+
+def test_collectives_on_the_host():
+    builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 40).annotation("gloo:all_reduce", 50, 30, thread=7)
+    trace = builder.build()
+    times = rank_times(trace, breakdown(trace), 0)
+    assert times.collectives == (CollectiveCall(1, "gloo:all_reduce", "", 50_000, 30_000),)
