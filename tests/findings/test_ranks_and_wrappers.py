@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from lightning_perf.analysis.distributed import Distributed, distributed
+from lightning_perf.analysis.rank_times import RankTimes, rank_times
+from lightning_perf.findings.data_parallel import data_parallel
+from lightning_perf.findings.exposed_communication import exposed_communication
+from lightning_perf.findings.rank_imbalance import rank_imbalance
+from tests.findings.recordings import A100, BF16_GEMM, analysis, training
+from tests.support.trace_builder import TraceBuilder
+
+
+def reducing(exposed_us: int, *, rank: int = 0, compute_us: int = 1000, wrapper: bool = True) -> TraceBuilder:
+    """Steps of compute, then an all-reduce that no compute hides."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100).rank(rank, 2)
+    length = compute_us + exposed_us
+    for step in range(3):
+        start = step * 2000
+        builder.step(step, start, length)
+        if wrapper:
+            builder.annotation("DistributedDataParallel.forward", start, 50)
+        builder.op("aten::mm", start, 50)
+        builder.launch(BF16_GEMM, call_us=start, call_duration_us=1, start_us=start + 1, duration_us=compute_us - 1)
+        builder.launch(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", call_us=start + 10, call_duration_us=5,
+            start_us=start + compute_us, duration_us=exposed_us, stream=20,
+        )  # fmt: skip
+    return builder
+
+
+def test_exposed_communication() -> None:
+    finding = exposed_communication(analysis(reducing(250)))
+    assert finding is not None
+    assert finding.saving_high_ms == pytest.approx(0.25)
+    assert finding.saving_low_ms == pytest.approx(0.0625)
+    assert "DDPStrategy" in finding.action
+    other = exposed_communication(analysis(reducing(250, wrapper=False)))
+    assert other is not None
+    assert "DDPStrategy" not in other.action
+
+
+@pytest.mark.parametrize(("exposed_us", "fires"), [(51, False), (54, True)])
+def test_threshold_of_5_percent(exposed_us: int, fires: bool) -> None:
+    assert (exposed_communication(analysis(reducing(exposed_us))) is not None) == fires
+
+
+def test_no_more_is_hidden_than_there_is_compute() -> None:
+    finding = exposed_communication(analysis(reducing(900, compute_us=100)))
+    assert finding is not None
+    assert finding.saving_high_ms == pytest.approx(0.099, rel=0.02)
+
+
+def test_data_parallel() -> None:
+    assert data_parallel(analysis(training())) is None
+    finding = data_parallel(analysis(training().annotation("DataParallel.forward", 30, 100)))
+    assert finding is not None
+    assert 'strategy="ddp"' in finding.action
+
+
+def compared(*builders: TraceBuilder) -> Distributed:
+    times: list[RankTimes] = []
+    for rank, builder in enumerate(builders):
+        trace = builder.build()
+        times.append(rank_times(trace, analysis(builder).breakdown, rank))
+    result = distributed(times)
+    assert result is not None
+    return result
+
+
+def test_a_rank_with_more_work_holds_up_the_others() -> None:
+    finding = rank_imbalance(compared(reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)))
+    assert finding is not None
+    assert finding.rank == 1
+    assert "bucket by length" in finding.action
+    # Works of 0.7 and 1.5 ms (waits of 0.8 ms taken off): evenly spread a step takes 1.1 ms.
+    assert finding.saving_high_ms == pytest.approx(0.4, rel=0.05)
+
+
+def test_equal_ranks_are_fine() -> None:
+    assert rank_imbalance(compared(reducing(100), reducing(100, rank=1))) is None
