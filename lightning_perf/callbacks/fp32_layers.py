@@ -132,9 +132,7 @@ def _suggestion(pattern: LayerPattern, named: dict[str, nn.Module]) -> str:
         near = [name for name in named if fnmatch.fnmatchcase(name, f"*.{pattern}")]
         near = near or difflib.get_close_matches(pattern, named, n=3)
         if near:
-            return f"Did you mean {', '.join(map(repr, near[:3]))}?  Names are those of named_modules()".replace(
-                "?  ", "? "
-            )
+            return f"Names are those of named_modules(): did you mean {' or '.join(map(repr, near[:3]))}"
         return f"The model's layers are {', '.join(map(repr, list(named)[:8]))}{', …' if len(named) > 8 else ''}"
     classes = sorted({type(layer).__name__ for layer in named.values()})
     return f"The model's layers are of the classes {', '.join(classes[:12])}{', …' if len(classes) > 12 else ''}"
