@@ -105,9 +105,16 @@ def _drop_doubled(source: Source, names: list[str]) -> tuple[list[str], int]:
         # The root may be the outer of the two folders, or their parent.
         key = tuple(part for i, part in enumerate(parts) if i and part != parts[i - 1])
         first = seen.setdefault(key, name)
-        if first is name or source.size_bytes(first) != source.size_bytes(name):
+        if first is name or not _same_content(source, first, name):
             kept.append(name)
     return kept, len(names) - len(kept)
+
+
+def _same_content(source: Source, one: str, other: str) -> bool:
+    try:
+        return source.size_bytes(one) == source.size_bytes(other) and source.read(one) == source.read(other)
+    except OSError:
+        return False
 
 
 def _side(folder: PurePosixPath) -> bool | None:

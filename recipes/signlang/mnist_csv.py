@@ -17,13 +17,16 @@ from recipes.signlang.sources import Source
 
 __all__ = ["find_tables", "read_table"]
 
+_HEADER = ("label,pixel", '"label","pixel')
 _AS_PUBLISHED = "Use the file as it was published"
 
 
 def find_tables(source: Source) -> list[str]:
     """The CSV files of pictures in a data set: those whose header begins with ``label,pixel``."""
     names = [name for name in source.names() if PurePosixPath(name).suffix.lower() == ".csv"]
-    return [name for name in names if _read(source, name)[:64].lstrip(b'\xef\xbb\xbf"').lower().startswith(b"label")]
+    return [
+        name for name in names if _read(source, name)[:64].decode("utf-8-sig", "replace").lower().startswith(_HEADER)
+    ]
 
 
 def read_table(source: Source, name: str, size: int) -> tuple[list[str], NDArray[np.uint8]]:

@@ -52,7 +52,7 @@ class Folder:
     def names(self) -> list[str]:
         """See `Source.names`."""
         found = []
-        for folder, subfolders, files in os.walk(self.path):
+        for folder, subfolders, files in os.walk(self.path, onerror=_refuse):
             subfolders[:] = [name for name in subfolders if not _is_junk(name)]
             root = Path(folder).relative_to(self.path)
             found += [(root / name).as_posix() for name in files if not _is_junk(name)]
@@ -129,6 +129,11 @@ def open_source(path: Path) -> Source:
     if path.exists():
         return Archive(path)
     raise RecipeError(path, "no such file or folder", "Name the folder of the data set or its zip file with --data")
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be listed would otherwise count as empty."""
+    raise RecipeError(error.filename, f"cannot be listed ({error.strerror})", "Make it readable, or move it away")
 
 
 def _is_junk(part: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -227,3 +228,20 @@ def test_wrong_paths(tmp_path):
     (tmp_path / "not.zip").write_bytes(b"PK but no zip")
     with pytest.raises(RecipeError, match="not a readable zip"):
         read_image_set(tmp_path / "not.zip", 18)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
+def test_a_folder_that_cannot_be_listed_is_not_empty(tmp_path):
+    lay_out(tmp_path, ["A/1.png", "B/1.png", "C/1.png"])
+    (tmp_path / "C").chmod(0)
+    try:
+        with pytest.raises(RecipeError, match="cannot be listed"):
+            read_image_set(tmp_path, 18)
+    finally:
+        (tmp_path / "C").chmod(0o755)
+
+
+def test_a_table_of_labels_beside_pictures_is_no_table_of_pictures(tmp_path):
+    lay_out(tmp_path, FLAT)
+    (tmp_path / "labels.csv").write_text("label,name\na,Alpha\n")
+    assert len(read_image_set(tmp_path, 18)) == len(FLAT)
