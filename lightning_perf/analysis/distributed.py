@@ -235,13 +235,9 @@ def _skew(matched: dict[_Key, dict[int, CollectiveCall]], comparable: bool) -> t
 
 def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], matched: int) -> Straggler:
     slowest = max(shares, key=lambda share: share.work_ns)
-    others = [dict(by_rank[share.rank].categories_ns) for share in shares if share is not slowest]
-    # Waiting for others is no reason to be waited for.
-    excess = {
-        name: time - statistics.median(other.get(name, 0.0) for other in others)
-        for name, time in by_rank[slowest.rank].categories_ns
-        if name != "communication"
-    }
+    own = _work_by_category(by_rank[slowest.rank], slowest)
+    others = [_work_by_category(by_rank[share.rank], share) for share in shares if share is not slowest]
+    excess = {name: time - statistics.median(other.get(name, 0.0) for other in others) for name, time in own.items()}
     category = max(excess, key=lambda name: excess[name]) if excess else "host_other"
     return Straggler(
         slowest.rank,
@@ -249,3 +245,11 @@ def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], mat
         excess.get(category, 0.0),
         slowest.last_arrivals / matched if matched else None,
     )
+
+
+def _work_by_category(times: RankTimes, share: RankShare) -> dict[str, float]:
+    """The categories without the waits for other ranks, which are no reason to be waited for."""
+    categories = dict(times.categories_ns)
+    if categories.pop("communication", None) is None and "host_other" in categories:
+        categories["host_other"] -= share.step_ns - share.work_ns
+    return categories

@@ -100,8 +100,20 @@ def test_straggler_of_ranks_on_the_host():
     value = distributed(ranks)
     assert value is not None
     assert value.straggler is not None
-    assert (value.straggler.rank, value.straggler.category) == (1, "host_compute")
+    assert (value.straggler.rank, value.straggler.category, value.straggler.excess_ns) == (1, "host_compute", 60_000)
     assert [(share.wait_ns, share.work_ns) for share in value.ranks] == [(60_000, 140_000), (0, 200_000)]
+
+
+def test_waiting_on_the_host_does_not_hide_why_a_rank_is_late():
+    def rank(number: int, python_ns: float, wait_ns: int) -> RankTimes:
+        call = CollectiveCall(0, "gloo:all_reduce", "", 100 + int(python_ns), wait_ns + 5)
+        categories = (("host_compute", 100.0), ("host_other", python_ns + wait_ns))
+        return RankTimes(number, 2, "h", 1, sum(time for _, time in categories), categories, (call,), False)
+
+    value = distributed([rank(0, 20.0, 70), rank(1, 90.0, 0)])
+    assert value is not None
+    assert value.straggler is not None
+    assert (value.straggler.rank, value.straggler.category, value.straggler.excess_ns) == (1, "host_other", 70)
 
 
 def test_collectives_are_matched_by_step_and_order():
