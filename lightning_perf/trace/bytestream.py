@@ -59,6 +59,9 @@ class ByteStream:
         self.truncated = False
         if path.is_dir():
             raise TraceError(path, "is a folder, not a trace file", "Name one of the trace files in it")
+        if path.exists() and not path.is_file():
+            # Opening a pipe would wait for a writer, reading a device might never end.
+            raise TraceError(path, "is not a regular file", "Name a .json or .json.gz trace")
         try:
             with path.open("rb") as file:
                 magic = file.read(16)

@@ -19,7 +19,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
 _BLANK = b" \t\r\n"
 _NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
 _PIECE_BYTES = 1 << 18
-_LARGEST_EVENT_BYTES = 64 << 20
+_LARGEST_EVENT_BYTES = 32 << 20
 _LARGEST_HEAD_BYTES = 256 << 20
 
 
@@ -53,7 +53,7 @@ class EventText:
         """Yield runs of whole events, each without the comma behind it.
 
         Raises:
-            TraceError: If an event is larger than 64 MB.
+            TraceError: If an event is larger than 32 MB.
         """
         parts, size, wanted = [self._text], len(self._text), _PIECE_BYTES
         self._text = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,6 +228,9 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "missing.json")
     with pytest.raises(TraceError, match="is a folder"):
         read_trace(tmp_path)
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(TraceError, match="not a regular file"):
+        read_trace(tmp_path / "pipe.json")
 
 
 def test_a_bomb_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
