@@ -23,8 +23,12 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, faults: Faults) -> P
         The folder: the path itself where it is free, or else with the first free suffix ``_1``, ``_2``, … None when
         none can be made.
     """
-    # `log_dir` is a collective itself, and None where loggers save nothing (`fast_dev_run`).
-    log_dir = trainer.log_dir or trainer.default_root_dir
+    log_dir = None
+    try:
+        log_dir = trainer.log_dir  # a collective itself, and None where loggers save nothing (`fast_dev_run`)
+    except Exception as error:  # it asks the first logger, which may be of any make
+        faults.report(f"the logger has no folder, {trainer.default_root_dir} is used", error)
+    log_dir = log_dir or trainer.default_root_dir
     made: str | None = None
     if trainer.is_global_zero:
         try:

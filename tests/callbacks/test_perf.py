@@ -269,6 +269,15 @@ def test_compiled_module(tmp_path: Path) -> None:
     assert step_numbers(tmp_path) == [[1, 2]]
 
 
+def test_a_trainer_without_any_extras(tmp_path: Path) -> None:
+    callback = quick(dirpath=tmp_path / "perf")
+    package(PACKAGES[0]).Trainer(barebones=True, accelerator="cpu", max_epochs=1, callbacks=[callback]).fit(
+        make_module(), loader(4)
+    )
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert len(samples(tmp_path)) == 4
+
+
 @pytest.mark.parametrize("profiler", ["simple", "advanced"])
 def test_the_trainers_timing_profilers_go_on(tmp_path: Path, profiler: str) -> None:
     trainer = fit(tmp_path, profiler=profiler)

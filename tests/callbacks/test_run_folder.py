@@ -57,3 +57,15 @@ def test_no_folder_is_one_warning_that_says_what_to_do(log_dir: str) -> None:
 
 def test_a_given_folder_is_taken(tmp_path: Path) -> None:
     assert claim_run_folder(trainer("s3://bucket"), os.fspath(tmp_path / "mine"), Faults()) == tmp_path / "mine"
+
+
+def test_a_logger_without_a_folder(tmp_path: Path) -> None:
+    class Odd(SimpleNamespace):
+        @property
+        def log_dir(self) -> str:
+            raise AttributeError("save_dir")
+
+    settings = {**vars(trainer(None)), "default_root_dir": str(tmp_path)}
+    odd = Odd(**{name: value for name, value in settings.items() if name != "log_dir"})
+    with pytest.warns(RuntimeWarning, match="the logger has no folder"):
+        assert claim_run_folder(odd, None, Faults()) == tmp_path / "perf"

@@ -1,0 +1,61 @@
+"""Every combination of settings on two CPU processes; run as a script: the folder for files."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+
+from lightning_perf.callbacks import precision_switch
+from lightning_perf.callbacks.precision import PrecisionCallback
+from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
+
+COMBINATIONS: list[tuple[Recipe, dict[str, Any]]] = [
+    (Recipe(overflow_at=1), {}),
+    (Recipe(overflow_at=1), {"gradient_clip_val": 0.1}),
+    (Recipe(overflow_at=1), {"accumulate_grad_batches": 2}),
+    (Recipe(overflow_at=1, manual=True), {}),
+    (Recipe(overflow_at=1, scheduler=True), {}),
+    (Recipe(overflow_at=1, compiled=True), {}),
+]
+
+
+def agree(weights: list[torch.Tensor]) -> bool:
+    flat = torch.cat([weight.flatten() for weight in weights])
+    gathered = [torch.empty_like(flat) for _ in range(2)]
+    torch.distributed.all_gather(gathered, flat)
+    return torch.equal(*gathered)
+
+
+def main(folder: Path) -> None:
+    precision_switch._FP16_ON_CPU = True
+    for mode in MODES:
+        for number, (recipe, options) in enumerate(COMBINATIONS):
+            here = folder / f"{mode}-{number}"
+            common = {"strategy": "ddp", "devices": 2, "max_steps": 3, "use_distributed_sampler": True, **options}
+            callback = PrecisionCallback(mode, underflow_every_n_steps=1, locate_overflows=1, keep_fp32=[])
+            ours = fit(here, callback, make_net(recipe), **common)
+            stock = fit(here, None, make_net(recipe), **stock_options(mode), **common)
+            rank = ours.trainer.global_rank
+            row = {
+                "mode": mode,
+                "number": number,
+                "rank": rank,
+                "same": same(ours, stock),
+                "weights_agree": agree(ours.weights),
+                "skipped": callback.loss_scale.skipped_steps if callback.loss_scale is not None else None,
+                "sampled": callback.underflow is not None,
+            }
+            with (folder / f"rank{rank}.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    main(Path(sys.argv[1]))
