@@ -60,6 +60,11 @@ RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 """Rules that weigh ranks against each other."""
 
 
+SHARED_WAITS = frozenset({"exposed-communication"})
+"""Waits that end for all ranks at once: the rank that arrives last has nothing but the transfer, and what the others
+have beyond that is their wait for it. So the rank with the least speaks, and none does if it has none worth telling."""
+
+
 def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
     """Apply every rule to every rank, and those of the run to all ranks together.
 
@@ -73,18 +78,20 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
     Returns:
         Findings, the most to save first; those without a predicted saving last.
     """
-    best: dict[str, Finding] = {}
-    for analysis in ranks:
-        if analysis.breakdown.truncated:
-            continue
+    sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
+    found: dict[str, list[Finding]] = {}
+    for analysis in sound:
         for rule in RULES:
             finding = rule(analysis)
-            if finding is not None and (finding.kind not in best or _weight(finding) > _weight(best[finding.kind])):
-                best[finding.kind] = finding
+            if finding is not None:
+                found.setdefault(finding.kind, []).append(finding)
+    for kind in SHARED_WAITS & found.keys():
+        least = min(found[kind], key=_weight)
+        found[kind] = [least] if len(found[kind]) == len(sound) else []
+    findings = [max(each, key=_weight) for each in found.values() if each]
     if distributed is not None:
-        found = (rule(distributed) for rule in RUN_RULES)
-        best |= {finding.kind: finding for finding in found if finding is not None}
-    return tuple(sorted(best.values(), key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))
+        findings += [finding for rule in RUN_RULES if (finding := rule(distributed)) is not None]
+    return tuple(sorted(findings, key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))
 
 
 def _weight(finding: Finding) -> tuple[float, float]:

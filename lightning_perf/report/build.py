@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf import __version__
-from lightning_perf.analysis.distributed import distributed
+from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
 from lightning_perf.findings.registry import find
@@ -85,7 +85,7 @@ def build_report(
     compared = distributed([times for result in results for times in result.times])
     findings = find(ranks, compared)
     step_times = summarize_step_times(samples) if samples else None
-    lead = lead_rank(ranks)
+    lead = lead_rank(ranks, compared)
     return PerfReport(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -100,9 +100,16 @@ def build_report(
     )
 
 
-def lead_rank(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
-    """The rank that a report speaks of first: the one with the longest steps, since the others wait for it."""
+def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
+    """The rank that a report speaks of first: the one that the others wait for, or else the one with the longest steps.
+
+    Args:
+        ranks: The ranks.
+        compared: The ranks compared; ``None`` for a run of one.
+    """
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
+    if compared is not None and compared.straggler is not None:
+        sound = [analysis for analysis in sound if analysis.rank == compared.straggler.rank] or sound
     return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 

@@ -9,7 +9,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import Verdict
-from lightning_perf.report.words import CATEGORY_CLAUSES, count_of
+from lightning_perf.report.words import CATEGORY_CLAUSES, count_of, per
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = ["judge", "saving_text"]
@@ -107,15 +107,26 @@ def _telling(breakdown: Breakdown, row: CategoryTime) -> str:
 
 def _healthy(lead: RankAnalysis) -> str:
     breakdown = lead.breakdown
-    compute = breakdown.category("device_compute").share if breakdown.has_device else None
-    if compute is not None and compute >= BUSY_SHARE:
+    category = breakdown.category("device_compute" if breakdown.has_device else "host_compute")
+    costliest = _costliest(lead)
+    if category.share is not None and category.share >= BUSY_SHARE and costliest is not None:
+        who = "device" if breakdown.has_device else "host"
+        name, time_ns = costliest
         return (
-            "The device computes nearly all the time: what is left to win is in the kernels themselves. "
-            "Start with the costliest ones below."
+            f"The {who} computes nearly all the time, so what is left to win is in the computing itself: "
+            f"{name} takes most, {format_duration(time_ns)} {per(lead)}."
         )
-    if not breakdown.has_device:
-        return "The recording holds no device work; the costliest host operators are below."
     return "Compare with a second recording before changing anything; the tables below show the largest parts."
+
+
+def _costliest(lead: RankAnalysis) -> tuple[str, float] | None:
+    """The operator with most time of its own, where there is one, and that time a step."""
+    operators = lead.operators
+    if operators is None or not operators.rows:
+        return None
+    row = operators.rows[0]
+    time_ns = row.host_self_ns if row.device_self_ns is None else row.device_self_ns
+    return row.name, time_ns / max(operators.steps, 1)
 
 
 def _unrecorded(step_times: StepTimes | None) -> Verdict:

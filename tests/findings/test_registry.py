@@ -7,6 +7,7 @@ import pytest
 import lightning_perf
 from lightning_perf.findings.registry import RULES, find
 from tests.findings.recordings import STEP_US, analysis, training
+from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -53,6 +54,15 @@ def test_of_several_ranks_the_one_with_most_to_save_speaks() -> None:
     ranks = [training(fetch_us=2000).rank(0, 2), training(fetch_us=4000).rank(1, 2)]
     findings = find(map(analysis, ranks))
     assert [(finding.kind, finding.rank) for finding in findings] == [("input-bound", 1)]
+
+
+def test_waiting_for_a_slow_rank_is_no_fault_of_the_network() -> None:
+    # Rank 1 computes 800 µs longer; the others' collectives take as much longer, its own have only the transfer.
+    uneven = [reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)]
+    (finding,) = [f for f in find(map(analysis, uneven)) if f.kind == "exposed-communication"]
+    assert (finding.rank, finding.saving_high_ms) == (1, pytest.approx(0.1, rel=0.01))
+    nothing_exposed = [reducing(900, compute_us=600), reducing(30, rank=1, compute_us=1470)]
+    assert "exposed-communication" not in kinds(*nothing_exposed)
 
 
 def test_a_truncated_recording_has_no_finding(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -9,9 +10,17 @@ import lightning_perf
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report import ranks
 from lightning_perf.report.build import build_report
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.console import print_report
+from lightning_perf.report.document import PerfReport, from_json, to_json
 from lightning_perf.trace.errors import TraceError
+from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
+
+
+def rendered(report: PerfReport) -> str:
+    file = io.StringIO()
+    print_report(report, file=file, width=120)
+    return file.getvalue()
 
 
 def recording(rank: int | None = None, world: int = 1, at_us: int = 0, kernel_us: int = 40) -> TraceBuilder:
@@ -57,6 +66,16 @@ def test_missing_ranks_are_said_and_the_slowest_rank_leads(tmp_path: Path) -> No
     assert [rank.rank for rank in report.ranks] == [0, 2]
     assert report.lead == 1  # its kernels end 5 µs after the host's mark
     assert "The run has 4 ranks; there is no trace of 2 ranks: 1, 3." in report.notes
+
+
+def test_the_rank_that_others_wait_for_leads(tmp_path: Path) -> None:
+    reducing(100, rank=0, compute_us=1400).write(tmp_path / "rank0.pt.trace.json")
+    reducing(901, rank=1, compute_us=600).write(tmp_path / "rank1.pt.trace.json")  # its steps are 1 µs longer
+    report = lightning_perf.analyze(tmp_path)
+    assert report.distributed is not None
+    assert report.distributed.straggler is not None
+    assert report.lead == 0
+    assert "Rank 0 is what others wait for" in rendered(report)
 
 
 def test_the_file_name_tells_the_rank_when_the_recording_does_not(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lightning_perf.analysis.step_times import StepSample, summarize_step_times
+from lightning_perf.findings.registry import find
+from lightning_perf.report.verdict import judge, saving_text
+from tests.findings.recordings import analysis, training
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_where_why_and_next() -> None:
+    lead = analysis(training(fetch_us=2500, loader="_SingleProcessDataLoaderIter"))
+    verdict = judge(lead, find([lead]), None)
+    assert verdict.where == (
+        "A step takes 12.5 ms (mean of 4): 79.8 % is device compute, 20.0 % waits for the next batch."
+    )
+    assert verdict.why.startswith("Input-bound: 20.0 % of the step waits for data. The training thread waits 2.50 ms")
+    assert "num_workers=4" in verdict.next
+    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.50 ms a step (10.0 % to 20.0 %).")
+
+
+def test_a_healthy_training_is_told_what_is_left() -> None:
+    verdict = judge(analysis(training()), (), None)
+    assert verdict.why == "No rule found time that a known change would win back."
+    assert verdict.next.endswith("aten::mm takes most, 9.98 ms a step.")
+
+
+def test_the_part_that_a_category_is_made_of_is_named() -> None:
+    builder = TraceBuilder().step(1, 0, 100).runtime("cudaMalloc", 0, 80).kernel("k", 90, 10)
+    assert "80.0 % asks the driver for memory" in judge(analysis(builder), (), None).where
+
+
+def test_the_rank_is_named_in_a_run_of_several() -> None:
+    assert judge(analysis(training().rank(3, 8)), (), None).where.startswith("A step takes 10.0 ms on rank 3")
+
+
+def test_steps_that_the_recording_cut_off_are_not_called_whole() -> None:
+    lead = analysis(training())
+    cut = replace(lead, breakdown=replace(lead.breakdown, averages_cut_steps=True))
+    assert judge(cut, (), None).where.startswith("The recorded part of a step takes")
+
+
+def test_step_times_alone() -> None:
+    times = summarize_step_times([StepSample(step, 10**8, 10**7, None, None, False) for step in range(20)])
+    verdict = judge(None, (), times)
+    assert verdict.where == "A step takes 100 ms (median of 15), 10.0 % of it waiting for the next batch."
+    assert "skip_first" in verdict.next
+
+
+def test_nothing_at_all() -> None:
+    assert judge(None, (), None).where == "Nothing was recorded."
+
+
+def test_a_saving_with_equal_bounds_is_one_figure() -> None:
+    (finding,) = find([analysis(training(fetch_us=2500))])
+    assert saving_text(replace(finding, saving_low_ms=2.5, saving_high_ms=2.5), None) == (
+        "Predicted saving: 2.50 ms a step."
+    )
+    assert saving_text(replace(finding, saving_low_ms=None), None) == ""
