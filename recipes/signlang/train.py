@@ -21,7 +21,7 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import ImageSet, read_image_set
 from recipes.signlang.module import SignModule
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.split import Split, split_images
+from recipes.signlang.split import Split, SplitKind, split_images
 from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
 __all__ = ["TrainResult", "train"]
@@ -146,8 +146,9 @@ def _load(settings: TrainSettings) -> tuple[ImageSet, Split]:
 
 def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> None:
     kind = "synthetic " if settings.data is None else ""
+    units = "pictures" if settings.split is SplitKind.RANDOM else "held-out captures"
     _say(f"Accuracy on {len(split.held_out)} held-out {kind}pictures: {result.accuracy}")
-    _say(f"            last epoch; Wilson interval over {result.accuracy.units} independent units; split {split.rule}")
+    _say(f"            last epoch; Wilson interval over {result.accuracy.units} {units}; split {split.rule}")
     _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
     _say(f"Logs        {result.log_dir}; see them with: tensorboard --logdir {settings.log_dir}")
 

@@ -30,11 +30,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         metavar="PATH",
+        default=argparse.SUPPRESS,
         help="folder or zip of pictures, e.g. the Kaggle zip (see docs/data.md); "
         "without it, a synthetic set of rendered hands is made once and cached",
     )
-    data.add_argument("--cache-dir", type=Path, metavar="DIR", help="where the synthetic set is kept")
-    data.add_argument("--image-size", type=_AtLeast(18), default=default.image_size, metavar="PIXELS")
+    data.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="where the synthetic set is kept (default: the user's cache folder)",
+    )
+    data.add_argument(
+        "--image-size",
+        type=_AtLeast(18),
+        default=default.image_size,
+        metavar="PIXELS",
+        help="width and height that pictures are scaled to, or rendered at",
+    )
     data.add_argument(
         "--split",
         choices=[kind.value for kind in SplitKind],
@@ -42,25 +55,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out whole captures, or random pictures as the article did (copies on both sides: too optimistic)",
     )
     data.add_argument(
-        "--validation-fraction", type=_fraction, default=default.validation_fraction, help="share held out, each label"
+        "--validation-fraction",
+        type=_fraction,
+        default=default.validation_fraction,
+        metavar="SHARE",
+        help="held out of each label",
     )
     data.add_argument(
         "--copies",
         type=_AtLeast(1),
         metavar="N",
-        help="numbers that make a capture in the flat layout; the original's are 10",
+        default=argparse.SUPPRESS,
+        help="numbers that make a capture in the flat layout; 10 in the original (default: told by the data)",
     )
-    data.add_argument("--skip-unreadable", action="store_true", help="leave damaged pictures out instead of stopping")
-    data.add_argument("--workers", type=_AtLeast(0), metavar="N", help="DataLoader processes; chosen by the cores")
+    data.add_argument(
+        "--skip-unreadable",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="leave damaged pictures out instead of stopping",
+    )
+    data.add_argument(
+        "--workers",
+        type=_AtLeast(0),
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="DataLoader processes (default: chosen by the cores)",
+    )
 
     training = parser.add_argument_group("training")
-    training.add_argument("--precision", choices=_PRECISIONS, default=default.precision)
+    training.add_argument(
+        "--precision", choices=_PRECISIONS, default=default.precision, help="16-mixed runs as bf16-mixed on a CPU"
+    )
     training.add_argument("--model", choices=_MODELS, default=default.model, help="without pretrained weights")
-    training.add_argument("--epochs", type=_AtLeast(1), default=default.epochs)
-    training.add_argument("--batch-size", type=_AtLeast(2), default=default.batch_size)
-    training.add_argument("--lr", type=_positive, default=default.lr, help="learning rate of SGD")
-    training.add_argument("--seed", type=_AtLeast(0), default=default.seed, help="of data, split, weights and order")
-    training.add_argument("--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"))
+    training.add_argument(
+        "--epochs", type=_AtLeast(1), default=default.epochs, metavar="N", help="passes over the training pictures"
+    )
+    training.add_argument(
+        "--batch-size", type=_AtLeast(2), default=default.batch_size, metavar="N", help="pictures a step"
+    )
+    training.add_argument("--lr", type=_positive, default=default.lr, metavar="RATE", help="learning rate of SGD")
+    training.add_argument(
+        "--seed",
+        type=_AtLeast(0),
+        default=default.seed,
+        metavar="N",
+        help="of synthetic data, split, weights and order",
+    )
+    training.add_argument(
+        "--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"), help="what to train on"
+    )
     training.add_argument("--devices", type=_AtLeast(1), default=default.devices, metavar="N", help="how many")
     training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
 
@@ -69,7 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Train as the options say."""
     from recipes.signlang.train import train
 
-    chosen = {field.name: getattr(arguments, field.name) for field in fields(TrainSettings)}
+    given = vars(arguments)
+    chosen = {field.name: given[field.name] for field in fields(TrainSettings) if field.name in given}
     finished = train(TrainSettings(**{**chosen, "split": SplitKind(arguments.split)}))
     return 0 if finished is not None else _INTERRUPTED
 
