@@ -47,7 +47,8 @@ class PerfReport:
         verdict: Where the time goes, why, and what next.
         notes: What a reader must know before trusting the figures: missing ranks, unreadable files, no step marks.
         findings: Causes of lost time, the most to save first.
-        lead: Row in ``ranks`` of the one that the verdict speaks of: what others wait for, or the slowest; ``None`` when nothing was recorded.
+        lead: Row in ``ranks`` of the one that the verdict speaks of, which others wait for or which is the slowest;
+            ``None`` when nothing was recorded.
         ranks: The analyses of each rank.
         distributed: The ranks compared; ``None`` for a run of one.
         step_times: Step times by the always-on timer, ``None`` when there was none.
