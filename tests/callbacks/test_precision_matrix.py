@@ -63,7 +63,7 @@ def test_combination_compiled(tmp_path, monkeypatch, mode, manual, optimizers):
         eager = fit(tmp_path, callback, make_net(Recipe(manual=manual, optimizers=optimizers)), **options)
         compiled = fit(tmp_path, callback, make_net(recipe), **options)
         # Dropout under aot_eager draws as in eager mode, so that both are the same training.
-        assert compiled.losses == pytest.approx(eager.losses, rel=1e-3)
+        assert compiled.losses == pytest.approx(eager.losses, rel=1e-2)
         torch.compiler.reset()
 
 

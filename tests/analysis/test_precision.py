@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lightning_perf.analysis.precision import Fp32Arithmetic, PrecisionSetting
+
+
+@pytest.mark.parametrize(
+    ("device", "matmul", "convolution", "text"),
+    [
+        (False, True, True, "FP32 is true FP32 (the device has no TF32)"),
+        (True, True, True, "FP32 is TF32"),
+        (True, False, False, "FP32 is true FP32"),
+        (True, False, True, "FP32 is TF32 in convolutions and true FP32 in matrix products"),
+        (True, True, False, "FP32 is TF32 in matrix products and true FP32 in convolutions"),
+    ],
+)
+def test_says_which_fp32_it_is(device, matmul, convolution, text):
+    fp32 = Fp32Arithmetic(device_has_tf32=device, tf32_matmul=matmul, tf32_convolution=convolution)
+    assert str(fp32) == text
+    setting = PrecisionSetting("16-mixed", "16-mixed", True, True, ("fc",), fp32)
+    assert msgspec.json.decode(msgspec.json.encode(setting), type=PrecisionSetting) == setting
