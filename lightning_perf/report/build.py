@@ -42,16 +42,29 @@ def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfRepo
         >>> print(report.verdict.where)  # doctest: +SKIP
         A step takes 178 ms (mean of 6): 55.5 % is device compute, 33.4 % waits for the next batch.
     """
-    traces = find_traces(path)
     notes: list[str] = []
     samples: Sequence[StepSample] = ()
-    logs = sorted(traces[0].parent.glob("steps.rank*.jsonl")) if Path(path).is_dir() else []
+    try:
+        traces = find_traces(path)
+    except TraceError:
+        logs = _step_logs(Path(path))
+        if not logs:
+            raise
+        traces = ()  # a run that was too short to be profiled
+    else:
+        logs = _step_logs(traces[0].parent) if Path(path).is_dir() else []
     if logs:
         try:
             samples = read_samples(logs[0])
         except TraceError as error:
+            if not traces:
+                raise
             notes.append(f"Step times are left out: {error}")
     return build_report(traces, samples=samples, notes=notes, by_shape=by_shape)
+
+
+def _step_logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("steps.rank*.jsonl"))
 
 
 def build_report(

@@ -16,6 +16,9 @@ PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
 
 JSON_SUFFIXES = (".json", ".json.gz")
 
+NO_TRACES = ("report.json",)
+"""What `PerfCallback` itself writes beside its traces."""
+
 _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
@@ -97,7 +100,7 @@ def rank_in_name(name: str) -> int | None:
 def _traces_in(folder: Path) -> tuple[Path, ...]:
     files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
     profiled = tuple(entry for entry in files if entry.name.endswith(PROFILER_SUFFIXES))
-    return profiled or tuple(entry for entry in files if entry.name.endswith(JSON_SUFFIXES))
+    return profiled or tuple(f for f in files if f.name.endswith(JSON_SUFFIXES) and f.name not in NO_TRACES)
 
 
 def _folders_below(folder: Path) -> list[Path]:

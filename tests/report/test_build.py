@@ -131,6 +131,15 @@ def test_step_times_alone_make_a_report() -> None:
     assert from_json(to_json(report)) == report
 
 
+def test_a_run_too_short_to_be_profiled_has_its_step_times(tmp_path: Path) -> None:
+    samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(10)]
+    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
+    (tmp_path / "report.json").write_text("{}")
+    report = lightning_perf.analyze(tmp_path)
+    assert report.ranks == ()
+    assert report.verdict.where.startswith("A step takes 2.00 ms (median of")
+
+
 def test_truncated_recordings_get_no_shares(tmp_path: Path) -> None:
     path = recording().write(tmp_path / "trace.json")
     whole = path.read_text()
