@@ -72,7 +72,7 @@ def train(settings: TrainSettings) -> TrainResult | None:
         auto_insert_metric_name=False,
     )
     interrupted = ModelCheckpoint(filename="interrupted-{epoch}-{step}", save_top_k=0, save_on_exception=True)
-    batches = max(1, len(split.training) // settings.batch_size)
+    batches = max(1, len(split.training) // (settings.batch_size * settings.devices))
     trainer = Trainer(
         max_epochs=settings.epochs,
         precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
