@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.findings.registry import RULES, find
+from lightning_perf.findings.registry import RULES, RUN_RULES, find
 from tests.findings.recordings import STEP_US, analysis, training
 from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
@@ -129,3 +129,9 @@ def test_the_recordings_here_are_what_they_say() -> None:
     assert breakdown.wall.mean_ns is not None
     assert breakdown.wall.mean_ns / 1000 == pytest.approx(STEP_US + 20, rel=0.01)
     assert (breakdown.category("device_compute").share or 0) > 0.98
+
+
+def test_every_kind_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    for rule in (*RULES, *RUN_RULES):
+        assert f"| `{rule.__name__.replace('_', '-')}` |" in documented
