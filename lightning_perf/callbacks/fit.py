@@ -178,7 +178,9 @@ def expected_steps(trainer: Trainer) -> int | None:
         epochs = max(trainer.max_epochs - trainer.current_epoch, 0)
         limits.append(epochs * math.ceil(batches / trainer.accumulate_grad_batches))
     if trainer.max_steps != -1:
-        limits.append(max(trainer.max_steps - trainer.global_step, 0))
+        # The Trainer counts each optimizer's steps; in manual optimization one of ours usually holds one of each.
+        optimizers = 1 if trainer.lightning_module.automatic_optimization else max(len(trainer.optimizers), 1)
+        limits.append(math.ceil(max(trainer.max_steps - trainer.global_step, 0) / optimizers))
     return min(limits, default=None)
 
 

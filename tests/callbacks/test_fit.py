@@ -20,6 +20,7 @@ from lightning_perf.callbacks.schedule import Schedule
         ({"num_training_batches": 10, "max_epochs": 3, "current_epoch": 2}, 10),
         ({"num_training_batches": 10, "max_epochs": 3, "max_steps": 12}, 12),
         ({"num_training_batches": 10, "max_epochs": -1, "max_steps": 12, "global_step": 5}, 7),
+        ({"num_training_batches": math.inf, "max_epochs": -1, "max_steps": 9, "manual_optimizers": 2}, 5),
         ({"num_training_batches": math.inf, "max_epochs": 3}, None),
         ({"num_training_batches": math.inf, "max_epochs": 3, "max_steps": 4}, 4),
         ({"num_training_batches": 10, "max_epochs": -1}, None),
@@ -28,7 +29,11 @@ from lightning_perf.callbacks.schedule import Schedule
 )
 def test_expected_steps(settings: dict[str, Any], steps: int | None) -> None:
     defaults = {"accumulate_grad_batches": 1, "current_epoch": 0, "global_step": 0, "max_steps": -1}
-    assert expected_steps(SimpleNamespace(**{**defaults, **settings})) == steps
+    settings = dict(settings)
+    optimizers = settings.pop("manual_optimizers", 0)
+    module = SimpleNamespace(automatic_optimization=not optimizers)
+    trainer = SimpleNamespace(**{**defaults, **settings}, lightning_module=module, optimizers=[object()] * optimizers)
+    assert expected_steps(trainer) == steps
 
 
 def test_a_long_or_endless_fit_keeps_the_schedule() -> None:
