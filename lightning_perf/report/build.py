@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
+from lightning_perf.analysis.step_times import StepSample, StepTimes, read_samples, summarize_step_times
 from lightning_perf.findings.registry import find
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.ranks import analyze_recordings
@@ -18,8 +18,13 @@ from lightning_perf.report.sources import find_traces, group_windows
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
+from lightning_perf.units import format_duration, format_ratio
 
 __all__ = ["analyze", "build_report"]
+
+
+NOTABLE_OVERHEAD = 1.2
+"""From this ratio of recorded to usual step time on, the profiler's own cost is said."""
 
 
 def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfReport:
@@ -104,7 +109,7 @@ def build_report(
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
         verdict=judge(lead, findings, step_times),
-        notes=(*notes, *_notes(ranks, faults)),
+        notes=(*notes, *_notes(ranks, faults), *_profiler_notes(lead, step_times)),
         findings=findings,
         lead=ranks.index(lead) if lead is not None else None,
         ranks=tuple(ranks),
@@ -140,6 +145,18 @@ def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[
     for analysis in ranks:
         notes += _recording_notes(analysis, Path(analysis.sources[0]).name)
     return notes
+
+
+def _profiler_notes(lead: RankAnalysis | None, step_times: StepTimes | None) -> list[str]:
+    if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
+        return []
+    recorded_ns, usual_ns = lead.breakdown.wall.mean_ns, step_times.p50_ns
+    if not recorded_ns or not usual_ns or recorded_ns < NOTABLE_OVERHEAD * usual_ns:
+        return []
+    return [
+        f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as steps without the profiler "
+        f"({format_duration(usual_ns)}): it slows the host down, so the host's shares are smaller than shown."
+    ]
 
 
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:

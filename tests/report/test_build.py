@@ -122,6 +122,14 @@ def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
     assert report.step_times.p50_ns == 2_000_000
 
 
+@pytest.mark.parametrize(("usual_us", "said"), [(90, False), (50, True)])
+def test_the_cost_of_the_profiler_is_said_where_it_matters(tmp_path: Path, usual_us: int, said: bool) -> None:
+    path = recording().write(tmp_path / "trace.json")  # its steps take 100 µs
+    samples = [StepSample(step, 1000 * usual_us, 0, None, None, False) for step in range(30)]
+    notes = build_report([path], samples=samples).notes
+    assert any(note.startswith("Recorded steps took 2.00× as long") for note in notes) == said
+
+
 def test_step_times_alone_make_a_report() -> None:
     samples = [StepSample(step, 100_000_000, 25_000_000, None, 32, False) for step in range(30)]
     report = build_report([], samples=samples, notes=["The fit had fewer steps than the schedule."])
