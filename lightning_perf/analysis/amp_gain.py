@@ -1,0 +1,326 @@
+"""Predicted gain of mixed precision, from a recording in FP32 or TF32: an interval, and what bounds it.
+
+Every compute kernel falls into one of four parts. Matrix products move to 16-bit Tensor Cores; kernels that take what
+those leave (activations, batch norm, pooling) move half the bytes; what autocast keeps in FP32, the optimizer and
+integer work stay; so does what is in 16 bits already. Host, input, launches and idle time stay as they are, so that
+only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.breakdown import Breakdown
+from lightning_perf.analysis.devices import device_properties
+from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
+from lightning_perf.analysis.kernel_names import kernel_arithmetic
+from lightning_perf.analysis.launches import Launches
+from lightning_perf.analysis.operators import OperatorTable
+from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
+from lightning_perf.hardware import DevicePeak, find_device
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
+
+__all__ = ["AmpCheck", "AmpGain", "AmpPart", "amp_gain", "check_prediction"]
+
+FROM_FP32 = (2.0, 4.0)
+FROM_TENSOR_CORES = (1.2, 2.0)
+HALF_THE_BYTES = (1.0, 2.0)
+"""Least and most speed-up of products without and with Tensor Cores, and of kernels that only move data. The most of
+the first is replaced by half the ratio of peak rates, where the device is known: large products reach about half."""
+
+ATTAINABLE = 0.5
+
+MAX_DEPTH = 8
+"""Operators around a kernel that are asked what it is part of, inside out."""
+
+_FOLLOWING_NAMES = (
+    "relu", "relu_", "threshold", "threshold_backward", "clamp_min", "clamp_min_", "clamp", "hardtanh", "hardtanh_",
+    "hardtanh_backward", "leaky_relu", "leaky_relu_", "leaky_relu_backward", "gelu", "gelu_backward", "silu", "silu_",
+    "silu_backward", "sigmoid", "sigmoid_", "sigmoid_backward", "tanh", "tanh_", "tanh_backward", "hardswish",
+    "hardswish_", "hardswish_backward", "mish", "elu", "add", "add_", "sub", "mul", "mul_", "div", "cat",
+    "native_dropout", "native_dropout_backward", "dropout", "batch_norm", "cudnn_batch_norm", "native_batch_norm",
+    "cudnn_batch_norm_backward", "native_batch_norm_backward", "_batch_norm_impl_index", "miopen_batch_norm",
+    "miopen_batch_norm_backward", "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+    "avg_pool2d", "avg_pool2d_backward", "adaptive_avg_pool2d", "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward", "mean", "upsample_nearest2d", "upsample_nearest2d_backward",
+    "upsample_bilinear2d", "upsample_bilinear2d_backward",
+)  # fmt: skip
+FOLLOWING = frozenset(f"aten::{name}" for name in _FOLLOWING_NAMES)
+"""Operators that autocast leaves alone: they work in the type of what they are given, which the products before them
+leave in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
+
+PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
+
+
+@dataclass(frozen=True)
+class AmpPart:
+    """A part of the compute time.
+
+    Attributes:
+        name: Which part.
+        kernels: Kernels in it, over all averaged steps.
+        time_ns: Their time.
+        fastest_ns: Their time in mixed precision at the least.
+        slowest_ns: At the most.
+        memory_bound_ns: The part of `time_ns` whose least time is set by memory: by reading the operands once in 16
+            bits at the device's full bandwidth. 0 where shapes or the device are not known.
+    """
+
+    name: PartName
+    kernels: int
+    time_ns: int
+    fastest_ns: float
+    slowest_ns: float
+    memory_bound_ns: int
+
+
+@dataclass(frozen=True)
+class AmpGain:
+    """What mixed precision can be expected to gain.
+
+    Attributes:
+        device: The device, as in `hardware`; None when its peak rates are not known, and general factors are used.
+        steps: Steps averaged over.
+        step_ns: Mean step time.
+        parts: The parts of the compute time, over all averaged steps.
+        casts_ns: Time a step that casting the weights and their gradients takes, at full bandwidth; 0 if not known.
+        least_saving_ns: Saving a step, lower end; below 0 where the casts may cost more than is won.
+        most_saving_ns: Upper end.
+    """
+
+    device: str | None
+    steps: int
+    step_ns: float
+    parts: tuple[AmpPart, ...]
+    casts_ns: float
+    least_saving_ns: float
+    most_saving_ns: float
+
+    @property
+    def eligible_share(self) -> float:
+        """Share of compute time that mixed precision can speed up, 0 to 1."""
+        total = sum(part.time_ns for part in self.parts)
+        movable = sum(part.time_ns for part in self.parts if part.name not in ("fixed", "in 16 bits"))
+        return movable / total if total else 0.0
+
+    @property
+    def speedup(self) -> tuple[float, float]:
+        """Least and most speed-up of a step; 1.25 is a step in four fifths of the time."""
+        return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)
+
+
+@dataclass(frozen=True)
+class AmpCheck:
+    """A prediction beside what was measured.
+
+    Attributes:
+        predicted: Least and most speed-up predicted.
+        measured: Step time in FP32 over that in mixed precision.
+        held: Whether what was measured is within what was predicted.
+    """
+
+    predicted: tuple[float, float]
+    measured: float
+    held: bool
+
+
+def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
+    """Put a prediction beside the step time that mixed precision then had.
+
+    Args:
+        gain: The prediction.
+        mixed_step_ns: Mean step time in mixed precision, measured as the recording's was.
+
+    Raises:
+        ValueError: The time is not above 0.
+
+    Example:
+        >>> gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
+        >>> check_prediction(gain, 50e6)
+        AmpCheck(predicted=(1.25, 2.5), measured=2.0, held=True)
+    """
+    if not mixed_step_ns > 0:
+        raise ValueError(f"a step of {mixed_step_ns} ns was not measured: give the mean step time of the mixed run")
+    low, high = gain.speedup
+    measured = gain.step_ns / mixed_step_ns
+    return AmpCheck((low, high), measured, low <= measured <= high)
+
+
+def amp_gain(
+    trace: Trace, steps: Breakdown, launches: Launches | None, operators: OperatorTable | None
+) -> AmpGain | None:
+    """Predict what mixed precision gains.
+
+    Args:
+        trace: The recording of an FP32 or TF32 run.
+        steps: Its breakdown.
+        launches: Its launches.
+        operators: Its operators.
+
+    Returns:
+        The prediction; None for a recording without compute kernels or steps, a truncated one, and one that is in 16
+        bits already.
+    """
+    kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
+    step_ns = steps.wall.mean_ns
+    number = int(averaged_steps(trace).sum())
+    if not len(kernels) or not number or not step_ns or trace.problems.truncated:
+        return None
+    properties = device_properties(trace, int(trace.device.device[kernels[0]]))
+    peak = find_device(properties.name, properties.total_memory_bytes)
+    parts, weights = _parts(trace, kernels, peak)
+    half_ns = sum(part.time_ns for part in parts if part.name == "in 16 bits")
+    total_ns = sum(part.time_ns for part in parts)
+    if not total_ns or half_ns > total_ns / 2:
+        return None
+    # A weight is read in 4 bytes and written in 2 for the forward pass, and its gradient the other way round.
+    casts_ns = 12 * weights / number / peak.bandwidth_bytes_per_s * 1e9 if peak is not None else 0.0
+    least_ns = sum(part.time_ns - part.slowest_ns for part in parts) / number - casts_ns
+    most_ns = sum(part.time_ns - part.fastest_ns for part in parts) / number
+    exposed_ns = steps.category("device_compute").mean_ns or 0.0
+    shown = min(1.0, exposed_ns / (total_ns / number))
+    if launches is not None and launches.launch_bound is not None:
+        shown *= 1 - launches.launch_bound.share
+    host_ns = operators.host_ns / max(operators.steps, 1) if operators is not None else 0.0
+    limit_ns = max(0.0, step_ns - host_ns)
+    return AmpGain(
+        device=peak.name if peak is not None else None,
+        steps=number,
+        step_ns=step_ns,
+        parts=parts,
+        casts_ns=casts_ns,
+        # The host issues every kernel still, and a host at its limit may become what the step waits for.
+        least_saving_ns=min(least_ns * shown, limit_ns / 2),
+        most_saving_ns=max(0.0, min(most_ns * shown, limit_ns)),
+    )
+
+
+def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[tuple[AmpPart, ...], int]:
+    """The parts, and how many elements of weights are multiplied in forward passes."""
+    owner = _owners(trace, kernels)
+    time = trace.device.duration_ns[kernels]
+    codes = arithmetic_of(trace, kernels)
+    in_optimizer = _in_optimizer(trace, kernels)
+    sharing = (
+        np.bincount(owner[owner != NO_ROW], minlength=1) if (owner != NO_ROW).any() else np.ones(1, dtype=np.int64)
+    )
+    sums: dict[PartName, list[float]] = {}
+    for row, kernel in enumerate(kernels.tolist()):
+        operator = int(owner[row])
+        name = trace.names[trace.operators.name[operator]] if operator != NO_ROW else ""
+        shapes = trace.shape_lists[trace.operators.input_shapes[operator]] if operator != NO_ROW else ""
+        arithmetic = ARITHMETICS[codes[row]]
+        kernel_name = trace.names[trace.device.name[kernel]]
+        part = _part(name, arithmetic, kernel_name, bool(in_optimizer[row]))
+        least, most = _factors(part, arithmetic, peak)
+        duration = float(time[row])
+        read_ns = 0.0
+        if peak is not None and part in ("products", "products on Tensor Cores", "following"):
+            share = max(int(sharing[operator]), 1) if operator != NO_ROW else 1
+            read_ns = min(duration, 2 * _elements(shapes) / share / peak.bandwidth_bytes_per_s * 1e9)
+        fastest = max(duration / most, read_ns)
+        kept = sums.setdefault(part, [0, 0, 0.0, 0.0, 0])
+        for position, value in enumerate(
+            (1, duration, fastest, max(duration / least, fastest), duration if read_ns > duration / most else 0)
+        ):
+            kept[position] += value
+    parts = tuple(
+        AmpPart(name, int(n), int(ns), fastest, slowest, int(bound))
+        for name, (n, ns, fastest, slowest, bound) in sorted(sums.items(), key=lambda item: -item[1][1])
+    )
+    return parts, _weight_elements(trace, np.unique(owner[owner != NO_ROW]))
+
+
+def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> PartName:
+    if arithmetic in ("fp16", "bf16", "fp8", "fp4"):
+        return "in 16 bits"
+    if in_optimizer or arithmetic not in ("fp32", "tf32"):
+        return "fixed"
+    if operator in _PRODUCTS:
+        on_tensor_cores = arithmetic == "tf32" or kernel_arithmetic(kernel).tensor_cores
+        return "products on Tensor Cores" if on_tensor_cores else "products"
+    return "following" if operator in FOLLOWING else "fixed"
+
+
+_PRODUCTS = FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
+
+
+def _factors(part: PartName, arithmetic: str, peak: DevicePeak | None) -> tuple[float, float]:
+    if part == "following":
+        return HALF_THE_BYTES
+    if part == "products on Tensor Cores":
+        return FROM_TENSOR_CORES
+    if part != "products":
+        return 1.0, 1.0
+    least, most = FROM_FP32
+    if peak is not None and "fp16" in peak.flops_per_s and arithmetic in peak.flops_per_s:
+        ratio = peak.flops_per_s["fp16"] / peak.flops_per_s[arithmetic]
+        # A device that is hardly faster in 16 bits has no Tensor Cores, or ones for graphics.
+        return (least, ATTAINABLE * ratio) if ATTAINABLE * ratio >= least else (1.0, ratio)
+    return least, most
+
+
+def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
+    """For each kernel the innermost operator around it that tells what it is, or else the one that launched it."""
+    telling = trace.names_where((_PRODUCTS | FOLLOWING).__contains__)
+    first = trace.links.device_operator[kernels].astype(np.int64)
+    owner, at = first.copy(), first.copy()
+    found = np.zeros(len(first), dtype=np.bool_)
+    for _ in range(MAX_DEPTH):
+        known = (at != NO_ROW) & ~found
+        tells = known.copy()
+        tells[known] = telling[trace.operators.name[at[known]]]
+        owner[tells] = at[tells]
+        found |= tells
+        at[known] = trace.links.operator_parent[at[known]]
+    return owner
+
+
+def _in_optimizer(trace: Trace, kernels: Int64Array) -> BoolArray:
+    """Whether each kernel was launched inside the optimizer's step."""
+    marks = trace.annotations
+    stepping = trace.names_where(lambda name: name.startswith(("Optimizer.step", "perf::optimizer")))[marks.name]
+    starts, ends = marks.start_ns[stepping], np.maximum.accumulate(marks.end_ns[stepping])
+    inside = np.zeros(len(kernels), dtype=np.bool_)
+    call = trace.links.device_runtime[kernels]
+    known = call != NO_ROW
+    if not len(starts) or not known.any():
+        return inside
+    when = trace.runtime.start_ns[call[known]]
+    row = np.searchsorted(starts, when, side="right") - 1
+    inside[known] = (row >= 0) & (when < ends[np.maximum(row, 0)])
+    return inside
+
+
+def _weight_elements(trace: Trace, operators: Int64Array) -> int:
+    """Elements of the weights of forward convolutions and of products with a bias, each call counted."""
+    total = 0
+    for row in operators.tolist():
+        name = trace.names[trace.operators.name[row]]
+        place = 1 if name in CONVOLUTIONS else {"aten::addmm": 2, "aten::linear": 1}.get(name)
+        shapes = _shapes(trace.shape_lists[trace.operators.input_shapes[row]])
+        if place is not None and len(shapes) > place:
+            total += prod(shapes[place])
+    return total
+
+
+def _elements(shapes_json: str) -> int:
+    return sum(prod(shape) for shape in _shapes(shapes_json) if shape)
+
+
+@lru_cache(maxsize=65536)
+def _shapes(shapes_json: str) -> tuple[tuple[int, ...], ...]:
+    try:
+        found = json.loads(shapes_json) if shapes_json else []
+    except ValueError:
+        return ()
+    if not isinstance(found, list):
+        return ()
+    return tuple(tuple(s) if isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) else () for s in found)
