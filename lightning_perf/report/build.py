@@ -154,8 +154,10 @@ def _profiler_notes(lead: RankAnalysis | None, step_times: StepTimes | None) -> 
     if not recorded_ns or not usual_ns or recorded_ns < NOTABLE_OVERHEAD * usual_ns:
         return []
     return [
-        f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as steps without the profiler "
-        f"({format_duration(usual_ns)}): it slows the host down, so the host's shares are smaller than shown."
+        (
+            f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as steps without the profiler "
+            f"({format_duration(usual_ns)}): it slows the host down, so the host's shares are smaller than shown."
+        )
     ]
 
 
