@@ -66,6 +66,15 @@ def test_works_without_torch(trace: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_a_terminal_without_unicode_gets_the_report(trace: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_perf", "analyze", str(trace)],
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"A step takes 100 ?s" in done.stdout
+
+
 def test_version() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout.strip()) == (0, f"lightning-perf {lightning_perf.__version__}")

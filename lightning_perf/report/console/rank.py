@@ -61,7 +61,7 @@ def _step_time(breakdown: Breakdown) -> RenderableType:
             label(f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}", "dim" if row.parent else ""),
             format_duration(row.mean_ns),
             format_share(row.share),
-            Bar(1.0, 0.0, row.share, width=BAR_WIDTH, color="blue") if row.share and not row.parent else "",
+            Bar(1.0, 0.0, row.share, width=BAR_WIDTH, color="cyan") if row.share and not row.parent else "",
         ]
         if spread:
             cells.append(f"{format_duration(row.min_ns)} – {format_duration(row.max_ns)}")
