@@ -64,6 +64,8 @@ class StepTracker:
         self._count_optimizer_steps = count_optimizer_steps
         self._observers = observers
         self._reversed = observers[::-1]
+        # Phases come by the dozen: who does not follow them is not told.
+        self._phase_observers = tuple(o for o in observers if type(o).phase_begins is not StepObserver.phase_begins)
         self._index = 0
         self._open = False
         self._paused = False
@@ -193,9 +195,9 @@ class StepTracker:
             self._tell_begin(self._phases[-1])
 
     def _tell_begin(self, phase: Phase) -> None:
-        for observer in self._observers:
+        for observer in self._phase_observers:
             observer.phase_begins(phase)
 
     def _tell_end(self, phase: Phase) -> None:
-        for observer in self._reversed:
+        for observer in reversed(self._phase_observers):
             observer.phase_ends(phase)

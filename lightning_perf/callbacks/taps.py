@@ -51,29 +51,30 @@ class ProfilerTap:
             else:
                 setattr(self._profiler, name, original)
 
-    def _signal(self, action: str) -> Signal | None:
-        if not self._on:
-            return None
-        try:
-            return self._signals[action]
-        except KeyError:
-            signal = self._signals[action] = read_signal(action)
-            return signal
+    def _heard(self, action: str) -> Signal | None:
+        signal = self._signals[action] = read_signal(action)
+        return signal
+
+    # Both wrappers run dozens of times a step, nearly always for an action that means nothing.
 
     def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        signals = self._signals
+
         def tapped_start(action_name: str) -> None:
-            signal = self._signal(action_name)
-            if signal is not None:
+            signal = signals[action_name] if action_name in signals else self._heard(action_name)
+            if signal is not None and self._on:
                 listener(signal)
             start(action_name)
 
         return tapped_start
 
     def _after(self, stop: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        signals = self._signals
+
         def tapped_stop(action_name: str) -> None:
             stop(action_name)
-            signal = self._signal(action_name)
-            if signal is not None:
+            signal = signals[action_name] if action_name in signals else self._heard(action_name)
+            if signal is not None and self._on:
                 listener(signal)
 
         return tapped_stop
