@@ -9,7 +9,8 @@ def test_by_ordinal():
 
 
 def test_an_ordinal_that_no_device_has_is_of_the_one_kind_there_is():
-    trace = TraceBuilder().gpu("AMD Instinct MI300X", ordinal=0).gpu("AMD Instinct MI300X", ordinal=1).step(1, 0, 10).build()
+    builder = TraceBuilder().gpu("AMD Instinct MI300X", ordinal=0).gpu("AMD Instinct MI300X", ordinal=1)
+    trace = builder.step(1, 0, 10).build()
     assert device_properties(trace, 4).name == "AMD Instinct MI300X"
 
 
