@@ -22,7 +22,7 @@ from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.found_inf import PendingVerdict
 from lightning_perf.callbacks.host import Trainer
 
-__all__ = ["LossScaleMonitor"]
+__all__ = ["LossScaleMonitor", "step_number"]
 
 Locate = Callable[[Any, float], "OverflowOrigin | None"]
 """Looks for where the overflow came up that an optimizer's step was just skipped for, given the scale it had."""
@@ -97,13 +97,18 @@ class LossScaleMonitor:
         self._events: list[ScaleEvent] = []
         self._handles = [o.register_step_post_hook(self._stepped) for o in trainer.optimizers]
         self._began_ns = clock()
-        self._step = self._trainer_step()
+        self._step = step_number(self._trainer)
         self._add(ScaleEvent("start", self._step, self._state.scale, 0, 0))
 
     @property
     def scale(self) -> float:
         """The loss scale, as far as the host knows."""
         return self._state.scale
+
+    @property
+    def attempts(self) -> int:
+        """Optimizer steps tried so far."""
+        return self._attempts
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -143,7 +148,7 @@ class LossScaleMonitor:
         self._backward_since_step = False
         self._settle_schedulers(optimizer)
         self._attempts += 1
-        self._step = self._trainer_step()
+        self._step = step_number(self._trainer)
         index = next((i for i, known in enumerate(self._trainer.optimizers) if known is optimizer), 0)
         self._open = _Attempt(
             optimizer,
@@ -191,10 +196,6 @@ class LossScaleMonitor:
             # One skipped step does not put a schedule by epochs off; in manual optimization the module steps them.
             and (config.interval == "step" or not automatic)
         )
-
-    def _trainer_step(self) -> int:
-        loop = self._trainer.fit_loop.epoch_loop
-        return int(getattr(loop, "_batches_that_stepped", self._trainer.global_step))
 
     def _trained_now(self) -> int:
         return self._trained_ns + self._clock() - self._began_ns
@@ -282,3 +283,11 @@ class LossScaleMonitor:
                 UserWarning,
                 stacklevel=2,
             )
+
+
+def step_number(trainer: Trainer) -> int:
+    """Number of the step under way, on the axis of the Trainer's own logs."""
+    try:
+        return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
+    except AttributeError:
+        return int(trainer.global_step)

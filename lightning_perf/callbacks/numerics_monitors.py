@@ -12,7 +12,7 @@ from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
-from lightning_perf.callbacks.loss_scale import LossScaleMonitor
+from lightning_perf.callbacks.loss_scale import LossScaleMonitor, step_number
 from lightning_perf.callbacks.numerics_guard import NumericsGuard
 from lightning_perf.callbacks.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.underflow import UnderflowMonitor
@@ -73,7 +73,7 @@ class NumericsMonitors:
         self._module = module
         self._folder = folder
         self._faults = faults
-        self._optimizer_steps = trainer.global_step
+        self._attempts = 0
         self._active: dict[str, Any] = {}
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
@@ -96,7 +96,7 @@ class NumericsMonitors:
         self._tell("scale", lambda scale: scale.batch_begins())
         self._tell("locator", lambda locator: locator.batch_begins(batch, batch_idx))
         first = batch_idx % self._trainer.accumulate_grad_batches == 0
-        self._tell("underflow", lambda underflow: underflow.batch_begins(self._step(), first_of_step=first))
+        self._tell("underflow", lambda monitor: monitor.batch_begins(step_number(self._trainer), first_of_step=first))
 
     def backward_begins(self, loss: Any) -> None:
         """A backward pass begins, on a scaled loss."""
@@ -162,10 +162,12 @@ class NumericsMonitors:
         return found[0] if found else None
 
     def _log(self, monitor: LossScaleMonitor) -> None:
-        every, step = self._trainer.log_every_n_steps, self._step()
-        stepped = self._trainer.global_step != self._optimizer_steps
-        self._optimizer_steps = self._trainer.global_step
-        if stepped and every and (step + 1) % every == 0:
+        every = self._trainer.log_every_n_steps
+        stepped, self._attempts = monitor.attempts != self._attempts, monitor.attempts
+        if not stepped or not every or not self._trainer.loggers:
+            return
+        step = step_number(self._trainer)
+        if (step + 1) % every == 0:
             for logger in self._trainer.loggers:
                 logger.log_metrics(monitor.metrics, step=step)
 
@@ -179,10 +181,6 @@ class NumericsMonitors:
 
     def _end_guard(self, guard: NumericsGuard) -> None:
         self.numerics = guard.result
-
-    def _step(self) -> int:
-        """The step on the axis of the Trainer's own logs."""
-        return int(getattr(self._trainer.fit_loop.epoch_loop, "_batches_that_stepped", self._trainer.global_step))
 
     def _tell(self, name: str, say: Callable[[Any], None]) -> None:
         monitor = self._active.get(name)

@@ -37,8 +37,8 @@ class PrecisionCallback(HostCallback):
     ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains as ``Trainer(precision="16-mixed")`` does, to the
     bit, for fit, validate, test and predict, with the scaler's state in checkpoints under Lightning's own name. The
     one difference: in automatic optimization autocast's weight cache is on, as in plain torch, so that a weight used
-    n times in a forward pass is cast once, and its n gradients are added up in half precision. With `precision` left out the callback adopts
-    the Trainer's precision and monitors that.
+    n times in a forward pass is cast once, and its n gradients are added up in half precision. With `precision` left
+    out the callback adopts the Trainer's precision and monitors that.
 
     Under ``16-mixed`` the loss scale and skipped steps are followed on the host, and gradients are looked at for
     underflow on sampled steps; neither makes the host wait for the device. Events are saved as

@@ -1,0 +1,296 @@
+"""Precision on a GPU: FP32, TF32, fp16 and bf16 for ResNets, batch sizes and memory formats.
+
+For each combination two trainings on one batch that stays on the device: one without any profiler, for images a second
+and peak memory, and a short one with `PerfCallback`, whose recording tells the arithmetic by device time, the share of
+Tensor Cores and, in FP32, the predicted gain of mixed precision. The prediction stands beside what was then measured.
+
+Run as ``python -m benchmarks.gpu_precision`` on a host with a CUDA GPU. Each row is written as soon as it is measured,
+to ``benchmarks/results/gpu_precision.jsonl``, the table at the end to ``gpu_precision.md`` beside it.
+``--device cpu --tiny`` runs the same code at a size that tells nothing but that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+import torch
+import torchvision
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import lightning_perf
+from lightning_perf import PerfCallback
+from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
+from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.callbacks.precision import Precision, PrecisionCallback
+from lightning_perf.environment import version_facts
+from lightning_perf.trace.reader import read_trace
+from lightning_perf.units import format_bytes, format_share
+
+RESULTS = Path(__file__).parent / "results" / "gpu_precision"
+METHOD = 1
+"""Version of the method: figures of different versions are not comparable."""
+
+ARMS: dict[str, tuple[Precision, Literal["on", "off"]]] = {
+    "FP32": ("32-true", "off"),
+    "TF32": ("32-true", "on"),
+    "fp16": ("16-mixed", "off"),
+    "bf16": ("bf16-mixed", "off"),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is measured, and for how long.
+
+    Attributes:
+        models: torchvision's names.
+        batches: Batch sizes.
+        image: Height and width of the images.
+        warmup: Steps left out of the time.
+        steps: Steps timed.
+    """
+
+    models: tuple[str, ...]
+    batches: tuple[int, ...]
+    image: int
+    warmup: int
+    steps: int
+
+
+FULL = Size(("resnet18", "resnet50"), (128, 256), 224, 12, 40)
+TINY = Size(("resnet18",), (2,), 32, 1, 2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination.
+
+    Attributes:
+        model: torchvision's name.
+        batch: Batch size.
+        channels_last: Memory format of model and images.
+        arm: Key of `ARMS`.
+        ran_as: Precision that it ran in, and which FP32.
+        images_per_s: Images a second, without a profiler.
+        peak_memory_bytes: Most memory allocated; None on a CPU.
+        arithmetic: Share of device compute time by arithmetic; empty on a CPU.
+        tensor_cores: Share of device compute time on Tensor Cores.
+        predicted_speedup: For FP32: least and most speed-up by mixed precision.
+        skipped_steps: Optimizer steps skipped by the scaler.
+    """
+
+    model: str
+    batch: int
+    channels_last: bool
+    arm: str
+    ran_as: str
+    images_per_s: float
+    peak_memory_bytes: int | None
+    arithmetic: dict[str, float]
+    tensor_cores: float | None
+    predicted_speedup: tuple[float, float] | None
+    skipped_steps: int | None
+
+
+class Classifier(pl.LightningModule):
+    """A ResNet that trains on one batch, which stays on the device."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+    def __init__(self, name: str, images: torch.Tensor, labels: torch.Tensor) -> None:
+        super().__init__()
+        self.net = torchvision.models.get_model(name, num_classes=25)
+        self.register_buffer("images", images, persistent=False)
+        self.register_buffer("labels", labels, persistent=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:  # noqa: ARG002
+        """The loss; the batch that the loop brings is the number of the step."""
+        loss: torch.Tensor = nn.functional.cross_entropy(self.net(self.images), self.labels)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The article's optimizer."""
+        return torch.optim.SGD(self.parameters(), 0.01, momentum=0.9, nesterov=True)
+
+
+class Clock(pl.Callback):
+    """Times the steps after the warm-up, waiting for the device at both ends only."""
+
+    def __init__(self, warmup: int) -> None:
+        self.warmup = warmup
+        self.began = self.ended = 0.0
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """Begin after the warm-up."""
+        if batch_idx == self.warmup:
+            _wait()
+            self.began = time.perf_counter()
+
+    def on_train_end(self, *_: Any) -> None:
+        """End."""
+        _wait()
+        self.ended = time.perf_counter()
+
+
+def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, *, channels_last: bool) -> Row:
+    """Measure one combination."""
+    precision, tf32 = ARMS[arm]
+    options: dict[str, Any] = {"accelerator": "gpu" if device.type == "cuda" else "cpu"}
+
+    def train(callbacks: list[pl.Callback], steps: int, folder: str) -> None:
+        torch.manual_seed(0)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        images = torch.randn(batch, 3, size.image, size.image).to(memory_format=layout)
+        module = Classifier(model, images, torch.randint(0, 25, (batch,)))
+        module.net.to(memory_format=layout)
+        trainer = pl.Trainer(
+            default_root_dir=folder,
+            max_epochs=1,
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            benchmark=True,
+            callbacks=callbacks,
+            **options,
+        )
+        trainer.fit(module, torch.utils.data.DataLoader(TensorDataset(torch.arange(steps)), batch_size=1))
+
+    with tempfile.TemporaryDirectory() as folder:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        clock = Clock(size.warmup)
+        callback = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0)
+        train([clock, callback], size.warmup + size.steps, folder)
+        memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        assert callback.setting is not None
+        profiled = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0, dirpath=Path(folder) / "numbers")
+        traces = Path(folder) / "profile"
+        perf = PerfCallback(skip_first=size.warmup, warmup=2, active=3, print_report=False, dirpath=traces)
+        train([profiled, perf], size.warmup + 6, folder)
+        report = lightning_perf.analyze(traces)
+        arithmetic = report.ranks[0].arithmetic
+        gain = _predict(traces) if arm == "FP32" else None
+    return Row(
+        model=model,
+        batch=batch,
+        channels_last=channels_last,
+        arm=arm,
+        ran_as=f"{callback.setting.precision}, {callback.setting.fp32}",
+        images_per_s=batch * size.steps / (clock.ended - clock.began),
+        peak_memory_bytes=memory,
+        arithmetic={row.name: row.share for row in arithmetic.rows if row.share} if arithmetic is not None else {},
+        tensor_cores=arithmetic.tensor_core_share if arithmetic is not None else None,
+        predicted_speedup=gain.speedup if gain is not None else None,
+        skipped_steps=callback.loss_scale.skipped_steps if callback.loss_scale is not None else None,
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        (
+            "| model | batch | layout | arm | ran as | images/s | against FP32 | predicted from FP32 | peak memory "
+            "| device compute by arithmetic | on Tensor Cores |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    plain = {(r.model, r.batch, r.channels_last): r for r in rows if r.arm == "FP32"}
+    for row in rows:
+        base = plain.get((row.model, row.batch, row.channels_last))
+        speedup = f"{row.images_per_s / base.images_per_s:.2f}×" if base is not None else "–"
+        predicted = base.predicted_speedup if base is not None and row.arm in ("fp16", "bf16") else None
+        shares = sorted(row.arithmetic.items(), key=lambda item: -item[1])
+        lines.append(
+            f"| {row.model} | {row.batch} | {'channels-last' if row.channels_last else 'contiguous'} | {row.arm} "
+            f"| {row.ran_as} | {row.images_per_s:.1f} | {speedup} "
+            f"| {f'{predicted[0]:.2f}× – {predicted[1]:.2f}×' if predicted is not None else '–'} "
+            f"| {format_bytes(row.peak_memory_bytes)} "
+            f"| {', '.join(f'{name} {format_share(share)}' for name, share in shares) or '–'} "
+            f"| {format_share(row.tensor_cores)} |"
+        )
+    return "\n".join(lines)
+
+
+def _predict(traces: Path) -> AmpGain | None:
+    trace = read_trace(min(traces.glob("*.pt.trace.json.gz")))
+    analysis = analyze_rank(trace)
+    return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.operators)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and write.
+
+    Args:
+        arguments: Command line; None for the process's own.
+
+    Returns:
+        The exit code: 2 without the device.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a size that only shows that it runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="path of the results, without suffix")
+    given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        print("This measures a CUDA GPU, and torch finds none. Try --device cpu --tiny to see it run.", file=sys.stderr)
+        return 2
+    if given.device == "cpu" and not given.tiny:
+        print("On a CPU this would take hours and tell nothing: add --tiny to see it run.", file=sys.stderr)
+        return 2
+    size, device = TINY if given.tiny else FULL, torch.device(given.device)
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"method": METHOD, "device": _device_name(device), **version_facts()}
+    rows: list[Row] = []
+    with given.out.with_suffix(".jsonl").open("w", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")
+        for model, batch, channels_last, arm in itertools.product(size.models, size.batches, (False, True), ARMS):
+            row = measure(size, device, model, batch, arm, channels_last=channels_last)
+            rows.append(row)
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            print(
+                f"{model} {batch} {'channels-last' if channels_last else 'contiguous'} {arm}: {row.images_per_s:.1f}/s"
+            )
+    versions = ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in version_facts().items() if value)
+    text = (
+        f"# Precision of ResNets at {size.image} × {size.image}\n\nWritten by `python -m benchmarks.gpu_precision`, "
+        f"method {METHOD}, on {_device_name(device)}. {size.steps} steps timed after {size.warmup}. {versions}.\n\n"
+        f"{table(rows)}\n"
+    )
+    given.out.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
