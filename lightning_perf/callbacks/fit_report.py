@@ -11,6 +11,7 @@ from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.trace.errors import TraceError
 
 if TYPE_CHECKING:
+    from lightning_perf.analysis.run_precision import RunPrecision
     from lightning_perf.report.document import PerfReport
 
 __all__ = ["build_fit_report", "log_report", "print_fit_report", "report_metrics", "save_report"]
@@ -18,13 +19,19 @@ __all__ = ["build_fit_report", "log_report", "print_fit_report", "report_metrics
 # The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
 
 
-def build_fit_report(folder: Path | None, samples: Sequence[StepSample], notes: Sequence[str]) -> PerfReport:
+def build_fit_report(
+    folder: Path | None,
+    samples: Sequence[StepSample],
+    notes: Sequence[str],
+    precision: RunPrecision | None = None,
+) -> PerfReport:
     """Build the report of a fit.
 
     Args:
         folder: The folder with the traces of all ranks; None when there is none.
         samples: Step times.
         notes: What the user should know of the recording.
+        precision: The precision of the fit and what it did to the numbers.
 
     Returns:
         The report; without the traces, which a note says, when none of them can be read.
@@ -33,9 +40,10 @@ def build_fit_report(folder: Path | None, samples: Sequence[StepSample], notes: 
 
     traces = sorted(folder.glob("rank*.pt.trace.json.gz")) if folder is not None else []
     try:
-        return build_report(traces, samples=samples, notes=notes)
+        return build_report(traces, samples=samples, notes=notes, precision=precision)
     except TraceError as error:
-        return build_report((), samples=samples, notes=[*notes, f"Left out, unreadable: {error}"])
+        notes = [*notes, f"Left out, unreadable: {error}"]
+        return build_report((), samples=samples, notes=notes, precision=precision)
 
 
 def save_report(report: PerfReport, folder: Path) -> Path:

@@ -90,6 +90,11 @@ class NumericsMonitors:
             except Exception as error:
                 faults.report(_CONSEQUENCES["scale"], error)
 
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._active)
+
     def batch_begins(self, batch: Any, batch_idx: int) -> None:
         """A training batch begins."""
         self._tell("guard", lambda guard: guard.batch_begins(batch, batch_idx))

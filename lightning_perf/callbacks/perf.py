@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.fit_report import build_fit_report, log_report, print_fit_report, save_report
+from lightning_perf.callbacks.fp32_layers import LayerPattern
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.precision import Precision, PrecisionCallback
+from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.profiler import RecordingOptions
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
@@ -25,7 +29,15 @@ class PerfCallback(HostCallback):
     batch to the end of callbacks and logging, and gets out of the way. A fault in here is one warning; training goes
     on, with the same results as without the callback.
 
+    With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does; a conflict there is
+    an error before the first step. The report says in which precision the fit ran and which FP32 that was, and under
+    ``16-mixed`` what became of the loss scale and of small gradients. For more than the three settings here, put a
+    `PrecisionCallback` beside this one.
+
     Args:
+        precision: ``16-mixed``, ``bf16-mixed`` or ``32-true``; None for what the Trainer has.
+        keep_fp32: Layers that compute in FP32 all the same: names with wildcards, or classes of layers.
+        tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the fit; None leaves it alone.
         skip_first: Steps left alone at the start of the fit. None chooses: 10, or fewer in a fit too short for that.
         wait: Steps left alone at the start of each cycle. None chooses: 0.
         warmup: Steps in each cycle in which the profiler runs but keeps nothing. None chooses: 3, or fewer in a short
@@ -41,8 +53,8 @@ class PerfCallback(HostCallback):
         print_report: Print the report on the console at the end of the fit.
 
     Raises:
-        TypeError: A number of steps is not an integer.
-        ValueError: A number of steps is negative, or `active` is 0.
+        TypeError: A number of steps is not an integer, or `keep_fp32` is a single string.
+        ValueError: A number of steps is negative, `active` is 0, or a precision is unknown.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -52,6 +64,9 @@ class PerfCallback(HostCallback):
     def __init__(
         self,
         *,
+        precision: Precision | None = None,
+        keep_fp32: Sequence[LayerPattern] = (),
+        tf32: Literal["on", "off"] | None = None,
         skip_first: int | None = None,
         wait: int | None = None,
         warmup: int | None = None,
@@ -74,18 +89,58 @@ class PerfCallback(HostCallback):
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._print_report = print_report
         self._fit: Fit | None = None
+        self._own_numbers = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
+        self._sets_precision = precision is not None or bool(keep_fp32) or tf32 is not None
+        self._numbers = self._own_numbers
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a fit that is under way."""
         # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
         return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
-            "_fit": None
+            "_fit": None,
+            "_numbers": self._own_numbers,
         }
 
-    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
+        """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has."""
+        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
+        if others and self._sets_precision:
+            raise PrecisionError(
+                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
+                "Give all of it to the PrecisionCallback",
+            )
+        if others:
+            self._numbers = others[0]
+            self._numbers.hand_over()
+        else:
+            self._numbers = self._own_numbers
+            self._numbers.setup(trainer, pl_module, stage)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Refuse what would fail in the first step, and keep layers in FP32."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_fit_start(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_validation_start(trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_test_start(trainer, pl_module)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_predict_start(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to observe the fit."""
         faults = Faults()
         folder = claim_run_folder(trainer, self._dirpath, faults)  # all ranks, whatever goes wrong on one
+        self._numbers.watch(trainer, pl_module, folder, faults)
         try:
             self._fit = Fit(
                 trainer,
@@ -98,56 +153,73 @@ class PerfCallback(HostCallback):
         except Exception as error:
             faults.report("this fit is not profiled", error)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Count the batch's samples."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_train_batch_start(trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_begins(batch)
 
-    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:  # noqa: ARG002
+    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Begin the backward phase."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_before_backward(trainer, pl_module, loss)
         if self._fit is not None:
             self._fit.backward_begins()
 
-    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
         """End the backward phase."""
         if self._fit is not None:
             self._fit.backward_ends()
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_after_backward(trainer, pl_module)
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:  # noqa: ARG002
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Begin the optimizer phase."""
         if self._fit is not None:
             self._fit.optimizer_begins()
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_before_optimizer_step(trainer, pl_module, optimizer)
 
     def on_train_batch_end(
         self,
-        trainer: Trainer,  # noqa: ARG002
+        trainer: Trainer,
         pl_module: Module,
-        outputs: Any,  # noqa: ARG002
-        batch: Any,  # noqa: ARG002
-        batch_idx: int,  # noqa: ARG002
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
         """See whether the step is whole."""
+        if self._numbers is self._own_numbers:
+            self._own_numbers.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
 
-    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation, and wait until every rank has its files written."""
         if self._fit is not None:
             self._fit.ends()
+        self._numbers.on_train_end(trainer, pl_module)
         trainer.strategy.barrier("perf_files_written")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Analyse what was recorded, and report."""
         self._report(trainer)
 
-    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:  # noqa: ARG002
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Save the scaler's state also in a checkpoint made after the fit."""
+        self._own_numbers.on_save_checkpoint(trainer, pl_module, checkpoint)
+
+    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
+        self._numbers.on_exception(trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.ends()
             self._report(trainer)
 
-    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
+    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
+        self._numbers.teardown(trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.ends()
             self._fit = None
@@ -157,7 +229,7 @@ class PerfCallback(HostCallback):
         if fit is None or not trainer.is_global_zero:
             return
         try:
-            report = build_fit_report(fit.folder, fit.samples(), fit.notes())
+            report = build_fit_report(fit.folder, fit.samples(), fit.notes(), self._numbers.result)
             if fit.folder is not None:
                 save_report(report, fit.folder)
             log_report(report, trainer.loggers, step=trainer.global_step)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from lightning_perf.analysis.loss_scale import LossScaleHistory
 from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.precision import PrecisionSetting
+from lightning_perf.analysis.run_precision import RunPrecision, encode_precision
 from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fp32_layers import Fp32Layers, LayerPattern
@@ -99,6 +98,7 @@ class PrecisionCallback(HostCallback):
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
         self._monitors: NumericsMonitors | None = None
+        self._watches = True
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
         self.loss_scale: LossScaleHistory | None = None
@@ -111,7 +111,14 @@ class PrecisionCallback(HostCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a run that is under way."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "_monitors": None}
+        return {**kept, "_tf32_override": None, "_layers": None, "_monitors": None, "_watches": True}
+
+    @property
+    def result(self) -> RunPrecision | None:
+        """All of the last run's results together; None before one has begun."""
+        if self.setting is None:
+            return None
+        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
         """Switch the precision, before anything is built on it."""
@@ -139,8 +146,13 @@ class PrecisionCallback(HostCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to monitor the numbers."""
-        faults = Faults()
-        self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, faults), faults)
+        if self._watches:
+            faults = Faults()
+            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, faults), faults)
+
+    def hand_over(self) -> None:
+        """Leave it to another callback to call `watch` with a folder of its own, once training starts."""
+        self._watches = False
 
     def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, faults: Faults) -> None:
         """Begin to monitor the numbers of a fit.
@@ -156,22 +168,22 @@ class PrecisionCallback(HostCallback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Tell the monitors."""
-        if self._monitors is not None:
+        if self._monitors is not None and self._monitors.active:
             self._monitors.batch_begins(batch, batch_idx)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:  # noqa: ARG002
         """Tell the monitors."""
-        if self._monitors is not None:
+        if self._monitors is not None and self._monitors.active:
             self._monitors.backward_begins(loss)
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Tell the monitors."""
-        if self._monitors is not None:
+        if self._monitors is not None and self._monitors.active:
             self._monitors.backward_ends()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:  # noqa: ARG002
         """Tell the monitors."""
-        if self._monitors is not None:
+        if self._monitors is not None and self._monitors.active:
             self._monitors.step_begins(optimizer)
 
     def on_train_batch_end(
@@ -183,7 +195,7 @@ class PrecisionCallback(HostCallback):
         batch_idx: int,  # noqa: ARG002
     ) -> None:
         """Tell the monitors."""
-        if self._monitors is not None:
+        if self._monitors is not None and self._monitors.active:
             self._monitors.batch_ends(outputs)
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
@@ -234,16 +246,9 @@ class PrecisionCallback(HostCallback):
             return
         monitors.ends()
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
-        monitors.save_summary(
-            msgspec.json.encode(
-                {
-                    "setting": self.setting,
-                    "loss_scale": self.loss_scale,
-                    "underflow": self.underflow,
-                    "numerics": self.numerics,
-                }
-            )
-        )
+        result = self.result
+        if result is not None:
+            monitors.save_summary(encode_precision(result))
 
     def _undo(self) -> None:
         self._finish()
@@ -254,3 +259,4 @@ class PrecisionCallback(HostCallback):
             self._tf32_override.undo()
             self._tf32_override = None
         self._switch.undo()
+        self._watches = True

@@ -10,6 +10,7 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.run_precision import RunPrecision, read_precision
 from lightning_perf.analysis.step_times import StepSample, StepTimes, read_samples, summarize_step_times
 from lightning_perf.findings.registry import find
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -65,7 +66,14 @@ def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfRepo
             if not traces:
                 raise
             notes.append(f"Step times are left out: {error}")
-    return build_report(traces, samples=samples, notes=notes, by_shape=by_shape)
+    precision = None
+    described = (traces[0].parent if traces else Path(path)) / "precision.json"
+    if Path(path).is_dir() and described.exists():
+        try:
+            precision = read_precision(described)
+        except TraceError as error:
+            notes.append(f"The run's precision is left out: {error}")
+    return build_report(traces, samples=samples, notes=notes, precision=precision, by_shape=by_shape)
 
 
 def _step_logs(folder: Path) -> list[Path]:
@@ -77,6 +85,7 @@ def build_report(
     *,
     samples: Sequence[StepSample] = (),
     notes: Sequence[str] = (),
+    precision: RunPrecision | None = None,
     by_shape: bool = False,
 ) -> PerfReport:
     """Build the report of one run from its parts.
@@ -85,6 +94,7 @@ def build_report(
         traces: Its trace files, of any rank and window. With none, the report tells of step times alone.
         samples: Step times by the always-on timer, of one rank.
         notes: What else a reader must know.
+        precision: The run's precision and what it did to the numbers.
         by_shape: Whether operators are told apart by the shapes of their inputs.
 
     Returns:
@@ -115,6 +125,7 @@ def build_report(
         ranks=tuple(ranks),
         distributed=compared,
         step_times=step_times,
+        precision=precision,
     )
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
 
@@ -52,6 +53,7 @@ class PerfReport:
         ranks: The analyses of each rank.
         distributed: The ranks compared; ``None`` for a run of one.
         step_times: Step times by the always-on timer, ``None`` when there was none.
+        precision: The run's precision and what it did to the numbers, ``None`` when nothing was recorded of it.
     """
 
     schema_version: int
@@ -64,6 +66,7 @@ class PerfReport:
     ranks: tuple[RankAnalysis, ...]
     distributed: Distributed | None
     step_times: StepTimes | None = None
+    precision: RunPrecision | None = None
 
 
 def to_json(report: PerfReport, *, indent: int | None = None) -> bytes:

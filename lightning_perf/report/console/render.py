@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lightning_perf.report.console.findings import findings_section
+from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.step_times import step_times_section
@@ -64,6 +65,8 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
             yield from _section(title, body)
     if report.step_times is not None:
         yield from _section("Step times without the profiler", step_times_section(report.step_times))
+    if report.precision is not None:
+        yield from _section("Precision", precision_section(report.precision, top))
     if report.sources:
         yield Text("\nTraces", style="bold")
         yield from _sources(report)

@@ -1,0 +1,120 @@
+"""The precision of a run, and what it did to the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
+from lightning_perf.analysis.numerics_drift import NumericsDrift
+from lightning_perf.analysis.precision import PrecisionSetting
+from lightning_perf.analysis.run_precision import RunPrecision
+from lightning_perf.analysis.underflow import LayerUnderflow, UnderflowTable
+from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.words import count_of
+from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
+
+__all__ = ["precision_section"]
+
+MAX_ORIGINS = 3
+MAX_KEPT = 6
+
+
+def precision_section(precision: RunPrecision, top: int) -> RenderableType:
+    """The precision, the loss scale, gradient underflow, and the comparison with FP32.
+
+    Args:
+        precision: What is known of it.
+        top: Rows of the table of layers.
+    """
+    parts: list[RenderableType] = list(_setting(precision.setting))
+    if precision.loss_scale is not None:
+        parts += _loss_scale(precision.loss_scale)
+    if precision.underflow is not None:
+        parts += _underflow(precision.underflow, top)
+    if precision.numerics is not None:
+        parts += _numerics(precision.numerics)
+    return Group(*parts)
+
+
+def _setting(setting: PrecisionSetting) -> Iterator[Text]:
+    facts = [setting.precision, str(setting.fp32)]
+    if setting.weight_cache is not None:
+        facts.append(f"autocast's weight cache {'on' if setting.weight_cache else 'off'}")
+    yield plain(" · ".join(facts))
+    if setting.note is not None:
+        yield plain(setting.note, "yellow")
+    if setting.keep_fp32:
+        more = len(setting.keep_fp32) - MAX_KEPT
+        yield plain(f"Kept in FP32: {', '.join(setting.keep_fp32[:MAX_KEPT])}{f' and {more} more' if more > 0 else ''}")
+
+
+def _loss_scale(history: LossScaleHistory) -> Iterator[Text]:
+    ends = history.initial_scale, history.final_scale
+    beyond = (history.lowest_scale, history.highest_scale) != (min(ends), max(ends))
+    between = f" ({format_count(history.lowest_scale)} – {format_count(history.highest_scale)})" if beyond else ""
+    yield Text(
+        f"Loss scale {format_count(ends[0])} at the start, {format_count(ends[1])} at the end{between} · "
+        f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
+        f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
+    )
+    if not history.finished:
+        yield Text("The run did not end: this is its last known state.", style="yellow")
+    if history.scheduler_steps_on_skips:
+        yield Text(
+            f"Learning-rate schedulers made {count_of(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
+            "steps: the schedule is ahead of the weights by that.",
+            style="yellow",
+        )
+    located = [event for event in history.events if event.origin is not None]
+    for event in located[:MAX_ORIGINS]:
+        if event.origin is not None:
+            yield plain(f"Step {event.step} overflowed: {_origin(event.origin)}.")
+
+
+def _origin(origin: OverflowOrigin) -> str:
+    if not origin.module:
+        return f"the loss itself was {origin.value}"
+    return f"the first {origin.value} came up in {origin.module}, {origin.what}"
+
+
+def _underflow(found: UnderflowTable, top: int) -> Iterator[RenderableType]:
+    rows = sorted(found.layers, key=lambda layer: (not layer.underflows, -layer.subnormal_share))
+    named = len(found.underflowing)
+    yield Text(
+        f"Gradients of {count_of(found.samples, 'sampled step')}: "
+        + (f"{count_of(named, 'layer')} of {len(rows)} underflow in fp16" if named else "no layer underflows in fp16")
+        + (f" · the scale may double {found.headroom_doublings}×" if found.headroom_doublings is not None else ""),
+        style="yellow" if named else "",
+    )
+    shown = [row for row in rows if row.underflows or row.subnormal_share > 0][:top]
+    if shown:
+        grid = table("layer", "computed in", "subnormal", "zero", "median", "headroom")
+        for row in shown:
+            grid.add_row(label(row.name, "yellow" if row.underflows else ""), *_cells(row))
+        yield grid
+    if found.advice is not None:
+        yield plain(f"{found.advice.text}.", "bold")
+
+
+def _cells(row: LayerUnderflow) -> tuple[str, ...]:
+    headroom = NOT_AVAILABLE if row.headroom_doublings is None else f"{row.headroom_doublings}×"
+    median = NOT_AVAILABLE if row.median_exponent is None else f"2^{row.median_exponent}"
+    subnormal = "all vanished" if row.vanished else format_share(row.subnormal_share)
+    return row.arithmetic, subnormal, format_share(row.zero_share), median, headroom
+
+
+def _numerics(drift: NumericsDrift) -> Iterator[Text]:
+    beyond = drift.beyond_seed_noise
+    yield Text(
+        f"After {len(drift.mixed_losses)} batches the loss is {drift.mixed_end:.4g}, in FP32 "
+        f"{drift.fp32_end:.4g}; with other seeds {drift.expected_low:.4g} – {drift.expected_high:.4g} is expected: "
+        + ("beyond seed noise." if beyond else "within seed noise."),
+        style="yellow" if beyond else "",
+    )
+    if drift.layers:
+        worst = max(drift.layers, key=lambda layer: layer.relative_error)
+        yield plain(f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}.")
