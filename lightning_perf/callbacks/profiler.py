@@ -6,6 +6,7 @@ import gzip
 import os
 import shutil
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,22 +155,30 @@ class WindowProfiler(StepObserver):
         # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
         options = self._options
-        self._profile = profile(
+        prepared = profile(
             activities=self._activities,
             record_shapes=options.record_shapes,
             profile_memory=options.profile_memory,
             with_stack=options.with_stack,
             with_flops=options.with_flops,
         )
-        self._profile.prepare_trace()
+        with warnings.catch_warnings():
+            # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
+            # it advises (acc_events=True) makes Python objects of all events on the spot.
+            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+            prepared.prepare_trace()
+        # Kept only now: a profiler that failed to prepare must not be started, not even to stop it (it would crash).
+        self._profile = prepared
         return True
 
     def _start(self) -> bool:
         if self._profile is None or _profiler_records():
             self._stop()
             return False
-        self._profile.start_trace()
-        self._recording = True
+        try:
+            self._profile.start_trace()
+        finally:
+            self._recording = _profiler_records()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
         return True

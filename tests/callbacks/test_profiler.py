@@ -96,6 +96,26 @@ def test_abandoning_writes_nothing_and_stops_the_recorder(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
+@pytest.mark.parametrize(("method", "recording"), [("prepare_trace", False), ("start_trace", True)])
+def test_a_recorder_that_fails_to_start_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, recording: bool
+) -> None:
+    original = getattr(torch.profiler.profile, method)
+
+    def fails(self: torch.profiler.profile) -> None:
+        if recording:
+            original(self)
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(torch.profiler.profile, method, fails)
+    window = profiler(tmp_path)
+    with pytest.raises(RuntimeError, match="injected"):
+        window.step_begins(0)
+    window.abandon()
+    assert not torch.autograd._profiler_enabled()
+    assert trace_files(tmp_path) == []
+
+
 def test_a_foreign_profiler_is_given_way(tmp_path: Path) -> None:
     window = profiler(tmp_path)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
