@@ -205,37 +205,43 @@ def amp_gain(
 def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[tuple[AmpPart, ...], int]:
     """The parts, and how many elements of weights are multiplied in forward passes."""
     owner = _owners(trace, kernels)
-    time = trace.device.duration_ns[kernels]
-    codes = arithmetic_of(trace, kernels)
-    in_optimizer = _in_optimizer(trace, kernels)
-    sharing = (
-        np.bincount(owner[owner != NO_ROW], minlength=1) if (owner != NO_ROW).any() else np.ones(1, dtype=np.int64)
-    )
-    sums: dict[PartName, list[float]] = {}
-    for row, kernel in enumerate(kernels.tolist()):
-        operator = int(owner[row])
-        name = trace.names[trace.operators.name[operator]] if operator != NO_ROW else ""
-        shapes = trace.shape_lists[trace.operators.input_shapes[operator]] if operator != NO_ROW else ""
-        arithmetic = ARITHMETICS[codes[row]]
-        kernel_name = trace.names[trace.device.name[kernel]]
-        part = _part(name, arithmetic, kernel_name, bool(in_optimizer[row]))
-        least, most = _factors(part, arithmetic, peak)
-        duration = float(time[row])
-        read_ns = 0.0
-        if peak is not None and part in ("products", "products on Tensor Cores", "following"):
-            share = max(int(sharing[operator]), 1) if operator != NO_ROW else 1
-            read_ns = min(duration, 2 * _elements(shapes) / share / peak.bandwidth_bytes_per_s * 1e9)
-        fastest = max(duration / most, read_ns)
-        kept = sums.setdefault(part, [0, 0, 0.0, 0.0, 0])
-        for position, value in enumerate(
-            (1, duration, fastest, max(duration / least, fastest), duration if read_ns > duration / most else 0)
-        ):
-            kept[position] += value
-    parts = tuple(
-        AmpPart(name, int(n), int(ns), fastest, slowest, int(bound))
-        for name, (n, ns, fastest, slowest, bound) in sorted(sums.items(), key=lambda item: -item[1][1])
-    )
-    return parts, _weight_elements(trace, np.unique(owner[owner != NO_ROW]))
+    owned = owner != NO_ROW
+    sharing = np.bincount(owner[owned], minlength=1)  # kernels that one operator launched
+    time = trace.device.duration_ns[kernels].astype(np.float64)
+    # What decides is the same for thousands of kernels: operator, shapes, arithmetic, name, place, and the number of
+    # kernels that share the operator's operands.
+    columns = np.zeros((len(kernels), 6), dtype=np.int64)
+    columns[:, 0] = columns[:, 1] = NO_ROW
+    columns[owned, 0] = trace.operators.name[owner[owned]]
+    columns[owned, 1] = trace.operators.input_shapes[owner[owned]]
+    columns[:, 2] = arithmetic_of(trace, kernels)
+    columns[:, 3] = trace.device.name[kernels]
+    columns[:, 4] = _in_optimizer(trace, kernels)
+    columns[owned, 5] = sharing[owner[owned]]
+    kinds, index = np.unique(columns, axis=0, return_inverse=True)
+    names: list[PartName] = []
+    factors = np.ones((len(kinds), 2))
+    read_ns = np.zeros(len(kinds))
+    for row, (name, shapes, code, kernel, stepping, shared) in enumerate(kinds.tolist()):
+        operator = trace.names[name] if name != NO_ROW else ""
+        part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping))
+        names.append(part)
+        factors[row] = _factors(part, ARITHMETICS[code], peak)
+        if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
+            read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
+    index = index.reshape(-1)
+    read = np.minimum(read_ns[index], time)
+    fastest = np.maximum(time / factors[index, 1], read)
+    slowest = np.maximum(time / factors[index, 0], fastest)
+    bound = np.where(read > time / factors[index, 1], time, 0)
+    parts = []
+    for part in dict.fromkeys(names):
+        rows = np.array([name == part for name in names])[index]
+        sums = (float(values[rows].sum()) for values in (time, fastest, slowest, bound))
+        total_ns, fastest_ns, slowest_ns, bound_ns = sums
+        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns, int(bound_ns)))
+    parts.sort(key=lambda part: -part.time_ns)
+    return tuple(parts), _weight_elements(trace, np.unique(owner[owned]))
 
 
 def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> PartName:
@@ -301,13 +307,15 @@ def _in_optimizer(trace: Trace, kernels: Int64Array) -> BoolArray:
 
 def _weight_elements(trace: Trace, operators: Int64Array) -> int:
     """Elements of the weights of forward convolutions and of products with a bias, each call counted."""
+    shapes = np.int64(max(len(trace.shape_lists), 1))
+    keys = trace.operators.name[operators] * shapes + trace.operators.input_shapes[operators]
     total = 0
-    for row in operators.tolist():
-        name = trace.names[trace.operators.name[row]]
+    for key, calls in zip(*(part.tolist() for part in np.unique(keys, return_counts=True)), strict=True):
+        name = trace.names[key // int(shapes)]
         place = 1 if name in CONVOLUTIONS else {"aten::addmm": 2, "aten::linear": 1}.get(name)
-        shapes = _shapes(trace.shape_lists[trace.operators.input_shapes[row]])
-        if place is not None and len(shapes) > place:
-            total += prod(shapes[place])
+        operands = _shapes(trace.shape_lists[key % int(shapes)])
+        if place is not None and len(operands) > place:
+            total += calls * prod(operands[place])
     return total
 
 

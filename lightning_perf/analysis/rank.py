@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
 from lightning_perf.analysis.breakdown import Breakdown, breakdown
@@ -51,6 +52,7 @@ class RankAnalysis:
         memory: Memory over time, and what filled it.
         communication: Collectives, and what hides them.
         wrappers: Parallel wrappers that the model ran in.
+        amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
     """
 
     rank: int | None
@@ -74,6 +76,7 @@ class RankAnalysis:
     memory: Memory | None
     communication: Communication | None
     wrappers: tuple[Wrapper, ...]
+    amp_gain: AmpGain | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -87,26 +90,29 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         The values of all analyses.
     """
     computes = bool(trace.device.is_compute.any())
+    step_time, launched = breakdown(trace), launches(trace)
+    table = operators(trace, by_shape) if len(trace.operators) else None
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,
         metadata=trace.metadata,
         problems=trace.problems,
         recording_ns=trace.end_ns - trace.begin_ns,
-        breakdown=breakdown(trace),
+        breakdown=step_time,
         phases=phases(trace),
         arithmetic=arithmetic(trace) if computes else None,
         autocast=autocast_tax(trace) if len(trace.operators) else None,
         efficiency=efficiency(trace) if len(trace.device) else None,
-        launches=launches(trace),
+        launches=launched,
         idle=idle(trace),
         sync_points=sync_points(trace),
         loading=loading(trace),
         optimizer=optimizer_steps(trace),
-        operators=operators(trace, by_shape) if len(trace.operators) else None,
+        operators=table,
         kernels=kernels(trace),
         modules=modules(trace),
         memory=memory(trace),
         communication=communication(trace),
         wrappers=wrappers(trace),
+        amp_gain=amp_gain(trace, step_time, launched, table),
     )

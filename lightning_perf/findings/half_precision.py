@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.amdahl import device_saving_ns, each, step_ns, worth_it
+from lightning_perf.findings.amdahl import each, step_ns, worth_it
 from lightning_perf.findings.devices import device_in_use, has_bf16
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.units import format_duration, format_share
@@ -13,24 +13,16 @@ __all__ = ["half_precision"]
 MAX_HALF_SHARE = 0.10
 """Below this part of compute in 16 bits the run does without (XProf's line for advising mixed precision)."""
 
-FROM_FP32 = (2.0, 4.0)
-FROM_TF32 = (1.2, 2.0)
-OTHER_KERNELS = (1.0, 2.0)
-"""Least and most speed-up of kernels. Products: peak rates are 8 to 16 times those of FP32 and twice those of TF32,
-large products get about half of that. Other kernels move half the bytes at best. Whole trainings of ResNet-50 gain 3.3
-times on V100 from FP32 and 2.6 times on A100 from TF32 (NVIDIA DeepLearningExamples,
-PyTorch/Classification/ConvNets/resnet50v1.5)."""
-
 UNUSED = ("fp32_inputs", "tf32_off")
 
 
 def half_precision(analysis: RankAnalysis) -> Finding | None:
     """Find FP32 or TF32 runs that automatic mixed precision would speed up.
 
-    Model: each kind of kernel speeds up by its own factor; the host still has to issue every one of them.
+    Model: that of `lightning_perf.analysis.amp_gain`.
     """
-    arithmetic = analysis.arithmetic
-    if arithmetic is None or not arithmetic.compute_ns:
+    arithmetic, gain = analysis.arithmetic, analysis.amp_gain
+    if arithmetic is None or not arithmetic.compute_ns or gain is None:
         return None
     steps = max(arithmetic.steps, 1)
     half_ns = arithmetic.row("fp16").time_ns + arithmetic.row("bf16").time_ns
@@ -39,11 +31,7 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
     full_ns = arithmetic.row("fp32").time_ns + arithmetic.row("tf32").time_ns
     if half_ns / arithmetic.compute_ns >= MAX_HALF_SHARE or not plain_ns + tensor_core_ns:
         return None
-    other_ns = max(0, full_ns - plain_ns - tensor_core_ns)
-
-    parts = ((plain_ns, FROM_FP32), (tensor_core_ns, FROM_TF32), (other_ns, OTHER_KERNELS))
-    least_ns, most_ns = (sum(ns * (1 - 1 / factor[bound]) for ns, factor in parts) / steps for bound in (0, 1))
-    low_ns, high_ns = device_saving_ns(analysis, least_ns, most_ns)
+    low_ns, high_ns = max(0.0, gain.least_saving_ns), gain.most_saving_ns
     if not worth_it(high_ns, analysis):
         return None
     precision = "bf16-mixed" if has_bf16(device_in_use(analysis)) else "16-mixed"
@@ -59,6 +47,7 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         f'Train in mixed precision: Trainer(precision="{precision}").',
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="FP32 products speed up 2 to 4 times, TF32 ones 1.2 to 2 times, other kernels up to 2 times.",
+        model="FP32 products speed up 2 times to half the ratio of the device's peak rates, TF32 ones 1.2 to 2 times, "
+        "kernels that take their results up to 2 times; none gets faster than memory; weights have to be cast.",
         rank=analysis.rank,
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_perf.analysis.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.errors import TraceError
 
 __all__ = ["Compared", "compare_reports"]
+
+MIXED_SHARE = 0.10
+"""Part of compute in 16 bits from which the second recording is one of mixed precision."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,15 @@ class Compared:
         after: The second recording's files.
         diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
         notes: What a reader must know of either.
+        mixed_precision: What mixed precision was predicted to gain from the first recording, beside what the second
+            shows; ``None`` unless the second is in mixed precision and the first is not.
     """
 
     before: tuple[str, ...]
     after: tuple[str, ...]
     diff: Diff
     notes: tuple[str, ...]
+    mixed_precision: AmpCheck | None = None
 
 
 def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
@@ -52,7 +59,17 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
             after_kernels=second.kernels,
         ),
         notes=tuple(dict.fromkeys((*before.notes, *after.notes))),
+        mixed_precision=_check(first, second),
     )
+
+
+def _check(before: RankAnalysis, after: RankAnalysis) -> AmpCheck | None:
+    step_ns = after.breakdown.wall.mean_ns
+    if before.amp_gain is None or after.arithmetic is None or not after.arithmetic.compute_ns or not step_ns:
+        return None
+    half_ns = after.arithmetic.row("fp16").time_ns + after.arithmetic.row("bf16").time_ns
+    mixed = half_ns >= MIXED_SHARE * after.arithmetic.compute_ns
+    return check_prediction(before.amp_gain, step_ns) if mixed else None
 
 
 def _lead(report: PerfReport) -> RankAnalysis:

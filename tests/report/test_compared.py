@@ -38,6 +38,25 @@ def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
     assert verdicts == {"gemm": "faster", "[red]old\x1b[31m": "vanished", "new": "appeared"}
 
 
+def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: Path) -> None:
+    def run(kernel: str, dtype: str, kernel_us: int) -> Path:
+        builder = TraceBuilder().step(1, 0, 100 + kernel_us).op("aten::mm", 5, 30, types=[dtype], dims=[[64, 64]])
+        builder.launch(kernel, call_us=10, call_duration_us=5, start_us=20, duration_us=kernel_us)
+        return builder.write(tmp_path / f"{kernel}.json")
+
+    plain = lightning_perf.analyze(run("volta_sgemm_128x64_nn", "float", 900))
+    mixed = lightning_perf.analyze(run("volta_fp16_s884gemm_fp16_128x64", "c10::Half", 300))
+    check = compare_reports(plain, mixed).mixed_precision
+    assert check is not None
+    assert (check.measured, check.held) == (pytest.approx(1000 / 400), True)
+    file = io.StringIO()
+    print_compared(compare_reports(plain, mixed), file=file, width=120)
+    assert "Mixed precision was predicted to be" in file.getvalue()
+    assert "and is 2.50×: as predicted." in file.getvalue()
+    assert compare_reports(plain, plain).mixed_precision is None
+    assert compare_reports(mixed, plain).mixed_precision is None
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None:
     file = io.StringIO()

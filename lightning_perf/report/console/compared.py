@@ -8,6 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from lightning_perf.analysis.amp_gain import AmpCheck
 from lightning_perf.analysis.diff import DiffRow, DiffTable
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.render import TOP, ReportConsole
@@ -54,6 +55,8 @@ def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
         "that it will again.",
         style="dim",
     )
+    if compared.mixed_precision is not None:
+        yield _prediction(compared.mixed_precision)
     for note in compared.notes:
         yield Text.assemble(("Note  ", "yellow"), plain(note))
     yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
@@ -64,6 +67,14 @@ def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
     ):
         if changes is not None and changes.rows:
             yield from _section(title, changes, top, {})
+
+
+def _prediction(check: AmpCheck) -> Text:
+    low, high = map(format_ratio, check.predicted)
+    held = "as predicted" if check.held else "not as predicted"
+    return Text(
+        f"Mixed precision was predicted to be {low} to {high} as fast, and is {format_ratio(check.measured)}: {held}."
+    )
 
 
 def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -> Iterator[RenderableType]:
