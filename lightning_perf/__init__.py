@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
+    from lightning_perf.callbacks.precision import PrecisionCallback
+    from lightning_perf.callbacks.precision_error import PrecisionError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.columns import Trace
@@ -21,6 +23,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
+    "PrecisionCallback": "lightning_perf.callbacks.precision",
+    "PrecisionError": "lightning_perf.callbacks.precision_error",
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",
     "TraceError": "lightning_perf.trace.errors",
@@ -28,7 +32,17 @@ _HOMES = {
     "read_trace": "lightning_perf.trace.reader",
 }
 
-__all__ = ["PerfCallback", "PerfReport", "Trace", "TraceError", "__version__", "analyze", "read_trace"]
+__all__ = [
+    "PerfCallback",
+    "PerfReport",
+    "PrecisionCallback",
+    "PrecisionError",
+    "Trace",
+    "TraceError",
+    "__version__",
+    "analyze",
+    "read_trace",
+]
 
 
 def __getattr__(name: str) -> Any:
