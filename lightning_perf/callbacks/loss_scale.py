@@ -173,7 +173,9 @@ class LossScaleMonitor:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._open = None  # an attempt cut off by an error never reached the scaler
+        if self._open is not None and not self._open.executed and self._open.verdict is None:
+            self._open = None  # cut off by an error before the scaler had its say
+        self._close_attempt()
         self._resolve(wait=True)
         self._add(
             ScaleEvent(
