@@ -58,6 +58,8 @@ def unmarked(module: Module) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_silenced(module))
+        for parameter, _ in gradients:
+            parameter.grad = None  # a backward pass would add to it in place
         try:
             yield
         finally:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 import warnings
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from torch import nn
 
 from lightning_perf.analysis.loss_scale import OverflowOrigin, read_events, summarize_loss_scale
-from lightning_perf.callbacks.found_inf import PendingVerdict
 from lightning_perf.callbacks.precision import PrecisionCallback
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
 
@@ -204,23 +202,3 @@ def test_run_that_fails_keeps_its_history(tmp_path):
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
     history = summarize_loss_scale(read_events(file))
     assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)
-
-
-def test_verdict_that_has_not_arrived_is_waited_for_only_at_the_end(monkeypatch):
-    arrived = itertools.chain([False, False], itertools.repeat(True))
-    verdict = PendingVerdict(torch.tensor(1.0))
-
-    class Event:
-        synchronized = False
-
-        def query(self) -> bool:
-            return next(arrived)
-
-        def synchronize(self) -> None:
-            self.synchronized = True
-
-    verdict._event = Event()
-    assert verdict.read() is None
-    assert verdict.read(wait=True) is True
-    assert verdict._event.synchronized
-    assert verdict.read() is True
