@@ -26,6 +26,7 @@ from lightning_perf.analysis.operators import OperatorTable
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct_rows
 
 __all__ = ["AmpCheck", "AmpGain", "AmpPart", "amp_gain", "check_prediction"]
 
@@ -218,7 +219,8 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
     columns[:, 3] = trace.device.name[kernels]
     columns[:, 4] = _in_optimizer(trace, kernels)
     columns[owned, 5] = sharing[owner[owned]]
-    kinds, index = np.unique(columns, axis=0, return_inverse=True)
+    first, index = distinct_rows(*columns.T)
+    kinds = columns[first]
     names: list[PartName] = []
     factors = np.ones((len(kinds), 2))
     read_ns = np.zeros(len(kinds))
@@ -229,7 +231,6 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
         factors[row] = _factors(part, ARITHMETICS[code], peak)
         if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
             read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
-    index = index.reshape(-1)
     read = np.minimum(read_ns[index], time)
     fastest = np.maximum(time / factors[index, 1], read)
     slowest = np.maximum(time / factors[index, 0], fastest)

@@ -7,7 +7,6 @@ neither tells is unknown.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -15,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.tensor_cores import EligibleUnused, eligible_unused
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct
 
 __all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticTime", "arithmetic", "arithmetic_of", "operand_arithmetic"]
 
@@ -172,9 +173,9 @@ def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[
     """The kinds of kernels among the rows, and for each row the number of its kind."""
     lists = len(trace.type_lists)
     keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
-    distinct, index = np.unique(keys, return_inverse=True)
+    different, index = distinct(keys)
     kinds = []
-    for name, types in (divmod(key, lists) for key in distinct.tolist()):
+    for name, types in (divmod(key, lists) for key in different.tolist()):
         told = kernel_arithmetic(trace.names[name])
         found, by_operator = _decide(told, operand_arithmetic(trace.type_lists[types]), trace.metadata.is_hip)
         kinds.append(_Kind(found, by_operator, told.tensor_cores))
@@ -206,11 +207,7 @@ def operand_arithmetic(types_json: str) -> str | None:
         >>> operand_arithmetic('["Scalar"]') is None
         True
     """
-    try:
-        types = json.loads(types_json) if types_json else []
-    except ValueError:
-        return None
-    found = [_type_arithmetic(t) for t in types if isinstance(t, str)] if isinstance(types, list) else []
+    found = [_type_arithmetic(t) for t in json_list(types_json) if isinstance(t, str)]
     return next((a for a in found if a not in (None, "integer")), "integer" if "integer" in found else None)
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.marks import is_backward_node
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
@@ -132,11 +133,8 @@ def autocast_tax(trace: Trace) -> AutocastTax:
 @lru_cache(maxsize=65536)
 def _pair(types_json: str) -> tuple[str, str] | None:
     """Source and target of a copy with these input types (destination first), if it is a cast of floats."""
-    try:
-        types = json.loads(types_json) if types_json else []
-    except ValueError:
-        return None
-    if not isinstance(types, list) or len(types) < 2:
+    types = json_list(types_json)
+    if len(types) < 2:
         return None
     target, source = (_float(t) for t in types[:2])
     return (source, target) if source and target and source != target else None
@@ -223,8 +221,5 @@ def _round_trips(
 
 @lru_cache(maxsize=65536)
 def _first_shape(shapes_json: str) -> str:
-    try:
-        shapes = json.loads(shapes_json) if shapes_json else []
-    except ValueError:
-        return ""
-    return json.dumps(shapes[0]) if isinstance(shapes, list) and shapes else ""
+    shapes = json_list(shapes_json)
+    return json.dumps(shapes[0]) if shapes else ""

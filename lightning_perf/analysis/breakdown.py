@@ -15,6 +15,7 @@ import numpy as np
 
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, union
 from lightning_perf.analysis.marks import marks_by_phase
+from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import BoolArray, DeviceKind, Int64Array, Trace
@@ -239,6 +240,9 @@ def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64A
     above = EMPTY
     covered = np.zeros_like(start_ns)
     for own in sets:
+        if not len(own):
+            yield np.zeros_like(covered)
+            continue
         above = union(above, own)
         now = above.covered(start_ns, end_ns)
         yield now - covered
@@ -251,8 +255,13 @@ def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
     return np.flatnonzero(trace.device.kind == kind)
 
 
-def host_sets(trace: Trace) -> Iterator[tuple[str, Intervals]]:
+@once_per_trace
+def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
     """The categories that the host fills and when each is active, in order of priority, without ``host_other``."""
+    return tuple(_host_sets(trace))
+
+
+def _host_sets(trace: Trace) -> Iterator[tuple[str, Intervals]]:
     fetch = marks_by_phase(trace).get("fetch")
     if fetch is None:
         yield "input", EMPTY

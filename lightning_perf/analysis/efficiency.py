@@ -9,12 +9,20 @@ import numpy as np
 
 from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.devices import device_properties
-from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, convolution, operator_flops
+from lightning_perf.analysis.flops import (
+    BACKWARD_CONVOLUTIONS,
+    CONVOLUTIONS,
+    FORMULAS,
+    MOST_FLOPS,
+    convolution,
+    operator_flops,
+)
 from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.kernel_names import is_product
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct
 
 __all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
 
@@ -156,8 +164,8 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     codes = arithmetic_of(trace, kernel[last])
     by_arithmetic: dict[str, int] = defaultdict(int)
     for code in np.unique(codes).tolist():
-        by_arithmetic[ARITHMETICS[code]] += int(flops[owners[last]][codes == code].sum())
-    on_host = int(flops.sum()) - sum(by_arithmetic.values())
+        by_arithmetic[ARITHMETICS[code]] += _total(flops[owners[last]][codes == code])
+    on_host = _total(flops) - sum(by_arithmetic.values())
     if on_host:
         by_arithmetic["unknown"] += on_host
     total = int(duration.sum())
@@ -168,7 +176,7 @@ def _count(trace: Trace, rows: Int64Array) -> Int64Array:
     """FLOPs of each operator row, 0 where unknown, without regard to operators inside operators."""
     operators = trace.operators
     shapes = len(trace.shape_lists)
-    key, index = np.unique(operators.name[rows] * np.int64(shapes) + operators.input_shapes[rows], return_inverse=True)
+    key, index = distinct(operators.name[rows] * np.int64(shapes) + operators.input_shapes[rows])
     named = [(trace.names[k // shapes], trace.shape_lists[k % shapes]) for k in key.tolist()]
     convolutions = [convolution(*call) for call in named]
     outputs: dict[object, set[tuple[int, ...]]] = defaultdict(set)
@@ -182,7 +190,13 @@ def _count(trace: Trace, rows: Int64Array) -> Int64Array:
         if found and len(candidates) == 1:
             known[i] = found.flops(next(iter(candidates)))
     recorded = operators.flops[rows]
+    recorded = np.where((recorded > 0) & (recorded <= MOST_FLOPS), recorded, 0)
     return np.where(known[index] > 0, known[index], recorded)
+
+
+def _total(flops: Int64Array) -> int:
+    """Their sum, which 64 bits need not hold."""
+    return sum(flops[flops > 0].tolist())
 
 
 def _below(trace: Trace, counted: BoolArray) -> BoolArray:

@@ -6,16 +6,27 @@ The formulas count a multiply-add as two operations and are those of ``torch.uti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
-__all__ = ["BACKWARD_CONVOLUTIONS", "CONVOLUTIONS", "FORMULAS", "Convolution", "convolution", "operator_flops"]
+from lightning_perf.analysis.json_lists import json_list
+
+__all__ = [
+    "BACKWARD_CONVOLUTIONS",
+    "CONVOLUTIONS",
+    "FORMULAS",
+    "MOST_FLOPS",
+    "Convolution",
+    "convolution",
+    "operator_flops",
+]
 
 Shape = tuple[int, ...]
+
+MOST_FLOPS = 10**18
+"""No call counts more: the fastest devices would be at it for minutes. Shapes that say so are damaged."""
 
 
 def _mm(shapes: list[Shape]) -> int:
@@ -73,15 +84,8 @@ BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
 
 @lru_cache(maxsize=65536)
 def _shapes(shapes_json: str) -> list[Shape]:
-    try:
-        found: Any = json.loads(shapes_json) if shapes_json else []
-    except ValueError:
-        return []
-    if not isinstance(found, list):
-        return []
-    return [
-        tuple(s) if isinstance(s, list) and all(type(n) is int for n in s) else () for s in found
-    ]  # an entry that is no shape stays, so that the others keep their places
+    # An entry that is no shape stays, so that the others keep their places.
+    return [tuple(s) if isinstance(s, list) and all(type(n) is int for n in s) else () for s in json_list(shapes_json)]
 
 
 def operator_flops(name: str, shapes_json: str) -> int | None:
@@ -107,7 +111,7 @@ def operator_flops(name: str, shapes_json: str) -> int | None:
         flops = formula(_shapes(shapes_json))
     except (ValueError, IndexError):
         return None
-    return flops if flops > 0 else None
+    return flops if 0 < flops <= MOST_FLOPS else None
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,9 @@ class Convolution:
     output: Shape | None
 
     def flops(self, output: Shape) -> int:
-        """FLOPs of one pass: of the forward, or of one of the two gradients, which cost the same."""
-        return 2 * output[0] * prod(output[2:]) * prod(self.weight)
+        """FLOPs of one pass: the forward, or one of the two gradients, which cost the same; 0 for damaged shapes."""
+        flops = 2 * output[0] * prod(output[2:]) * prod(self.weight)
+        return flops if 0 < flops <= MOST_FLOPS else 0
 
 
 def convolution(name: str, shapes_json: str) -> Convolution | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lightning_perf.analysis.breakdown import exclusive_ns, host_sets
 from lightning_perf.analysis.intervals import Intervals, merge, subtract
+from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import Int64Array, Trace
 
@@ -44,6 +45,7 @@ class Gaps:
         return len(self.start_ns)
 
 
+@once_per_trace
 def device_busy(trace: Trace) -> Intervals:
     """When any device works."""
     return merge(trace.device.start_ns, trace.device.end_ns)
@@ -56,6 +58,7 @@ def queued_work(trace: Trace) -> Intervals:
     return merge(trace.runtime.end_ns[rows[linked]], trace.device.start_ns[linked])
 
 
+@once_per_trace
 def find_gaps(trace: Trace) -> Gaps:
     """Find the gaps and divide each among the classes: at each instant the first active class has the time."""
     averaged = averaged_steps(trace) & (trace.steps.end_ns > trace.steps.start_ns)

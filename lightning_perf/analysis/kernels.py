@@ -11,6 +11,7 @@ from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct
 
 __all__ = ["DEVICE_KIND_NAMES", "KernelLauncher", "KernelRow", "KernelTable", "kernels"]
 
@@ -108,7 +109,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     rows = np.flatnonzero(in_averaged_steps(trace, device.start_ns))
     # One name is one kind of work but for a rare stranger; together they make the row.
     kinds = len(DeviceKind)
-    keys, group = np.unique(device.name[rows].astype(np.int64) * kinds + device.kind[rows], return_inverse=True)
+    keys, group = distinct(device.name[rows].astype(np.int64) * kinds + device.kind[rows])
     size = len(keys)
     duration = device.duration_ns[rows]
     calls = np.bincount(group, minlength=size)
@@ -161,7 +162,7 @@ def _launchers(
     names = len(trace.names) + 1
     name = np.full(len(rows), names - 1, dtype=np.int64)
     name[operator >= 0] = trace.operators.name[operator[operator >= 0]]
-    pairs, index = np.unique(group * np.int64(names) + name, return_inverse=True)
+    pairs, index = distinct(group * np.int64(names) + name)
     spent = sum_by(index, duration, len(pairs)).tolist()
     found: list[list[KernelLauncher]] = [[] for _ in range(size)]
     for pair, device_ns in zip(pairs.tolist(), spent, strict=True):
@@ -177,7 +178,7 @@ def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duratio
     compute = np.flatnonzero(trace.device.is_compute[rows])
     code = arithmetic_of(trace, rows[compute])
     size = len(ARITHMETICS)
-    pairs, index = np.unique(group[compute] * np.int64(size) + code, return_inverse=True)
+    pairs, index = distinct(group[compute] * np.int64(size) + code)
     spent = sum_by(index, duration[compute], len(pairs))
     # In ascending order of time, so that the largest is written last.
     order = np.argsort(spent, kind="stable").tolist()

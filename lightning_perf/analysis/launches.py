@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -174,7 +173,7 @@ def launches(trace: Trace) -> Launches | None:
 
 
 def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
-    (_, waits), (_, launching) = islice(host_sets(trace), 2)
+    (_, waits), (_, launching) = host_sets(trace)[:2]
     hidden = union(device_busy(trace), waits)
     both = union(hidden, launching)
     return int((both.covered(starts, ends) - hidden.covered(starts, ends)).sum())

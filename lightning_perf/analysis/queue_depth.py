@@ -9,6 +9,7 @@ import numpy as np
 from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.series import Series, thin
 from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct
 
 __all__ = ["QueueDepth", "StreamQueue", "queue_depth"]
 
@@ -75,8 +76,8 @@ def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | Non
     # With skewed clocks work can seem to start before its launch: then it never waited.
     entered = np.minimum(trace.runtime.start_ns[trace.links.device_runtime[chosen]], started)
     streams = []
-    numbers, code = np.unique(device.stream[chosen], return_inverse=True)
-    keys, group = np.unique(device.device[chosen] * np.int64(len(numbers)) + code, return_inverse=True)
+    numbers, code = distinct(device.stream[chosen])
+    keys, group = distinct(device.device[chosen] * np.int64(len(numbers)) + code)
     for at, key in enumerate(keys.tolist()):
         mine = group == at
         depth = _depth(entered[mine], started[mine], wall_ns)

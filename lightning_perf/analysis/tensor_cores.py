@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from functools import lru_cache
 import numpy as np
 
 from lightning_perf.analysis.devices import device_properties
+from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, BoolArray, DeviceProperties, Int32Array, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct_rows
 
 __all__ = ["REASONS", "EligibleUnused", "eligible_unused", "has_tensor_cores"]
 
@@ -100,17 +101,15 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
     caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
-    groups, index = np.unique(
-        np.stack([trace.device.name[rows], shapes, caller, kept_in_fp32, trace.device.device[rows]]),
-        axis=1,
-        return_inverse=True,
-    )
-    spent = np.bincount(index.ravel(), weights=trace.device.duration_ns[rows], minlength=groups.shape[1])
-    count = np.bincount(index.ravel(), minlength=groups.shape[1])
+    columns = (trace.device.name[rows], shapes, caller, kept_in_fp32.astype(np.int8), trace.device.device[rows])
+    first, index = distinct_rows(*columns)
+    groups = zip(*(column[first].tolist() for column in columns), strict=True)
+    spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
+    count = np.bincount(index, minlength=len(first))
     time: dict[str, int] = defaultdict(int)
     number: dict[str, int] = defaultdict(int)
     callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for (code, shape, op, kept, ordinal), ns, n in zip(groups.T.tolist(), spent.tolist(), count.tolist(), strict=True):
+    for (code, shape, op, kept, ordinal), ns, n in zip(groups, spent.tolist(), count.tolist(), strict=True):
         name = trace.names[code]
         device = device_properties(trace, ordinal)
         reason = _reason(name, trace.shape_lists[shape], bool(kept), device, _is_convolution(name) in tf32)
@@ -144,10 +143,7 @@ def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DevicePrope
 @lru_cache(maxsize=65536)
 def _sizes(shapes_json: str) -> tuple[int, ...]:
     """The sizes that an instruction's shape must divide: rows and columns of matrices, channels of convolutions."""
-    try:
-        shapes = json.loads(shapes_json) if shapes_json else []
-    except ValueError:
-        return ()
+    shapes = json_list(shapes_json)
     tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
     if any(len(shape) >= 4 for shape in tensors):
         return tuple(shape[1] for shape in tensors if len(shape) >= 4)

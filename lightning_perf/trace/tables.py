@@ -18,6 +18,7 @@ from lightning_perf.trace.columns import (
     RuntimeCalls,
     Spans,
 )
+from lightning_perf.trace.distinct import distinct
 from lightning_perf.trace.interning import Names
 from lightning_perf.trace.kinds import device_kind, is_annotation_name
 from lightning_perf.trace.order import time_order
@@ -163,9 +164,9 @@ def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
     names, targets = list(read.names), read.DESTINATIONS
     key = columns["name"].astype(np.int64) * len(targets) + columns["destination"]
     key = key * len(directions) + columns["direction"]
-    distinct, at = np.unique(key, return_inverse=True)
-    kinds = np.zeros(len(distinct), dtype=np.uint8)
-    for position, value in enumerate(distinct.tolist()):
+    different, at = distinct(key)
+    kinds = np.zeros(len(different), dtype=np.uint8)
+    for position, value in enumerate(different.tolist()):
         rest, direction = divmod(value, len(directions))
         name, target = divmod(rest, len(targets))
         kinds[position] = device_kind(targets[target], names[name], directions[direction])
