@@ -92,6 +92,7 @@ class PerfCallback(HostCallback):
         self._own_numbers = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
         self._sets_precision = precision is not None or bool(keep_fp32) or tf32 is not None
         self._numbers = self._own_numbers
+        self._numbers_failed = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a fit that is under way."""
@@ -113,34 +114,33 @@ class PerfCallback(HostCallback):
             self._numbers = others[0]
             self._numbers.hand_over()
         else:
-            self._numbers = self._own_numbers
-            self._numbers.setup(trainer, pl_module, stage)
+            self._numbers, self._numbers_failed = self._own_numbers, False
+            self._tell("setup", trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Refuse what would fail in the first step, and keep layers in FP32."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_fit_start(trainer, pl_module)
+        self._tell("on_fit_start", trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_validation_start(trainer, pl_module)
+        self._tell("on_validation_start", trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_test_start(trainer, pl_module)
+        self._tell("on_test_start", trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_predict_start(trainer, pl_module)
+        self._tell("on_predict_start", trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to observe the fit."""
         faults = Faults()
         folder = claim_run_folder(trainer, self._dirpath, faults)  # all ranks, whatever goes wrong on one
-        self._numbers.watch(trainer, pl_module, folder, faults)
+        if self._numbers is self._own_numbers:
+            self._tell("watch", trainer, pl_module, folder, faults)
+        else:
+            self._numbers.watch(trainer, pl_module, folder, faults)
         try:
             self._fit = Fit(
                 trainer,
@@ -155,15 +155,13 @@ class PerfCallback(HostCallback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Count the batch's samples."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        self._tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_begins(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Begin the backward phase."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_before_backward(trainer, pl_module, loss)
+        self._tell("on_before_backward", trainer, pl_module, loss)
         if self._fit is not None:
             self._fit.backward_begins()
 
@@ -171,15 +169,13 @@ class PerfCallback(HostCallback):
         """End the backward phase."""
         if self._fit is not None:
             self._fit.backward_ends()
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_after_backward(trainer, pl_module)
+        self._tell("on_after_backward", trainer, pl_module)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Begin the optimizer phase."""
         if self._fit is not None:
             self._fit.optimizer_begins()
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_before_optimizer_step(trainer, pl_module, optimizer)
+        self._tell("on_before_optimizer_step", trainer, pl_module, optimizer)
 
     def on_train_batch_end(
         self,
@@ -190,8 +186,7 @@ class PerfCallback(HostCallback):
         batch_idx: int,
     ) -> None:
         """See whether the step is whole."""
-        if self._numbers is self._own_numbers:
-            self._own_numbers.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self._tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
 
@@ -199,7 +194,7 @@ class PerfCallback(HostCallback):
         """End the observation, and wait until every rank has its files written."""
         if self._fit is not None:
             self._fit.ends()
-        self._numbers.on_train_end(trainer, pl_module)
+        self._tell("on_train_end", trainer, pl_module)
         trainer.strategy.barrier("perf_files_written")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
@@ -208,21 +203,36 @@ class PerfCallback(HostCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
-        self._own_numbers.on_save_checkpoint(trainer, pl_module, checkpoint)
+        self._tell("on_save_checkpoint", trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
-        self._numbers.on_exception(trainer, pl_module, exception)
+        self._tell("on_exception", trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.ends()
             self._report(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
-        self._numbers.teardown(trainer, pl_module, stage)
+        self._tell("teardown", trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.ends()
             self._fit = None
+
+    def _tell(self, hook: str, *arguments: Any) -> None:
+        """Pass a hook on to the callback's own part for precision; another in the Trainer has its hooks called anyway.
+
+        Where a precision was asked for its errors are errors; where it only watches they are faults like any other.
+        """
+        if self._numbers is not self._own_numbers or self._numbers_failed:
+            return
+        try:
+            getattr(self._own_numbers, hook)(*arguments)
+        except Exception as error:
+            if self._sets_precision:
+                raise
+            self._numbers_failed = True
+            Faults().report("the precision is not reported", error)
 
     def _report(self, trainer: Trainer) -> None:
         fit, self._fit = self._fit, None

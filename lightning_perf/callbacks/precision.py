@@ -129,8 +129,9 @@ class PrecisionCallback(HostCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Refuse what would fail in the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
-        check_weights(pl_module, self._precision_of(trainer))
-        check_optimizers(trainer, self._precision_of(trainer))
+        if self._switch.requested is not None:  # else it only watches what the Trainer does
+            check_weights(pl_module, self._precision_of(trainer))
+            check_optimizers(trainer, self._precision_of(trainer))
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""

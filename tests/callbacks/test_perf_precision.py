@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from lightning_perf import PerfCallback, analyze
+from lightning_perf.callbacks import precision
 from lightning_perf.callbacks.precision import PrecisionCallback
 from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.report.document import from_json
@@ -51,26 +52,26 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
 
 def test_keep_fp32_and_tf32_come_through(tmp_path):
     fit(tmp_path, perf(precision="bf16-mixed", keep_fp32=["fc"], tf32="on"), make_net())
-    precision = analyze(tmp_path / "perf").precision
-    assert precision is not None
-    assert precision.setting.keep_fp32 == ("fc",)
-    assert precision.setting.fp32.tf32_matmul
+    found = analyze(tmp_path / "perf").precision
+    assert found is not None
+    assert found.setting.keep_fp32 == ("fc",)
+    assert found.setting.fp32.tf32_matmul
 
 
 def test_says_which_fp32_it_was_without_being_asked(tmp_path):
     fit(tmp_path, perf(), make_net())
-    precision = analyze(tmp_path / "perf").precision
-    assert precision is not None
-    assert (precision.setting.precision, precision.setting.requested) == ("32-true", None)
-    assert "FP32 is" in str(precision.setting.fp32)
+    found = analyze(tmp_path / "perf").precision
+    assert found is not None
+    assert (found.setting.precision, found.setting.requested) == ("32-true", None)
+    assert "FP32 is" in str(found.setting.fp32)
 
 
 def test_adopts_a_trainer_in_mixed_precision(tmp_path):
     fit(tmp_path, perf(), make_net(Recipe(overflow_at=1)), **stock_options("16-mixed"))
-    precision = analyze(tmp_path / "perf").precision
-    assert precision is not None
-    assert precision.loss_scale is not None
-    assert precision.loss_scale.skipped_steps == 1
+    found = analyze(tmp_path / "perf").precision
+    assert found is not None
+    assert found.loss_scale is not None
+    assert found.loss_scale.skipped_steps == 1
 
 
 @pytest.mark.parametrize("first", ["perf", "precision"])
@@ -109,3 +110,25 @@ def test_validates_in_the_precision_and_saves_the_scaler_after_the_fit(tmp_path)
     trainer = make_trainer(tmp_path, copy.deepcopy(callback))
     trainer.validate(outcome.module, batches(), verbose=False)
     assert str(outcome.module.output_dtype) == "torch.float16"
+
+
+def test_what_only_watches_refuses_nothing(tmp_path):
+    module = make_net()
+    module.fc.bfloat16()
+    fit(tmp_path, perf(), module, precision="bf16-mixed")
+    assert len(module.losses) == 6
+    with pytest.raises(PrecisionError, match="keeps weights in FP32"):
+        fit(tmp_path, perf(precision="bf16-mixed"), make_net().bfloat16())
+
+
+def test_fault_of_what_only_watches_is_one_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "read_fp32_arithmetic", lambda device: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="the precision is not reported, training goes on") as caught:
+        ours = fit(tmp_path, perf(), make_net(), **stock_options("16-mixed"))
+    assert len([w for w in caught if w.category is RuntimeWarning]) == 1
+    assert same(ours, fit(tmp_path, None, make_net(), **stock_options("16-mixed")))
+    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert report.precision is None
+    assert len(report.ranks) == 1
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, perf(precision="bf16-mixed"), make_net())
