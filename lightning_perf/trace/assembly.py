@@ -54,7 +54,7 @@ class Assembly:
         self.operators = Rows(
             exact, name="i", thread="i", types="i", shapes="i", sequence="q", forward_thread="i", flops="q"
         )
-        self.annotations = Rows(exact, name="i", thread="i")
+        self.annotations = Rows(exact, name="i", thread="i", finished="b")
         self.python = Rows(exact, name="i", thread="i")
         self.runtime = Rows(exact, name="i", thread="i", correlation="q")
         self.device = Rows(
@@ -128,6 +128,9 @@ class Assembly:
         self._add_threads(rows, group)
         if rows is self.operators:
             self._add_operators(group)
+        elif rows is self.annotations:
+            # What libkineto's activity profiler says of a range that was open when it stopped.
+            rows.add_codes("finished", [bytes(e.args.finished).strip(b'"') != b"false" for e in group])
 
     def _add_threads(self, rows: Rows, group: list[Any]) -> None:
         processes = {e.pid for e in group}

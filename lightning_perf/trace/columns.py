@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_ROW",
+    "Annotations",
     "BoolArray",
     "Collectives",
     "DeviceEvents",
@@ -72,7 +73,7 @@ class DeviceKind(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Host intervals on threads: annotations, Python functions, and the base of the richer tables.
+    """Host intervals on threads: Python functions, and the base of the richer tables.
 
     Attributes:
         start_ns: Begin of each interval, ascending.
@@ -93,6 +94,17 @@ class Spans:
     def duration_ns(self) -> Int64Array:
         """Length of each interval in nanoseconds."""
         return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, eq=False)
+class Annotations(Spans):
+    """Ranges that a user or framework marked on the host (``user_annotation``).
+
+    Attributes:
+        finished: False for a range that was still open when the recording stopped: its end is the recording's.
+    """
+
+    finished: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +371,7 @@ class Trace:
     type_lists: tuple[str, ...]
     shape_lists: tuple[str, ...]
     operators: Operators
-    annotations: Spans
+    annotations: Annotations
     python: Spans
     runtime: RuntimeCalls
     device: DeviceEvents

@@ -61,6 +61,7 @@ class Args(
     out_elements: msgspec.Raw = NO_RAW
     group_size: msgspec.Raw = NO_RAW
     group: msgspec.Raw = NO_RAW
+    finished: msgspec.Raw = NO_RAW
 
 
 _NO_ARGS = Args()

@@ -85,7 +85,9 @@ def find_steps(trace: Trace) -> Steps:
         end_ns=np.maximum(window_end, window_start),
         host_start_ns=start,
         host_end_ns=end,
-        complete=_complete(trace, step_of_device, start, end) & ~_cut(trace, start, end),
+        complete=_complete(trace, step_of_device, start, end)
+        & ~_cut(trace, start, end)
+        & trace.annotations.finished[marks],
         marked=True,
         thread=int(np.bincount(trace.annotations.thread[marks]).argmax()),
     )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.columns import (
+    Annotations,
     BoolArray,
     Collectives,
     DeviceEvents,
@@ -37,7 +38,7 @@ class Tables(TypedDict):
     """The tables by their names in `Trace`."""
 
     operators: Operators
-    annotations: Spans
+    annotations: Annotations
     python: Spans
     runtime: RuntimeCalls
     device: DeviceEvents
@@ -127,15 +128,16 @@ def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Co
     return moved, {name: column[~marks] for name, column in columns.items()}
 
 
-def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Spans, int]:
+def _annotations(rows: Rows, moved: _Columns, base_time_ns: int) -> tuple[Annotations, int]:
     columns, _, bad = _sorted(rows, base_time_ns)
-    columns = _span(columns)
+    columns["finished"] = columns["finished"].view(np.bool_)
     if moved and len(moved["name"]):
+        moved["finished"] = np.ones(len(moved["name"]), dtype=np.bool_)
         columns = {name: np.concatenate((column, moved[name])) for name, column in columns.items()}
         order = time_order(columns["start_ns"], columns["end_ns"])
         if order is not None:
             columns = {name: column[order] for name, column in columns.items()}
-    return Spans(**columns), bad
+    return Annotations(**columns), bad
 
 
 def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np.int64], int]:

@@ -99,6 +99,43 @@ def test_a_mark_without_work_at_the_end_is_incomplete() -> None:
     assert TraceBuilder().step(1, 0, 9).step(2, 10, 9).build().steps.complete.tolist() == [True, True]
 
 
+@pytest.mark.parametrize("said", [False, "false"])
+def test_a_mark_that_was_open_when_the_recording_stopped_is_incomplete(said: object) -> None:
+    marks = [("ProfilerStep#1", 0, True), ("ProfilerStep#2", 100, None), ("ProfilerStep#3", 200, said)]
+    builder = TraceBuilder()
+    for name, start_us, finished in marks:
+        args: dict[str, Any] = {} if finished is None else {"finished": finished}
+        builder.host("user_annotation", name, start_us, 100, **args).op("aten::mm", start_us + 10, 20)
+    trace = builder.build()
+    assert trace.annotations.finished.tolist() == [True, True, False]
+    assert trace.steps.complete.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("mark", ["Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad", "perf::forward"])
+def test_in_a_training_without_step_marks_the_marked_thread_counts_not_the_busiest(mark: str) -> None:
+    builder = (
+        TraceBuilder()
+        .op("aten::mm", 0, 10, thread=5)
+        .annotation(mark, 20, 10, thread=5)
+        .op("autograd::engine::evaluate_function: MmBackward0", 0, 500, thread=6)
+        .annotation("a range of a user's", 0, 500, thread=6)
+    )
+    trace = builder.build()
+    assert not trace.steps.marked
+    assert trace.threads[trace.steps.thread].thread == "5"
+
+
+def test_in_a_recording_without_any_marks_the_busiest_thread_counts() -> None:
+    builder = (
+        TraceBuilder()
+        .op("aten::mm", 0, 100, thread=5)
+        .op("aten::addmm", 10, 90, thread=5)
+        .op("aten::mm", 0, 150, thread=6)
+    )
+    trace = builder.build()
+    assert trace.threads[trace.steps.thread].thread == "6"  # what lies inside another operator does not count twice
+
+
 def test_without_marks_the_operators_and_device_work_are_the_recording() -> None:
     builder = (
         TraceBuilder()
