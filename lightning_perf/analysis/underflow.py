@@ -289,7 +289,8 @@ def _advise(rows: Sequence[LayerUnderflow], scale: float, headroom: int | None) 
         wanted = scale * 2.0**doublings
         return PrecisionAdvice(
             "init_scale",
-            f"Start with a larger loss scale, init_scale={wanted:g}: all gradients seen fit in fp16 then",
+            f'Start with a larger loss scale, in which all gradients seen fit: PrecisionCallback("16-mixed", '
+            f"init_scale={wanted:g})",
             init_scale=wanted,
         )
     computed = [row for row in rows if row.arithmetic != "fp32"]

@@ -231,7 +231,7 @@ class PrecisionCallback(HostCallback):
             precision=precision,
             requested=self._switch.requested,
             switched=self._switch.switched,
-            weight_cache=plugin.autocast_context_manager()._cache_enabled if mixed else None,
+            weight_cache=_weight_cache(plugin) if mixed else None,
             keep_fp32=self._layers.names if self._layers is not None else (),
             fp32=read_fp32_arithmetic(trainer.strategy.root_device),
             note=self._switch.note,
@@ -261,3 +261,8 @@ class PrecisionCallback(HostCallback):
             self._tf32_override = None
         self._switch.undo()
         self._watches = True
+
+
+def _weight_cache(plugin: Any) -> bool | None:
+    """Whether autocast's weight cache is on under a plugin of mixed precision; None where it does not tell."""
+    return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
