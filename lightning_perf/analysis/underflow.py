@@ -57,7 +57,8 @@ class LayerGradients:
     """Gradient values of a layer's parameters in one sample, counted by magnitude. Scaled, as fp16 sees them.
 
     Attributes:
-        arithmetic: Type that the layer's parameters were cast to for computing; unknown inside compiled code.
+        arithmetic: Type that the layer's parameters were cast to for computing; unknown inside compiled code and
+            reentrant checkpoints.
         zeros: Values that are exactly zero.
         nonfinite: Values that are inf or nan.
         first_exponent: Power of two of the first count.

@@ -19,7 +19,8 @@ class GradientGraph:
     """The parameters that a loss reaches.
 
     Attributes:
-        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used as it is.
+        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used as it is. What
+            reentrant checkpoints and other functions of their own compute is not in the graph.
         compiled: Whether part of the graph is compiled, so that casts inside it do not show.
     """
 

@@ -75,6 +75,7 @@ class UnderflowMonitor:
         path: Path | None,
         faults: Faults,
     ) -> None:
+        self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
         self._path = path
@@ -122,10 +123,12 @@ class UnderflowMonitor:
         if self._batch is None or self._graph is None:
             return
         graph, self._graph = self._graph, None
+        # In manual optimization another optimizer's gradients may be around, unscaled by now: the graph tells.
+        all_fresh = bool(self._module.automatic_optimization)
         reached = [
             (layer, parameter)
             for layer, parameter in self._parameters
-            if id(parameter) in graph.casts and parameter.grad is not None
+            if parameter.grad is not None and (all_fresh or id(parameter) in graph.casts)
         ]
         probe, self._probe = self._probe, None
         if reached:
@@ -145,11 +148,14 @@ class UnderflowMonitor:
         self._waiting = []
 
     def _arithmetic(self, graph: GradientGraph) -> tuple[Arithmetic, ...]:
-        """Each layer's arithmetic: fp16 if one of its parameters was cast, unknown if compiled code may have."""
-        kinds: list[Arithmetic] = ["unknown" if graph.compiled else "fp32"] * len(self._names)
+        """Each layer's arithmetic: fp16 if one of its parameters was cast, unknown where the graph does not show it."""
+        kinds: list[Arithmetic] = ["unknown"] * len(self._names)
         for layer, parameter in self._parameters:
-            if graph.casts.get(id(parameter)):
+            casts = graph.casts.get(id(parameter))
+            if casts:
                 kinds[layer] = "fp16"
+            elif casts == 0 and kinds[layer] == "unknown" and not graph.compiled:
+                kinds[layer] = "fp32"
         return tuple(kinds)
 
     def _try_larger_scale(self, loss: torch.Tensor, graph: GradientGraph) -> _Probe | None:

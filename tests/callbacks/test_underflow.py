@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lightning_perf.analysis.underflow import UnderflowTable, read_samples, tabulate_underflow
 from lightning_perf.callbacks.precision import PrecisionCallback
@@ -141,6 +142,20 @@ def test_gradients_left_by_another_optimizer_are_not_counted(tmp_path):
     fit(tmp_path, callback, module, max_steps=1)
     (file,) = tmp_path.rglob("underflow.rank0.jsonl")
     assert [list(sample.layers) for sample in read_samples(file)] == [["body.0", "body.1", "fc"], ["body.0", "body.1"]]
+
+
+@pytest.mark.parametrize(("reentrant", "arithmetic"), [(True, "unknown"), (False, "fp16")])
+def test_layers_inside_a_checkpoint_are_in_the_table(tmp_path, reentrant, arithmetic):
+    def checkpointed() -> Any:
+        module = make_net()
+        module.forward = lambda x: module.fc(checkpoint(module.body, x.requires_grad_(), use_reentrant=reentrant))
+        return module
+
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=2.0**-30)
+    ours = fit(tmp_path, callback, checkpointed())
+    assert same(ours, fit(tmp_path, None, checkpointed(), **stock_options("16-mixed", init_scale=2.0**-30)))
+    assert callback.underflow is not None
+    assert {row.name: row.arithmetic for row in callback.underflow.layers}["body.0"] == arithmetic
 
 
 @pytest.mark.parametrize("recipe", [Recipe(compiled=True), Recipe(overflow_at=0)], ids=["compiled", "overflow"])
