@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import (
+    Annotations,
     Collectives,
     DeviceEvents,
     MemoryEvents,
@@ -26,7 +27,7 @@ from lightning_perf.trace.order import time_order
 __all__ = ["concatenate"]
 
 _Codes = NDArray[np.int32]
-_Table = TypeVar("_Table", Spans, Operators, RuntimeCalls, DeviceEvents)
+_Table = TypeVar("_Table", Spans, Annotations, Operators, RuntimeCalls, DeviceEvents)
 
 _CODED = {
     "name": "names",

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from lightning_perf.trace.errors import TraceError
 
 __all__ = ["EventText"]
@@ -17,6 +19,7 @@ _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
 _BLANK = b" \t\r\n"
+_raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
 _PIECE_BYTES = 1 << 18
 _LARGEST_EVENT_BYTES = 32 << 20
@@ -44,6 +47,8 @@ class EventText:
         self.trailer = b"{}"
         self.truncated = False
         self._text = b""
+        self._given_back = b""
+        self._ended = False
         self.header = self._read_header()
         first = self._read_first_key()
         self.event_start = first or b'"ph"'
@@ -70,11 +75,31 @@ class EventText:
                 parts, wanted = [text], 2 * size
                 continue
             yield text[: cut[0]]
-            parts, wanted = [text[cut[1] :]], _PIECE_BYTES
-            size = len(parts[0])
+            rest, self._given_back = self._given_back, b""
+            parts = [rest, text[cut[0] :]] if rest else [text[cut[1] :]]
+            size = sum(map(len, parts))
+            wanted = max(_PIECE_BYTES, 2 * size)
         self._refuse_oversize(size)
         text = b"".join(parts)
+        self._ended = True
         yield from self._last_piece(text)
+
+    def whole_events(self, piece: bytes) -> bytes:
+        """The whole events of a piece that does not decode; what is none comes back at the begin of the next piece.
+
+        A cut is made where an event seems to begin. An object in a list inside an event's arguments can look the same.
+
+        Args:
+            piece: The piece that was yielded last.
+
+        Returns:
+            The piece, as it was unless a cut inside an event is all that is wrong with it.
+        """
+        if self._ended or not _is_cut_short(piece):
+            return piece
+        end, begin = self._scanned_boundary(piece) or (0, 0)
+        self._given_back = piece[begin:]
+        return piece[:end]
 
     def _refuse_oversize(self, size: int) -> None:
         if size > _LARGEST_EVENT_BYTES:
@@ -185,6 +210,23 @@ def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
             elif depth < 0:
                 return (token.start() if mark == b"]" else None), object_end
     return None, object_end
+
+
+def _is_cut_short(piece: bytes) -> bool:
+    """Whether a text is the begin of valid events, the last of them not whole."""
+    try:
+        _raw_decoder.decode(b"[" + piece + b"]")
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    else:
+        return False
+    try:
+        _raw_decoder.decode(b"[" + piece)
+    except msgspec.DecodeError as fault:
+        return "truncated" in str(fault)
+    except RecursionError:
+        return False
+    return True
 
 
 def _before(text: bytes, position: int) -> int:

@@ -28,6 +28,8 @@ from lightning_perf.trace.times import InexactTimeError
 
 __all__ = ["read_trace"]
 
+_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
+
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace file that ``torch.profiler`` exported.
@@ -63,7 +65,7 @@ def _read(path: Path, *, exact: bool) -> Trace:
     assembly, salvage = Assembly(exact), Salvage()
     with _collector_off():
         for piece in text.pieces():
-            assembly.add(_events(piece, text.event_start, salvage, exact))
+            assembly.add(_events(piece, text, salvage, exact))
     metadata = read_metadata(text.header, text.trailer)
     tables, bad_durations = build_tables(assembly, metadata.base_time_ns)
     trace = Trace(
@@ -92,12 +94,19 @@ def _read(path: Path, *, exact: bool) -> Trace:
     return trace
 
 
-def _events(piece: bytes, event_start: bytes, salvage: Salvage, exact: bool) -> list[Any]:
+def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> list[Any]:
+    decoded = decode_exact if exact else decode
     try:
-        return (decode_exact if exact else decode)(b"[" + piece + b"]")
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Sound pieces pay nothing for this one.
-        return salvage.events(piece, event_start)
+        return decoded(b"[" + piece + b"]")
+    except _FAULTS:
+        pass  # sound pieces pay nothing for this one
+    whole = text.whole_events(piece)
+    if whole != piece:
+        try:
+            return decoded(b"[" + whole + b"]")
+        except _FAULTS:
+            pass
+    return salvage.events(whole, text.event_start)
 
 
 @contextmanager

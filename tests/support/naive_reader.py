@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lightning_perf.trace.columns import (
+    Annotations,
     Collectives,
     DeviceEvents,
     DeviceKind,
@@ -148,7 +149,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
             if cat in _RUNTIME:
                 runtime.append((*span, _int(args.get("correlation"))))
             elif cat == "user_annotation" or (cat in _OPERATOR and _MARK.match(name)):
-                spans.append(span)
+                spans.append((*span, args.get("finished", True) not in (False, "false")))
             elif cat == "python_function":
                 python.append(span)
             else:
@@ -190,7 +191,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
             _SPAN | {"input_types": i32, "input_shapes": i32, "sequence": i64, "forward_thread": i32, "flops": i64},
             ops,
         ),
-        annotations=_table(Spans, _SPAN, spans),
+        annotations=_table(Annotations, _SPAN | {"finished": np.bool_}, spans),
         python=_table(Spans, _SPAN, python),
         runtime=_table(RuntimeCalls, _SPAN | {"correlation": i64}, runtime),
         device=_table(
