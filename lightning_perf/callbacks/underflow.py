@@ -9,14 +9,8 @@ from pathlib import Path
 
 import torch
 
-from lightning_perf.analysis.underflow import (
-    Arithmetic,
-    GradientSample,
-    LayerGradients,
-    UnderflowTable,
-    encode_sample,
-    tabulate_underflow,
-)
+from lightning_perf.analysis.gradient_samples import Arithmetic, GradientSample, LayerGradients, encode_sample
+from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fp32_layers import layer_name
 from lightning_perf.callbacks.gradient_counts import CountedGradients

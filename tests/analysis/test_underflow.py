@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.underflow import (
-    GradientSample,
-    LayerGradients,
-    UnderflowTable,
-    encode_sample,
-    read_samples,
-    tabulate_underflow,
-)
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.analysis.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
 
 
 def count(values: np.ndarray, arithmetic: str = "fp16") -> LayerGradients:
@@ -114,18 +107,6 @@ def test_overflowing_steps_are_left_out_while_there_are_others():
     assert (table.samples, table.layers[0].values, table.layers[0].underflows) == (1, 100, False)
     alone = tabulate_underflow([broken])
     assert (alone.samples, alone.layers[0].values) == (1, 100)
-
-
-def test_file_of_a_killed_run(tmp_path):
-    samples = [sample({"a": layer(0)}), sample({"a": layer(1)}, a=layer(2))]
-    path = tmp_path / "underflow.rank0.jsonl"
-    path.write_bytes(encode_sample(samples[0]) + encode_sample(samples[1])[:40])
-    assert read_samples(path) == tuple(samples[:1])
-    path.write_bytes(b"{}\n" + encode_sample(samples[0]))
-    with pytest.raises(TraceError, match="line 1 is no gradient sample"):
-        read_samples(path)
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_samples(tmp_path / "none")
 
 
 def test_no_samples_is_an_error():

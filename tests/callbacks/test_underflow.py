@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_perf.analysis.underflow import UnderflowTable, read_samples, tabulate_underflow
+from lightning_perf.analysis.gradient_samples import read_samples
+from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
 from lightning_perf.callbacks.precision import PrecisionCallback
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
 

@@ -1,0 +1,93 @@
+"""Gradients of sampled steps, counted by magnitude, and their file format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from lightning_perf.trace.errors import TraceError
+
+__all__ = ["LOWEST_EXPONENT", "Arithmetic", "GradientSample", "LayerGradients", "encode_sample", "read_samples"]
+
+LOWEST_EXPONENT = -40
+"""Smaller gradients than this power of two are counted with it."""
+
+Arithmetic = Literal["fp16", "fp32", "unknown"]
+
+
+@dataclass(frozen=True)
+class LayerGradients:
+    """Gradient values of a layer's parameters in one sample, counted by magnitude. Scaled, as fp16 sees them.
+
+    Attributes:
+        arithmetic: Type that the layer's parameters were cast to for computing; unknown inside compiled code and
+            reentrant checkpoints.
+        zeros: Values that are exactly zero.
+        nonfinite: Values that are inf or nan.
+        first_exponent: Power of two of the first count.
+        counts: Values from 2ᵉ to 2ᵉ⁺¹ in magnitude, by ascending e.
+    """
+
+    arithmetic: Arithmetic
+    zeros: int
+    nonfinite: int
+    first_exponent: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GradientSample:
+    """The gradients of one training step, sampled.
+
+    Attributes:
+        step: Number of the step, on the axis of the Trainer's own logs.
+        scale: The loss scale.
+        layers: What was seen of each layer, by name, in the module's order.
+        hidden: Of layers whose values were all zero, what a much larger scale brought to light, counted as if at this
+            scale. Values there had underflowed; where there are none, no gradient reaches the layer.
+    """
+
+    step: int
+    scale: float
+    layers: dict[str, LayerGradients]
+    hidden: dict[str, LayerGradients]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(GradientSample)
+
+
+def encode_sample(sample: GradientSample) -> bytes:
+    """Encode a sample as one line of an ``underflow.rank0.jsonl`` file, with its newline."""
+    return _encoder.encode(sample) + b"\n"
+
+
+def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
+    """Read the gradient samples of a run; a last line torn by a killed run is left out.
+
+    Args:
+        path: An ``underflow.rank0.jsonl`` file.
+
+    Raises:
+        TraceError: The file cannot be read, or a line within it is no sample.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise TraceError(
+            path, f"cannot be read ({error.strerror})", "Give the path of an underflow.rank0.jsonl file"
+        ) from error
+    samples = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            samples.append(_decoder.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if number == len(lines):
+                break
+            raise TraceError(path, f"line {number} is no gradient sample ({error})", "Remove that line") from error
+    return tuple(samples)
