@@ -28,7 +28,7 @@ from lightning_perf.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
 from lightning_perf.trace.distinct import distinct_rows
 
-__all__ = ["AmpCheck", "AmpGain", "AmpPart", "amp_gain", "check_prediction"]
+__all__ = ["AmpGain", "AmpPart", "amp_gain"]
 
 FROM_FP32 = (2.0, 4.0)
 FROM_TENSOR_CORES = (1.2, 2.0)
@@ -115,43 +115,6 @@ class AmpGain:
     def speedup(self) -> tuple[float, float]:
         """Least and most speed-up of a step; 1.25 is a step in four fifths of the time."""
         return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)
-
-
-@dataclass(frozen=True)
-class AmpCheck:
-    """A prediction beside what was measured.
-
-    Attributes:
-        predicted: Least and most speed-up predicted.
-        measured: Step time in FP32 over that in mixed precision.
-        held: Whether what was measured is within what was predicted.
-    """
-
-    predicted: tuple[float, float]
-    measured: float
-    held: bool
-
-
-def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
-    """Put a prediction beside the step time that mixed precision then had.
-
-    Args:
-        gain: The prediction.
-        mixed_step_ns: Mean step time in mixed precision, measured as the recording's was.
-
-    Raises:
-        ValueError: The time is not above 0.
-
-    Example:
-        >>> gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
-        >>> check_prediction(gain, 50e6)
-        AmpCheck(predicted=(1.25, 2.5), measured=2.0, held=True)
-    """
-    if not mixed_step_ns > 0:
-        raise ValueError(f"a step of {mixed_step_ns} ns was not measured: give the mean step time of the mixed run")
-    low, high = gain.speedup
-    measured = gain.step_ns / mixed_step_ns
-    return AmpCheck((low, high), measured, low <= measured <= high)
 
 
 def amp_gain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.analysis.amp_gain import AmpCheck, check_prediction
+from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.document import PerfReport

@@ -8,7 +8,7 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.amp_gain import AmpCheck
+from lightning_perf.analysis.amp_check import AmpCheck
 from lightning_perf.analysis.diff import DiffRow, DiffTable
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.render import TOP, ReportConsole
