@@ -19,7 +19,7 @@ from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.step_log import StepLog
 from lightning_perf.callbacks.step_timer import StepTimer
 from lightning_perf.callbacks.step_tracker import StepObserver, StepTracker
-from lightning_perf.callbacks.taps import ProfilerTap
+from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
 
 __all__ = ["Fit", "expected_steps", "recording_notes"]
 
@@ -87,6 +87,10 @@ class Fit:
         self._tracker = StepTracker(lambda: int(trainer.global_step), *observers)
         self._observing = True
         self._tap = ProfilerTap(trainer.profiler, on_start=self._on_start, on_stop=self._on_stop)
+        self._optimizer_tap = OptimizerTap(
+            on_enter=lambda: self._observe(self._tracker.optimizer_enters),
+            on_leave=lambda: self._observe(self._tracker.optimizer_leaves),
+        )
 
     def samples(self) -> tuple[StepSample, ...]:
         """The step times of this rank."""
@@ -125,9 +129,13 @@ class Fit:
 
     def ends(self) -> None:
         """Training has ended, or failed: close what is open, save what there is, give the Trainer its profiler back."""
-        self._tap.remove()
+        self._remove_taps()
         self._observe(self._finish)
         self._observing = False
+
+    def _remove_taps(self) -> None:
+        self._tap.remove()
+        self._optimizer_tap.remove()
 
     def _begin_batch(self, batch: Any) -> None:
         self._tracker.batch_begins()
@@ -153,7 +161,7 @@ class Fit:
             function(*args, **kwargs)
         except Exception as error:
             self._observing = False
-            self._tap.remove()
+            self._remove_taps()
             self.faults.report("profiling is off for the rest of this fit", error)
             self._give_up()
 

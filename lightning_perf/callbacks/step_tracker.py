@@ -75,6 +75,8 @@ class StepTracker:
         self._optimizer_steps = 0
         self._steps_by_optimizer = False
         self._in_automatic_step = False
+        self._in_optimizer = False
+        self._began_in_optimizer = False
         self._phases: list[Phase] = []
 
     @property
@@ -124,7 +126,19 @@ class StepTracker:
     def optimizer_begins(self) -> None:
         """The optimizer's part begins (`on_before_optimizer_step`)."""
         if Phase.OPTIMIZER not in self._phases:
+            self._began_in_optimizer = self._in_optimizer
             self._push(Phase.OPTIMIZER)
+
+    def optimizer_enters(self) -> None:
+        """An optimizer's `step` begins; under automatic optimization it runs the closure, forward and backward."""
+        self._in_optimizer = True
+
+    def optimizer_leaves(self) -> None:
+        """An optimizer's `step` ends, and with it a phase that began inside: ranges in a trace have to nest."""
+        self._in_optimizer = False
+        if self._began_in_optimizer:
+            self._began_in_optimizer = False
+            self._pop(Phase.OPTIMIZER)
 
     def batch_ends(self, *, automatic: bool) -> None:
         """A batch has been trained on (`on_train_batch_end`).

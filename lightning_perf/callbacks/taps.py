@@ -1,13 +1,16 @@
-"""A tap on the profiler of a Trainer: the Trainer tells it of every action it begins and ends."""
+"""Taps: on the profiler of a Trainer, which it tells of every action it begins and ends, and on optimizers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
 from lightning_perf.callbacks.phases import Signal, read_signal
 
-__all__ = ["ProfilerTap"]
+__all__ = ["OptimizerTap", "ProfilerTap"]
 
 Listener = Callable[[Signal], None]
 
@@ -78,3 +81,30 @@ class ProfilerTap:
                 listener(signal)
 
         return tapped_stop
+
+
+class OptimizerTap:
+    """Hears when any optimizer's `step` begins and ends, from inside the range that torch marks it with.
+
+    Args:
+        on_enter: Called when a step begins.
+        on_leave: Called when it ends, not if it raised.
+    """
+
+    def __init__(self, *, on_enter: Callable[[], None], on_leave: Callable[[], None]) -> None:
+        def hook(listener: Callable[[], None]) -> Callable[..., None]:
+            def heard(*_: Any) -> None:
+                if not torch.compiler.is_compiling():
+                    listener()
+
+            return heard
+
+        self._handles = (
+            register_optimizer_step_pre_hook(hook(on_enter)),
+            register_optimizer_step_post_hook(hook(on_leave)),
+        )
+
+    def remove(self) -> None:
+        """Leave the optimizers alone again. Does nothing the second time."""
+        for handle in self._handles:
+            handle.remove()

@@ -78,6 +78,29 @@ def test_marks_span_whole_steps_with_their_phases_inside(tmp_path: Path, name: s
         assert any("DataLoader" in op for op in inside["perf::fetch"])
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"accumulate_grad_batches": 2}, {"gradient_clip_val": 1.0}, {"precision": "bf16-mixed"}], ids=str
+)
+def test_ranges_nest(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Viewers drop a range that ends after the one it began in: `optimizer.step` runs the closure inside its own."""
+    fit(tmp_path, **options)
+    (file,) = trace_files(tmp_path)
+    assert_nested(file)
+
+
+def assert_nested(file: Path) -> None:
+    ranges = [e for e in events(file) if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")]
+    assert any(e["name"].startswith("Optimizer.step#") for e in ranges)
+    open_until: dict[Any, list[tuple[float, str]]] = {}
+    for event in sorted(ranges, key=lambda e: (e["ts"], -e["dur"])):
+        outer = open_until.setdefault(event["tid"], [])
+        end = event["ts"] + event["dur"]
+        while outer and outer[-1][0] <= event["ts"]:
+            outer.pop()
+        assert not outer or end <= outer[-1][0] + 0.001, f"{event['name']} ends after {outer[-1][1]}"
+        outer.append((end, event["name"]))
+
+
 def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
     fit(tmp_path, val=2)
     (file,) = trace_files(tmp_path)
@@ -130,6 +153,7 @@ def test_manual_optimization(tmp_path: Path, name: str) -> None:
     (file,) = trace_files(tmp_path)
     assert step_numbers(tmp_path) == [[1, 2]]
     assert phases_by_step(file) == [MANUAL, MANUAL]
+    assert_nested(file)
 
 
 def test_several_optimizers(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
 
 from lightning_perf.callbacks.phases import Signal
-from lightning_perf.callbacks.taps import ProfilerTap
+from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
 
 FORWARD = "[Strategy]DDPStrategy.training_step"
 
@@ -79,3 +80,16 @@ def test_stop_is_heard_when_the_action_fails() -> None:
     with pytest.raises(ZeroDivisionError), profiler.profile(FORWARD):
         raise ZeroDivisionError
     assert heard[-1] == ("stop", Signal.FORWARD)
+
+
+def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> None:
+    heard: list[str] = []
+    tap = OptimizerTap(on_enter=lambda: heard.append("enter"), on_leave=lambda: heard.append("leave"))
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    optimizer.step(lambda: heard.append("closure"))
+    assert heard == ["enter", "closure", "leave"]
+    tap.remove()
+    tap.remove()
+    optimizer.step(lambda: None)
+    assert len(heard) == 3
