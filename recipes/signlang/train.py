@@ -78,7 +78,7 @@ def train(settings: TrainSettings) -> TrainResult | None:
         precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
         accelerator=settings.accelerator,
         devices=settings.devices,
-        logger=TensorBoardLogger(settings.log_dir, name=""),
+        logger=TensorBoardLogger(settings.log_dir, name="", default_hp_metric=False),
         callbacks=[best, interrupted, PerfCallback()],
         log_every_n_steps=min(10, batches),
         # Its size in MB is wrong under mixed precision, as it says in a warning; one line says what matters.
