@@ -49,6 +49,8 @@ def make_net(recipe: Recipe = Recipe(), name: str = PACKAGES[0]) -> Any:
             self.fc = nn.Linear(16, 4)
             self.losses: list[float] = []
             if recipe.compiled:
+                # All of these nets share one code object: past its limit of recompilations torch would run it eagerly.
+                torch.compiler.reset()
                 self.forward = torch.compile(self.forward, backend="aot_eager")  # type: ignore[method-assign]
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
