@@ -22,7 +22,7 @@ from lightning_perf.analysis.kernel_names import is_product
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
-from lightning_perf.trace.distinct import distinct
+from lightning_perf.trace.distinct import distinct, used_codes
 
 __all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
 
@@ -224,7 +224,7 @@ def _counted_owner(trace: Trace, operator: Int32Array, counted: BoolArray) -> In
 
 def _product_kernels(trace: Trace) -> Int64Array:
     used = np.zeros(len(trace.names), dtype=np.bool_)
-    for code in np.unique(trace.device.name[trace.device.is_compute]).tolist():
+    for code in used_codes(trace.device.name[trace.device.is_compute]):
         used[code] = is_product(trace.names[code])
     rows = trace.device.is_compute & used[trace.device.name]
     return np.flatnonzero(rows & in_averaged_steps(trace, trace.device.start_ns))

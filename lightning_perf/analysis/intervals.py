@@ -111,9 +111,15 @@ def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
         start, end = start[filled], end[filled]
     if not len(start):
         return EMPTY
-    # Begins and ends are sorted each on their own, which is faster than keeping them together and says as much: before
-    # the begin at place i exactly i intervals have begun, and all of them have ended if i ends lie before it.
-    start, end = _ascending(start), _ascending(end)
+    return _merged(_ascending(start), _ascending(end))
+
+
+def _merged(start: Int64Array, end: Int64Array) -> Intervals:
+    """Merge from begins and ends that are sorted each on their own, at least one of each.
+
+    That is faster than keeping them together and says as much: before the begin at place i exactly i intervals have
+    begun, and all of them have ended if i ends lie before it.
+    """
     opens = np.empty(len(start) + 1, dtype=np.bool_)
     opens[0] = opens[-1] = True
     np.greater(start[1:], end[:-1], out=opens[1:-1])
@@ -121,7 +127,7 @@ def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
 
 
 def _ascending(times: Int64Array) -> Int64Array:
-    # Recordings are nearly in order, and sets that were joined are a few ascending runs: a stable sort uses both.
+    # Recordings are nearly in order, which a stable sort uses.
     return np.sort(times, kind="stable") if (times[1:] < times[:-1]).any() else times
 
 
@@ -130,7 +136,10 @@ def union(*sets: Intervals) -> Intervals:
     filled = [s for s in sets if len(s)]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY
-    return merge(np.concatenate([s.start_ns for s in filled]), np.concatenate([s.end_ns for s in filled]))
+    start, end = np.concatenate([s.start_ns for s in filled]), np.concatenate([s.end_ns for s in filled])
+    start.sort(kind="stable")  # a merge: they are a few ascending runs
+    end.sort(kind="stable")
+    return _merged(start, end)
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.distinct import used_codes
 
 __all__ = ["RuntimeKind", "call_kind", "runtime_kinds"]
 
@@ -47,7 +48,7 @@ def call_kind(name: str) -> RuntimeKind:
 def runtime_kinds(trace: Trace) -> NDArray[np.uint8]:
     """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells."""
     kind_of_name = np.full(len(trace.names) + 1, RuntimeKind.OTHER, dtype=np.uint8)
-    for code in np.unique(trace.runtime.name).tolist():
+    for code in used_codes(trace.runtime.name):
         kind_of_name[code] = call_kind(trace.names[code])
     kinds: NDArray[np.uint8] = kind_of_name[trace.runtime.name]
     kinds[trace.links.is_launch] = RuntimeKind.LAUNCH

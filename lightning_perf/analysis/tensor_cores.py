@@ -13,7 +13,7 @@ from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import is_product, kernel_arithmetic
 from lightning_perf.trace.columns import NO_ROW, BoolArray, DeviceProperties, Int32Array, Int64Array, Trace
-from lightning_perf.trace.distinct import distinct_rows
+from lightning_perf.trace.distinct import distinct_rows, used_codes
 
 __all__ = ["REASONS", "EligibleUnused", "eligible_unused", "has_tensor_cores"]
 
@@ -86,7 +86,7 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     product = np.zeros(len(trace.names), dtype=np.bool_)
     plain = np.zeros(len(trace.names), dtype=np.bool_)
     tf32: set[bool] = set()  # whether convolutions (True) or other products (False) ran in TF32
-    for code in np.unique(trace.device.name[kernels]).tolist():
+    for code in used_codes(trace.device.name[kernels]):
         name = trace.names[code]
         if product_name := is_product(name):
             product[code], told = product_name, kernel_arithmetic(name)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.distinct import used_codes
 
 __all__ = ["Wrapper", "wrappers"]
 
@@ -29,5 +28,5 @@ def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
         Their names; empty when it marks none.
     """
     tables = (trace.annotations, trace.operators)
-    names = {trace.names[code] for table in tables for code in np.unique(table.name).tolist()}
+    names = {trace.names[code] for table in tables for code in used_codes(table.name)}
     return tuple(wrapper for wrapper, mark in _MARKS if mark in names)

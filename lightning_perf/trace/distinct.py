@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["distinct", "distinct_rows"]
+__all__ = ["distinct", "distinct_rows", "used_codes"]
 
 _TABLE_ROWS = 1 << 20
 
@@ -67,3 +67,17 @@ def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64
     first = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
     first[place[::-1]] = np.arange(len(place) - 1, -1, -1)
     return first, place
+
+
+def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
+    """The codes that stand in a column, ascending.
+
+    Args:
+        codes: Codes into one of the lists of a `Trace`: none is negative, and none is large.
+
+    Example:
+        >>> used_codes(np.array([7, 3, 7, 4]))
+        [3, 4, 7]
+    """
+    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
+from lightning_perf.trace.distinct import used_codes
 
 __all__ = ["enclosing_rows", "parent_rows"]
 
@@ -47,7 +48,7 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
         Row numbers into `outer`; `NO_ROW` where none contains the interval.
     """
     found = np.full(len(inner), NO_ROW, dtype=np.int32)
-    for thread in np.unique(inner.thread):
+    for thread in used_codes(inner.thread):
         rows = np.flatnonzero(inner.thread == thread)
         places = np.flatnonzero(outer.thread == thread)
         if not len(places):

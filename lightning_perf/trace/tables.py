@@ -124,6 +124,8 @@ def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Co
     if not by_name.any():
         return {}, columns
     marks: BoolArray = by_name[columns["name"]]
+    if not marks.any():
+        return {}, columns
     moved = {name: column[marks] for name, column in _span(columns).items()}
     return moved, {name: column[~marks] for name, column in columns.items()}
 
@@ -176,8 +178,10 @@ def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
 
 
 def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives:
-    place = {int(row): at for at, row in enumerate(device_order)} if read.collectives else {}
-    rows = sorted(((place[row], args) for row, args in read.collectives if row in place), key=lambda pair: pair[0])
+    place = np.full(len(read.device), -1, dtype=np.int64)
+    place[device_order] = np.arange(len(device_order))
+    placed = [(int(place[row]), args) for row, args in read.collectives]
+    rows = sorted(((at, args) for at, args in placed if at >= 0), key=lambda pair: pair[0])
     names = read.names
 
     def codes(field: int) -> NDArray[np.int32]:
