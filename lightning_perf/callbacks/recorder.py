@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.compare.record import (
+    FOLDER_VARIABLE,
+    PLACE_VARIABLE,
     RECORD_NAME,
     EpochEnded,
     FactsAdded,
@@ -24,13 +26,7 @@ from lightning_perf.compare.record import (
     numbers_only,
 )
 
-__all__ = ["FOLDER_VARIABLE", "PLACE_VARIABLE", "RunRecorder", "study_folder", "study_place"]
-
-PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
-"""Environment variable by which a study tells a run its place, as JSON."""
-
-FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
-"""Environment variable by which a study tells a run where to leave its files."""
+__all__ = ["RunRecorder", "study_folder", "study_place"]
 
 
 class RunRecorder:

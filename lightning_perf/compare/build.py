@@ -91,7 +91,8 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
     if len(arms) < 2:
         raise CompareError("A comparison needs two arms. Give the folders of both.")
     names = list(arms)
-    left_out = {name: _left_out(runs) for name, runs in arms.items()}
+    attempts = _last_attempts([run for runs in arms.values() for run in runs])
+    left_out = {name: _left_out(runs, attempts) for name, runs in arms.items()}
     used = {name: [run for run in runs if run.path not in left_out[name]] for name, runs in arms.items()}
     for name in names:
         if not used[name]:
@@ -195,12 +196,17 @@ def _collapsed(accuracy: float | None, limit: float | None) -> bool:
     return accuracy is None or (limit is not None and accuracy < limit)
 
 
-def _left_out(runs: Sequence[RunRecord]) -> dict[Path, str]:
-    """Why runs do not count, by the path of their record."""
-    last_attempt: dict[int, int] = {}
+def _last_attempts(runs: Sequence[RunRecord]) -> dict[int, int]:
+    """The last attempt of each block: only its runs ran under the same conditions."""
+    last: dict[int, int] = {}
     for run in runs:
         if run.place is not None:
-            last_attempt[run.place.block] = max(run.place.attempt, last_attempt.get(run.place.block, 0))
+            last[run.place.block] = max(run.place.attempt, last.get(run.place.block, 0))
+    return last
+
+
+def _left_out(runs: Sequence[RunRecord], last_attempt: Mapping[int, int]) -> dict[Path, str]:
+    """Why runs do not count, by the path of their record."""
     reasons: dict[Path, str] = {}
     for run in runs:
         if run.place is not None and run.place.block == 0:

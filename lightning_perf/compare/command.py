@@ -49,7 +49,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="write the whole comparison as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown too, for a pull request")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw box plots, pairs, ratios and residuals")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -110,14 +109,19 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
+    from dataclasses import replace
+
     from lightning_perf.compare.build import InvalidRunsError, UnfairError, compare_arms
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.compare.render.console import print_unfair
+    from lightning_perf.compare.study import study_notes
 
     try:
         comparison = compare_arms(_read_arms(options.arms), read_settings(options))
-        write_outputs(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
+        if len(options.arms) == 1:
+            comparison = replace(comparison, notes=(*comparison.notes, *study_notes(Path(options.arms[0]))))
+        write_outputs(comparison, as_json=options.json, markdown=options.markdown)
     except UnfairError as error:
         print_unfair(error)
         return UNFAIR
@@ -127,24 +131,17 @@ def run(options: argparse.Namespace) -> int:
     return exit_code(comparison)
 
 
-def write_outputs(
-    comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None, plots: Path | None = None
-) -> None:
+def write_outputs(comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None) -> None:
     """Show a comparison and write the files that were asked for.
 
     Raises:
         OSError: A file cannot be written.
-        MissingExtraError: Plots need matplotlib.
     """
     if markdown is not None:
         from lightning_perf.compare.render.markdown import render_markdown
 
         markdown.parent.mkdir(parents=True, exist_ok=True)
         markdown.write_text(render_markdown(comparison), encoding="utf-8")
-    if plots is not None:
-        from lightning_perf.compare.plots import save_plots
-
-        save_plots(comparison, plots)
     if as_json:
         from lightning_perf.compare.render.json import render_json
 

@@ -21,6 +21,8 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.trace.errors import TraceError
 
 __all__ = [
+    "FOLDER_VARIABLE",
+    "PLACE_VARIABLE",
     "RECORD_NAME",
     "Epoch",
     "EpochEnded",
@@ -41,6 +43,12 @@ __all__ = [
 VERSION = 1
 RECORD_NAME = "run.jsonl"
 STEPS_NAME = "steps.rank0.jsonl"
+
+PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
+"""Environment variable by which a study tells a run its place, as JSON."""
+
+FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
+"""Environment variable by which a study tells a run where to leave its files."""
 
 FactValue: TypeAlias = str | int | float | bool | None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.compare.statistics.distributions import t_quantile
-from lightning_perf.compare.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
+from lightning_perf.compare.statistics.values import Estimate, Numbers, finite, finite_pairs
 
 __all__ = [
     "Difference",

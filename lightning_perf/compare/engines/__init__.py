@@ -1,0 +1,1 @@
+"""What runs the blocks of a study: this machine, a Ray cluster, or SLURM."""

@@ -1,0 +1,73 @@
+"""One run a device at a time: a lock on a file, which the system releases whatever happens to its holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["Lease", "LeaseTakenError", "device_leases"]
+
+POLL_S = 0.2
+
+
+class LeaseTakenError(Exception):
+    """Somebody else holds the lease."""
+
+
+class Lease:
+    """An exclusive lock, held from entering to leaving.
+
+    A child process that inherits `descriptor` holds it too: a run that outlives its driver keeps its device.
+
+    Args:
+        folder: Folder of the lock file; made when it does not exist.
+        name: Name of what is leased.
+        wait: Whether to wait until it is free.
+        stop: Set to give up waiting.
+
+    Raises:
+        LeaseTakenError: It is held by another process, and either `wait` is false or `stop` was set.
+    """
+
+    def __init__(self, folder: Path, name: str, *, wait: bool = False, stop: threading.Event | None = None) -> None:
+        self._path = folder / f"{name}.lock"
+        self._wait = wait
+        self._stop = stop
+        self.descriptor = -1
+
+    def __enter__(self) -> Lease:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        while not self._take():
+            if not self._wait or (self._stop is not None and self._stop.is_set()):
+                self._close()
+                raise LeaseTakenError(f"{self._path} is held by another process")
+            time.sleep(POLL_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _take(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _close(self) -> None:
+        # Closing, not unlocking: a child that still holds the descriptor keeps the lock.
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+
+def device_leases() -> Path:
+    """The folder of this user's device leases on this machine, shared by all studies."""
+    return Path(tempfile.gettempdir()) / f"lightning-perf-leases-{os.getuid()}"

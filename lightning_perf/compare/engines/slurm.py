@@ -1,0 +1,92 @@
+"""Blocks as SLURM jobs, through submitit. Needs the extra ``[slurm]``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_perf.compare import journal
+from lightning_perf.compare.engines.block import Device, run_block
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.extras import import_extra
+
+__all__ = ["SlurmEngine"]
+
+TICK_S = 0.5
+MAX_LOSSES = 3
+"""How often a block is handed in anew after its job vanished."""
+
+
+class SlurmEngine:
+    """Runs each block as one job, so that its runs share a device. The study's folder has to be on shared storage.
+
+    Args:
+        parameters: Parameters of `submitit.AutoExecutor`, as ``timeout_min``, ``gpus_per_node``, ``slurm_partition``.
+        cluster: ``slurm``, or ``local`` for processes on this machine, which wait for each other's devices.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None, *, cluster: str = "slurm") -> None:
+        self._parameters = dict(parameters or {})
+        self._cluster = cluster
+
+    def check(self) -> None:
+        """Make sure that there is a SLURM and that it knows the parameters.
+
+        Raises:
+            CompareError: There is none here, or a parameter is wrong.
+            MissingExtraError: submitit is not installed.
+        """
+        self._executor(Path.cwd())
+
+    def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
+        """Run blocks until each is over; see `Engine`."""
+        executor = self._executor(folder)
+        losses = dict.fromkeys(blocks, 0)
+        jobs = {block: executor.submit(_run_block, str(folder), block) for block in blocks}
+        try:
+            while jobs:
+                time.sleep(TICK_S)
+                tick()
+                for block, job in list(jobs.items()):
+                    if not job.done():
+                        continue
+                    error = job.exception()
+                    del jobs[block]
+                    if error is None or journal.read_block(folder, block).over:
+                        continue
+                    losses[block] += 1
+                    problem = f"its job {job.job_id} was lost ({_summary(error)})"
+                    journal.append(folder, block, journal.Lost(problem))
+                    if losses[block] >= MAX_LOSSES:
+                        journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times."))
+                    else:
+                        jobs[block] = executor.submit(_run_block, str(folder), block)
+        finally:
+            for job in jobs.values():
+                job.cancel()
+
+    def _executor(self, folder: Path) -> Any:
+        submitit = import_extra("submitit", "slurm")
+        try:
+            executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=self._cluster)
+            executor.update_parameters(name="lightning-perf-study", **self._parameters)
+        except (RuntimeError, ValueError, TypeError, NameError) as error:
+            raise CompareError(f"SLURM cannot be used: {_summary(error)}.") from error
+        return executor
+
+
+def _summary(error: BaseException) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _run_block(folder: str, block: int) -> None:
+    """The job."""
+    # Within a job CUDA numbers the devices from 0; SLURM's own numbers tell them apart on the host.
+    gpus = (
+        os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+    run_block(Path(folder), block, Device(f"gpu-{gpus.replace(',', '-')}" if gpus else "cpu"))

@@ -1,0 +1,56 @@
+"""Stands in for a training: leaves a run record with given times, without torch. Run as a script by the tests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.callbacks.recorder import RunRecorder, study_folder
+from lightning_perf.compare.record import Outcome
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--precision", default="32-true")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--sleep", type=float, default=0.0)
+    parser.add_argument("--die-once", help="file: the first run to make it kills itself")
+    parser.add_argument("--exit", type=int, default=0)
+    options = parser.parse_args()
+    folder = Path(study_folder() or "perf")
+    folder.mkdir(parents=True)
+    seed = int(os.environ["PL_GLOBAL_SEED"])
+    rng = random.Random(f"{seed} {options.precision}")
+    facts = {
+        "train.seed": seed,
+        "train.precision": options.precision,
+        "train.batch_size": options.batch_size,
+        "model.initial_weights": f"weights of {seed}",
+        "device.visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+    }
+    recorder = RunRecorder(folder, facts, {"threads": os.environ.get("OMP_NUM_THREADS", "not set")})
+    print("training", options.precision, flush=True)
+    if options.die_once and not Path(options.die_once).exists():
+        Path(options.die_once).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(options.sleep)
+    if options.exit:
+        sys.exit(options.exit)
+    steps = [
+        StepSample(n, round(options.step_ms * 1e6 * rng.lognormvariate(0, 0.01)), 0, None, 32, False) for n in range(40)
+    ]
+    (folder / "steps.rank0.jsonl").write_bytes(b"".join(encode_sample(step) for step in steps))
+    for epoch in range(3):
+        recorder.epoch_ends(epoch, 20 * (epoch + 1), {"val_acc": 0.7 + 0.1 * epoch + rng.gauss(0, 0.002)})
+    recorder.ends(Outcome.FINISHED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Records and studies for the tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.compare.record import (
+    EpochEnded,
+    HealthSeen,
+    Outcome,
+    Place,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    append_line,
+    read_record,
+)
+from lightning_perf.compare.study import Study, StudyArm
+
+FAKE_RUN = Path(__file__).with_name("fake_run.py")
+
+FACTS = {
+    "train.seed": 1,
+    "train.precision": "32-true",
+    "train.batch_size": 32,
+    "flags.tf32_cudnn": "tf32",
+    "version.torch": "2.15.0",
+    "data.manifest": "d1",
+    "data.first_batch": "b1",
+    "model.initial_weights": "w1",
+    "code.revision": "c1",
+}
+
+
+def write_run(
+    folder: Path,
+    *,
+    step_ms: float = 100.0,
+    accuracies: tuple[float | None, ...] = (0.7, 0.8, 0.9),
+    epoch_s: float = 10.0,
+    started: float = 0.0,
+    outcome: Outcome | None = Outcome.FINISHED,
+    place: Place | None = None,
+    problems: tuple[str, ...] = (),
+    **facts: object,
+) -> RunRecord:
+    """Leave a run in a folder; facts override `FACTS`, with two underscores for the dot in their names."""
+    folder.mkdir(parents=True)
+    path = folder / "run.jsonl"
+    changed = {name.replace("__", "."): value for name, value in facts.items()}
+    append_line(path, RunStarted(folder.name, started, FACTS | changed, place=place))
+    for problem in problems:
+        append_line(path, HealthSeen(problem, 1.0))
+    for epoch, accuracy in enumerate(accuracies):
+        append_line(path, EpochEnded(epoch, epoch_s * (epoch + 1), 10 * (epoch + 1), {"val_acc": accuracy}))
+    if outcome is not None:
+        append_line(path, RunEnded(outcome, epoch_s * len(accuracies), None, 2**30, 2**31))
+    steps = [StepSample(n, round(step_ms * 1e6), 0, None, 32, False) for n in range(20)]
+    (folder / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, steps)))
+    return read_record(path)
+
+
+def fake_study(**changes: object) -> Study:
+    """Two arms of fake trainings, the second 20 % faster."""
+    arms = (fake_arm("fp32"), fake_arm("amp", "--step-ms=8", "--precision=16-mixed"))
+    return Study(**{"arms": arms, "blocks": 2, "treatment": ("precision",)} | changes)
+
+
+def fake_arm(name: str, *arguments: str) -> StudyArm:
+    """An arm that runs the fake training."""
+    return StudyArm(name, (sys.executable, str(FAKE_RUN), *arguments))
