@@ -167,8 +167,8 @@ def _profiler_notes(lead: RankAnalysis | None, step_times: StepTimes | None) -> 
     return [
         (
             f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as steps without the profiler "
-            f"({format_duration(usual_ns)}): its cost, or other work on the machine just then, slowed the host down, so "
-            "the host's shares are smaller than shown."
+            f"({format_duration(usual_ns)}): its cost, or other work on the machine just then, slowed the host down, "
+            "so that the host's shares are smaller than shown."
         )
     ]
 
