@@ -43,7 +43,7 @@ def replicate(source: Path, target: Path, size_bytes: int) -> int:
     shifts = [step[kind] for kind in kinds]
     numbers = [int(w) for w in wholes]
     unfinished = target.with_name(target.name + ".part")
-    with gzip.open(unfinished, "wt") if target.name.endswith(".gz") else unfinished.open("w") as out:
+    with gzip.open(unfinished, "wt", compresslevel=4) if target.name.endswith(".gz") else unfinished.open("w") as out:
         out.write(head)
         for repetition in range(repetitions):
             out.write(texts[0] if repetition == 0 else "," + texts[0])

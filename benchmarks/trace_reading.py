@@ -10,10 +10,11 @@ after the imports, and peak resident memory. Arms:
 - ``read_trace``: `lightning_perf.read_trace`
 - ``read_trace_gz``: the same on the gzipped file
 - ``analyze``: `lightning_perf.analyze`, everything in the report
+- ``analyze_gz``: the same on the gzipped file
 - ``torch_tb_profiler``: its loader (installed in this environment or left out)
 - ``hta``: HolisticTraceAnalysis, load and temporal breakdown (needs ``--hta-python``)
 
-Writes ``results/trace_reading.json`` and ``.md`` beside this file.
+Writes ``results/trace_reading.json`` and ``.md`` beside this file (``--results`` names others).
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ HERE = Path(__file__).parent
 # The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
+
+PEERS = ("torch_tb_profiler", "hta")
+"""The arms that take minutes: they run in fewer rounds, and where wanted on fewer sources."""
+
 SOURCES = {
     "A": "hta/nccl_parser_config/nccl_data.b4b6dce.json.gz",
     "B": "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.941dea2.json.gz",
@@ -97,6 +102,7 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
     "read_trace": (reading, ("lightning_perf.trace.reader",)),
     "read_trace_gz": (reading, ("lightning_perf.trace.reader",)),
     "analyze": (analysis, ("lightning_perf.report.build",)),
+    "analyze_gz": (analysis, ("lightning_perf.report.build",)),
     "torch_tb_profiler": (tb_profiler, ("torch_tb_profiler.profiler.data",)),
 }
 
@@ -181,8 +187,10 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=[*WORKERS, "hta"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-rounds", type=int, default=1, help="rounds for the slow peers")
+    parser.add_argument("--peer-sources", nargs="+", choices=sorted(SOURCES), help="sources for the slow peers: all")
     parser.add_argument("--hta-python", default=None)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "lightning_perf_bench")
+    parser.add_argument("--results", default="trace_reading", help="name of the files below results/")
     arguments = parser.parse_args()
     arms = list(arguments.arms)
     if "hta" in arms and not arguments.hta_python:
@@ -197,24 +205,26 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     about = environment(arguments.hta_python)
     for name in arguments.sources:
+        with_peers = name in (arguments.peer_sources or arguments.sources)
+        turns = [arm for arm in arms if with_peers or arm not in PEERS]
         source = arguments.corpus / "traces" / SOURCES[name]
         for size_mb in arguments.sizes_mb:
             target = arguments.work / f"{name}_{size_mb}.pt.trace.json"
             replicate(source, target, size_mb * 1_000_000)
             zipped = target.with_name(target.name + ".gz")
-            if "read_trace_gz" in arms:
+            if any(arm.endswith("_gz") for arm in turns):
                 replicate(source, zipped, size_mb * 1_000_000)
-            results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in arms}
+            results: dict[str, list[dict[str, Any]]] = {arm: [] for arm in turns}
             for turn in range(arguments.rounds):
-                for arm in arms if turn % 2 == 0 else reversed(arms):
-                    if arm in ("hta", "torch_tb_profiler") and turn >= arguments.peer_rounds:
+                for arm in turns if turn % 2 == 0 else reversed(turns):
+                    if arm in PEERS and turn >= arguments.peer_rounds:
                         continue
-                    path = zipped if arm == "read_trace_gz" else target
+                    path = zipped if arm.endswith("_gz") else target
                     results[arm].append(measure(arm, path, arguments.hta_python))
             rows += [summary(name, target, arm, found) for arm, found in results.items()]
-            for row in rows[-len(arms) :]:
-                print(row)
-    write(about, rows)
+            for row in rows[-len(turns) :]:
+                print(row, flush=True)
+            write(arguments.results, about, rows)  # after every size: an interrupted run keeps what it has
 
 
 def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -231,7 +241,7 @@ def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> d
     return row
 
 
-def write(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write the results as JSON and as a table."""
     floors = {(row["source"], row["size_mb"]): row for row in rows if row["arm"] == "floor" and "error" not in row}
     fits = {}
@@ -247,7 +257,7 @@ def write(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     document = {"about": about, "rows": rows, "fits": fits}
-    (folder / "trace_reading.json").write_text(json.dumps(document, indent=1) + "\n")
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     lines = [
         "# Reading and analysing traces",
         "",
@@ -257,17 +267,17 @@ def write(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         + f"{about['method_version']}: `benchmarks/trace_reading.py` says what each arm does. Medians of interleaved "
         + "rounds, each a fresh process; imports are not counted.",
         "",
-        "| source | MB | events | arm | wall s | CPU s | × floor (CPU) | peak MB |",
-        "|---|--:|--:|---|--:|--:|--:|--:|",
+        "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB |",
+        "|---|--:|--:|---|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
         base = floors.get((row["source"], row["size_mb"]))
         events = f"{base['events']:,}" if base else ""
         if "error" in row:
-            figures = f"failed: {row['error']} | | | "
+            figures = f"failed: {row['error']} | | | | "
         else:
-            ratio = f"{row['cpu_s'] / base['cpu_s']:.2f}" if base else ""
-            figures = f"{row['wall_s']:.2f} | {row['cpu_s']:.2f} | {ratio} | {row['peak_mb']:.0f}"
+            wall, cpu = (f"{row[key] / base[key]:.2f}" if base else "" for key in ("wall_s", "cpu_s"))
+            figures = f"{row['wall_s']:.2f} | {wall} | {row['cpu_s']:.2f} | {cpu} | {row['peak_mb']:.0f}"
         lines.append(f"| {row['source']} | {row['size_mb']} | {events} | {row['arm']} | {figures} |")
     lines += [
         "",
@@ -277,10 +287,10 @@ def write(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         "|---|--:|--:|--:|",
     ]
     lines += [
-        f"| {name} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
-        for name, fit in fits.items()
+        f"| {fitted} | {fit['microseconds_per_event']:.3f} | {fit['intercept_s']:.3f} | {fit['r_squared']:.5f} |"
+        for fitted, fit in fits.items()
     ]
-    (folder / "trace_reading.md").write_text("\n".join(lines) + "\n")
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

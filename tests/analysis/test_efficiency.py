@@ -96,6 +96,28 @@ def test_recorded_flops_stand_in_where_shapes_do_not_tell():
     assert efficiency(builder.build()).flops == 12345
 
 
+@pytest.mark.parametrize("size", [2**40, 10**18, 10**60])
+@pytest.mark.parametrize("operator", ["aten::mm", "aten::linear", "aten::convolution_backward"])
+def test_shapes_that_no_device_could_work_through_are_not_counted(operator, size):
+    dims = [[size, size, 3, 3]] * 3 if "conv" in operator else [[size, size], [size, size]]
+    builder = a100(TraceBuilder()).step(1, 0, 1000)
+    for start in (0, 100, 200):
+        builder.op(operator, start, 60, types=FLOAT, dims=dims, flops=min(size, 2**62))
+        call = {"call_us": start + 5, "call_duration_us": 5, "start_us": start + 20, "duration_us": 9}
+        builder.launch("ampere_sgemm_128x64_nn", **call)
+    builder.op("aten::mm", 400, 60, types=FLOAT, dims=SHAPES)
+    found = efficiency(builder.build())
+    recorded = 3 * size if size <= 10**18 else 0  # what the recording itself says stands in, as far as it is plausible
+    assert found.flops == FLOPS + recorded
+
+
+def test_a_total_beyond_64_bits_is_exact():
+    builder = a100(TraceBuilder()).step(1, 0, 10_000)
+    for start in range(0, 2000, 100):
+        builder.op("aten::mm", start, 60, types=FLOAT, dims=[], flops=10**18)
+    assert efficiency(builder.kernel("ampere_sgemm_128x64_nn", 0, 10).build()).flops == 20 * 10**18
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
