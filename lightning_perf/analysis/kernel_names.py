@@ -181,8 +181,9 @@ RULES: tuple[NameRule, ...] = (
           "cutlass_80_tensorop_i16832gemm_s8_256x128_128x3_tn_align16", _MMA_SHAPES),
     _rule("Tensor Core kernel of unnamed type", r"hmma|(?:^|[_<])s16816|_tensorop_", None, True,
           "ampere_s16816gemm_128x128_ldg8_stages_32x5_nn", _CUBLAS_NAMES),
-    _rule("CUTLASS symbol", r"^(?=.*(?:MmaTensorOp|OpClassTensorOp|wgmma)).*?\d+(?P<dtype>tfloat32_t|bfloat16_t|half_t)",
-          None, True,
+    # Anchored: a search that looks ahead from everywhere takes milliseconds on a name of thousands of letters.
+    _rule("CUTLASS symbol",
+          r"^(?=.*(?:MmaTensorOp|OpClassTensorOp|wgmma)).*?\d+(?P<dtype>tfloat32_t|bfloat16_t|half_t)", None, True,
           "_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS1_11threadblock22ImplicitGemm"
           "MultistageINS_10tfloat32_tENS6_4warp11MmaTensorOpINS7_ILi64ELi64ELi32EEESC", _KINETO_SAMPLES),
 
