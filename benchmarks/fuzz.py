@@ -1,4 +1,4 @@
-"""Damage real traces at random and read them: each case must end in a sound `Trace` or a `TraceError`.
+"""Damage real traces at random, read and analyse them: each case must end in sound results or a `TraceError`.
 
     python benchmarks/fuzz.py /path/to/corpus --cases 5000
 
@@ -21,6 +21,7 @@ from pathlib import Path
 # The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
 sys.path[0] = str(Path(__file__).parents[1])
 
+from lightning_perf.analysis.rank import RankAnalysis, analyze_rank  # noqa: E402
 from lightning_perf.trace.errors import TraceError  # noqa: E402
 from lightning_perf.trace.reader import read_trace  # noqa: E402
 from tests.support.consistency import assert_consistent  # noqa: E402
@@ -41,7 +42,7 @@ def sources(corpus: Path) -> dict[str, bytes]:
 
 
 def ending(data: bytes, folder: Path) -> str:
-    """How reading a damaged file ends."""
+    """How reading and analysing a damaged file ends."""
     path = folder / "case.json"
     path.write_bytes(data)
     try:
@@ -49,9 +50,20 @@ def ending(data: bytes, folder: Path) -> str:
     except TraceError:
         return "TraceError"
     assert_consistent(trace)
+    assert_sums_to_wall_time(analyze_rank(trace))
     problems = trace.problems
     flagged = problems.truncated or problems.repaired_events or problems.dropped_events or problems.bad_durations
-    return "trace, with problems stated" if flagged else "trace, sound"
+    return "results, with problems stated" if flagged else "results, sound"
+
+
+def assert_sums_to_wall_time(analysis: RankAnalysis) -> None:
+    """In each step the categories, and the phases, sum to the wall time, to the nanosecond."""
+    steps = analysis.breakdown.steps
+    categories = [row.per_step_ns for row in analysis.breakdown.categories if row.parent is None and row.per_step_ns]
+    phases = [row.per_step_ns for row in analysis.phases.phases]
+    for number, step in enumerate(steps):
+        assert sum(row[number] for row in categories) == step.wall_ns
+        assert sum(row[number] for row in phases) == step.wall_ns
 
 
 def main() -> int:

@@ -58,8 +58,29 @@ def _number(data: bytearray, rng: random.Random) -> None:
     )
 
 
+def _nest(data: bytearray, rng: random.Random) -> None:
+    """Add an argument that is nested deeply, or long beyond measure."""
+    at = data.find(b'"args": {', rng.randrange(len(data)))
+    if at < 0:
+        return
+    depth = rng.choice((10, 500, 990, 1500, 20_000, 200_000))
+    at += len(b'"args": {')
+    data[at:at] = rng.choice(
+        (
+            b'"x": ' + b"[" * depth + b"]" * depth + b",",
+            b'"x": ' + b'{"a": ' * depth + b"1" + b"}" * depth + b",",
+            b'"Input Dims": ' + b"[" * depth,
+            b'"Input Dims": [' + b"[123456789, 987654321, 123456789]," * 3 + b"[]],",
+            b'"Input type": ' + b"[" * depth + b"]" * depth + b",",
+            b'"flops": ' + b"9" * depth + b",",
+            b'"flops": 1e' + b"9" * depth + b",",
+            b'"grid": [' + b"1," * depth + b"1],",
+        )
+    )
+
+
 MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
-    _flip, _delete, _insert, _repeat, _swap, _truncate, _number, _number,
+    _flip, _delete, _insert, _repeat, _swap, _truncate, _number, _number, _nest,
 )  # fmt: skip
 
 
