@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.analysis.json_lines import read_json_lines
 
 __all__ = ["LOWEST_EXPONENT", "Arithmetic", "GradientSample", "LayerGradients", "encode_sample", "read_samples"]
 
@@ -74,20 +74,4 @@ def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
     Raises:
         TraceError: The file cannot be read, or a line within it is no sample.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise TraceError(
-            path, f"cannot be read ({error.strerror})", "Give the path of an underflow.rank0.jsonl file"
-        ) from error
-    samples = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            samples.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if number == len(lines):
-                break
-            raise TraceError(path, f"line {number} is no gradient sample ({error})", "Remove that line") from error
-    return tuple(samples)
+    return read_json_lines(path, _decoder.decode, what="gradient sample")

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from lightning_perf.analysis.json_lines import read_json_lines
 from lightning_perf.trace.columns import BoolArray, Int64Array
-from lightning_perf.trace.errors import TraceError
 
 __all__ = ["StepSample", "StepTimes", "encode_sample", "read_samples", "summarize_step_times"]
 
@@ -141,27 +141,8 @@ def read_samples(path: str | Path) -> tuple[StepSample, ...]:
     Raises:
         TraceError: The file cannot be read, or a line within it is no sample.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise TraceError(
-            path, f"cannot be read ({error.strerror})", "Give the path of a steps.rank0.jsonl file"
-        ) from error
-    samples = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            samples.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # Samples are flat objects, so the last brace opens the sample that was written after a torn one.
-            try:
-                samples.append(_decoder.decode(line[line.rfind(b"{", 1) :]))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                if number == len(lines):
-                    break
-                raise TraceError(path, f"line {number} is no step sample ({error})", "Remove that line") from error
-    return tuple(samples)
+    # Samples are flat objects, so the last brace of a line opens the sample that was written after a torn one.
+    return read_json_lines(path, _decoder.decode, what="step sample", restart=b"{")
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
