@@ -7,8 +7,7 @@ from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study import run_study
 from lightning_perf.compare.study_records import study_arms
-
-from .support import fake_study
+from tests.compare.support import fake_study
 
 pytestmark = pytest.mark.slow
 

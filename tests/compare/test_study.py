@@ -17,8 +17,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import Outcome
 from lightning_perf.compare.study import Study, StudyArm, read_study, run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
-
-from .support import fake_arm, fake_study
+from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def run(study, folder, engine):
 
 
 def test_every_arm_runs_once_a_block_and_the_comparison_sees_the_difference(tmp_path, engine):
-    states, lines = run(fake_study(blocks=3), tmp_path, engine)
+    states, _ = run(fake_study(blocks=3), tmp_path, engine)
     assert [state.done for state in states.values()] == [True] * 4
     arms = study_arms(tmp_path)
     assert {name: len(runs) for name, runs in arms.items()} == {"fp32": 4, "amp": 4}
@@ -46,8 +45,15 @@ def test_every_arm_runs_once_a_block_and_the_comparison_sees_the_difference(tmp_
     assert [arm.used for arm in comparison.arms] == [3, 3]
     assert comparison.arms[0].left_out == {"warm-up": 1}
     assert comparison.candidates[0].verdict.kind.value == "faster"
-    assert any("run 4 of 8 · block 1 of 3" in line and "left" in line for line in lines)
     assert study_notes(tmp_path) == ()
+
+
+def test_progress_tells_the_run_the_block_and_the_time_left(tmp_path, engine):
+    # Runs longer than the engine's tick, so that none goes by unseen.
+    arms = (fake_arm("a", "--sleep=0.7"), fake_arm("b", "--sleep=0.7"))
+    _, lines = run(fake_study(arms=arms, blocks=1), tmp_path, engine)
+    assert lines[0] == "run 1 of 4 · warm-up: a"
+    assert any(line.startswith("run 4 of 4 · block 1 of 1: ") and line.endswith(" left") for line in lines)
 
 
 def test_a_finished_study_runs_nothing_again(tmp_path, engine):
@@ -88,8 +94,6 @@ def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path, eng
 def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
     flag = tmp_path / "works"
     script = f"import os,sys,runpy; sys.argv=['x','--precision=x']; os.path.exists({str(flag)!r}) or sys.exit(9)"
-    from .support import FAKE_RUN
-
     arm = StudyArm("bad", (sys.executable, "-c", f"{script}; runpy.run_path({str(FAKE_RUN)!r}, run_name='__main__')"))
     flag.touch()
     folder = tmp_path / "study"
