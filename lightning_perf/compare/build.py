@@ -83,7 +83,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         The comparison.
 
     Raises:
-        CompareError: There are fewer than two arms, or an arm without runs.
+        CompareError: There are fewer than two arms, or a run is in more than one place.
         InvalidRunsError: An arm has no finished and valid run.
         UnfairError: Fingerprints differ in what is neither under test nor allowed.
     """
@@ -91,6 +91,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
     if len(arms) < 2:
         raise CompareError("A comparison needs two arms. Give the folders of both.")
     names = list(arms)
+    _check_each_once([run.path for runs in arms.values() for run in runs])
     attempts = _last_attempts([run for runs in arms.values() for run in runs])
     left_out = {name: _left_out(runs, attempts) for name, runs in arms.items()}
     used = {name: [run for run in runs if run.path not in left_out[name]] for name, runs in arms.items()}
@@ -194,6 +195,12 @@ def _candidate(pair: Pair, settings: Settings, accuracy: str | None, fairness: F
 def _collapsed(accuracy: float | None, limit: float | None) -> bool:
     """A run whose accuracy is no number has diverged: collapsed as well."""
     return accuracy is None or (limit is not None and accuracy < limit)
+
+
+def _check_each_once(paths: Iterable[Path]) -> None:
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise CompareError(f"{path}: this run is given {count} times. Give each arm folders of its own.")
 
 
 def _last_attempts(runs: Sequence[RunRecord]) -> dict[int, int]:

@@ -132,7 +132,7 @@ def _accuracy_details(
 def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
     details = []
     unit = "blocks" if blocked else "runs an arm"
-    if time.exact.p is not None:
+    if time.exact.p is not None and time.exact.n > 1:
         floor = ""
         if time.exact.smallest is not None and time.exact.smallest > 0.05:
             floor = f" (no smaller one is possible than {time.exact.smallest:.3g} with {time.exact.n} {unit})"

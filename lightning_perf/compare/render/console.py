@@ -18,6 +18,8 @@ from lightning_perf.compare.render.tables import (
     result_table,
     unfair_table,
 )
+from lightning_perf.report.console.render import ReportConsole
+from lightning_perf.report.console.safe import plain
 
 __all__ = ["print_comparison", "print_unfair"]
 
@@ -29,14 +31,14 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         comparison: The document.
         console: Where to; standard output when not given.
     """
-    console = console or Console(highlight=False)
+    console = console or ReportConsole(highlight=False)
     for candidate in comparison.candidates:
         verdict = candidate.verdict
-        console.print(Text("Verdict  ", style="bold") + Text(verdict.headline, style="bold"))
+        console.print(Text("Verdict  ", style="bold") + plain(verdict.headline, "bold"))
         for line in verdict.details:
-            console.print(Text(f"  {line}"))
+            console.print(plain(f"  {line}"))
         if verdict.next:
-            console.print(Text("Next     ", style="bold") + Text(verdict.next))
+            console.print(Text("Next     ", style="bold") + plain(verdict.next))
         console.print()
     for table in (
         gate_table(comparison),
@@ -46,7 +48,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     ):
         _print_table(table, console)
     for line in footnotes(comparison):
-        console.print(Text(line))
+        console.print(plain(line))
 
 
 def print_unfair(error: UnfairError, console: Console | None = None) -> None:
@@ -56,13 +58,13 @@ def print_unfair(error: UnfairError, console: Console | None = None) -> None:
         error: The refusal.
         console: Where to; standard error when not given.
     """
-    console = console or Console(stderr=True, highlight=False)
-    console.print(Text(f"Refused as unfair. {error}", style="bold"))
+    console = console or ReportConsole(stderr=True, highlight=False)
+    console.print(plain(f"Refused as unfair. {error}", "bold"))
     for candidate, differences in error.differences.items():
         _print_table(unfair_table(error.baseline, candidate, differences), console)
     facts = sorted({row.fact for rows in error.differences.values() for row in rows})
     console.print(
-        Text(f"Is one of them what you test? --treatment {facts[0]}. Does one not matter? --allow {facts[0]}.")
+        plain(f"Is one of them what you test? --treatment {facts[0]}. Does one not matter? --allow {facts[0]}.")
     )
 
 
@@ -71,7 +73,7 @@ def _print_table(table: Table, console: Console) -> None:
         return
     grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, head in enumerate(table.columns):
-        grid.add_column(Text(head), justify="left" if number == 0 else "right", overflow="fold")
+        grid.add_column(plain(head), justify="left" if number == 0 else "right", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(plain(cell) for cell in row))
     console.print(grid)

@@ -13,10 +13,11 @@ from lightning_perf.compare.render.tables import (
     gate_table,
     result_table,
 )
+from lightning_perf.report.console.safe import plain
 
 __all__ = ["render_markdown"]
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -58,4 +59,4 @@ def _table(table: Table) -> str:
 
 
 def _escape(text: str) -> str:
-    return _SPECIAL.sub(r"\\\1", text.replace("\n", " "))
+    return _SPECIAL.sub(r"\\\1", plain(text).plain)

@@ -78,8 +78,11 @@ def _winner(base: ReachTime | None, candidate: ReachTime | None) -> int:
     """1 when the candidate reached the goal first, -1 the baseline, 0 when that cannot be told."""
     if base is None or candidate is None:
         return 0
-    if candidate.reached and candidate.time_s < base.time_s:
+    if _beats(candidate, base):
         return 1
-    if base.reached and base.time_s < candidate.time_s:
-        return -1
-    return 0
+    return -1 if _beats(base, candidate) else 0
+
+
+def _beats(one: ReachTime, other: ReachTime) -> bool:
+    # A miss at the very same time is later, as in Kaplan and Meier's estimate.
+    return one.reached and (one.time_s < other.time_s or (one.time_s == other.time_s and not other.reached))
