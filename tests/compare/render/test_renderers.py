@@ -1,0 +1,130 @@
+"""The three formats against each other: they show the same figures, whatever the names hold."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from lightning_perf.compare.build import Settings, UnfairError, compare_arms
+from lightning_perf.compare.gates import parse_gate
+from lightning_perf.compare.record import Place
+from lightning_perf.compare.render.console import print_comparison, print_unfair
+from lightning_perf.compare.render.json import parse_json, render_json
+from lightning_perf.compare.render.markdown import render_markdown
+from lightning_perf.compare.render.tables import arm_table, difference_table, footnotes, gate_table, result_table
+from tests.compare.support import write_run
+
+HOSTILE = "[red]a\x1b[31m|`b`\n# <script>alert(1)</script> &lt; *x* $y$ \u202e"
+
+
+def make(tmp_path, candidate="amp", **facts):
+    times = {"fp32": (100.0, 103.0, 99.0, 101.0, 104.0, 98.0), candidate: (94.0, 95.9, 93.7, 94.5, 98.1, 92.0)}
+    return {
+        name: [
+            write_run(
+                tmp_path / str(arm) / str(n),
+                step_ms=ms,
+                started=2.0 * n + arm,
+                accuracies=(0.7, 0.9 + 0.001 * ((n + arm) % 3)),
+                train__seed=n,
+                place=Place("s", name, n, arm, treatment=("precision",)),
+                **(facts if arm else {}),
+            )
+            for n, ms in enumerate(of_arm, start=1)
+        ]
+        for arm, (name, of_arm) in enumerate(times.items())
+    }
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    gates = tuple(map(parse_gate, ("step_time<=1.05", "accuracy>=-0.01", "host_memory<=1")))
+    settings = Settings(goal=0.9, gates=gates)
+    return compare_arms(make(tmp_path, train__precision="16-mixed"), settings)
+
+
+def console_text(show, value, width=400):
+    file = io.StringIO()
+    show(value, Console(file=file, width=width, highlight=False))
+    return file.getvalue()
+
+
+def unescaped(markdown):
+    return re.sub(r"\\([\\`*_{}\[\]<>|#~$&])", r"\1", markdown)
+
+
+def test_console_and_markdown_show_every_cell_and_line(comparison):
+    console, markdown = console_text(print_comparison, comparison), unescaped(render_markdown(comparison))
+    (candidate,) = comparison.candidates
+    lines = [candidate.verdict.headline, *candidate.verdict.details, *footnotes(comparison)]
+    tables = [table(comparison) for table in (gate_table, result_table, arm_table, difference_table)]
+    for line in lines:
+        assert line in console
+        assert line in markdown
+    for table in tables:
+        assert table.rows
+        for row in table.rows:
+            assert "| " + " | ".join(row) + " |" in markdown
+            pattern = r"\s+".join(re.escape(cell) for cell in row if cell)
+            assert re.search(pattern, console), row
+
+
+def test_the_figures_are_those_of_the_document(comparison):
+    console = console_text(print_comparison, comparison)
+    result = comparison.candidates[0].metrics[0].estimate
+    assert f"step time −{100 * (1 - result.value):.1f} %" in console
+    assert f"a speed-up of {1 / result.value:.3f} ({1 / result.high:.3f} to {1 / result.low:.3f})" in console
+    gate = comparison.gates[0]
+    assert re.search(rf"step_time<=1.05, amp\s+passed\s+{gate.value:.4g}\s+{gate.low:.4g}\s+{gate.high:.4g}", console)
+
+
+def test_json_is_the_document(comparison):
+    assert parse_json(render_json(comparison)) == comparison
+
+
+def test_the_verdict_comes_first(comparison):
+    headline = comparison.candidates[0].verdict.headline
+    assert console_text(print_comparison, comparison).startswith(f"Verdict  {headline}")
+    assert unescaped(render_markdown(comparison)).startswith(f"**{headline}**")
+
+
+def test_a_narrow_console_loses_no_figure(comparison):
+    wide, narrow = (console_text(print_comparison, comparison, width) for width in (400, 60))
+    assert sorted(re.sub(r"[\s─]", "", wide)) == sorted(re.sub(r"[\s─]", "", narrow))
+
+
+def test_hostile_names_are_shown_and_do_nothing(tmp_path):
+    hostile = compare_arms(make(tmp_path, HOSTILE, train__precision=HOSTILE))
+    console, markdown = console_text(print_comparison, hostile), render_markdown(hostile)
+    for text in (console, markdown):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert r"\x1b" in text
+    assert "[red]a" in console
+    assert not re.search(r"(?<!\\)<script", markdown)
+    assert not re.search(r"(?<!\\)&lt;", markdown)
+    rows = [line for line in markdown.splitlines() if line.startswith("| step time")]
+    assert len(rows) == 3
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {7, 11}
+    assert parse_json(render_json(hostile)) == hostile
+
+
+def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path):
+    with pytest.raises(UnfairError) as refusal:
+        compare_arms(make(tmp_path, train__batch_size=64, version__torch=HOSTILE))
+    text = console_text(print_unfair, refusal.value)
+    assert re.search(r"train\.batch_size\s+32\s+64", text)
+    assert "--treatment train.batch_size" in text
+    assert "--allow train.batch_size" in text
+    assert "\x1b" not in text
+
+
+def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
+    single = compare_arms({name: runs[:1] for name, runs in make(tmp_path).items()})
+    (row,) = (row for row in result_table(single).rows if row[0].startswith("step time"))
+    assert row == ("step time, amp", "−6.0 %", "–", "1", "−6.0 %", "–")
+    (row,) = (row for row in arm_table(single).rows if row[0] == "step time, amp")
+    assert row[3] == "–"  # SD
+    for text in (console_text(print_comparison, single), render_markdown(single)):
+        assert not re.search(r"\b(nan|None|inf)\b", text)
