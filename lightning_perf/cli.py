@@ -1,4 +1,4 @@
-"""``lightning-perf analyze | diff | view``: thin commands over the library."""
+"""``lightning-perf analyze | compare | diff | view``: thin commands over the library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lightning_perf import __version__
+from lightning_perf.compare import command as compare
 
 __all__ = ["main"]
 
+SUCCESS = 0
 USAGE_ERROR = 2
 INTERRUPTED = 130
 
@@ -23,14 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program's name; those of the process when not given.
 
     Returns:
-        Exit code: 0 for success, 2 for bad input, 130 when interrupted.
+        Exit code: 0 for success, 2 for bad input, 130 when interrupted; those of ``compare`` are in its help.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     options = _parser().parse_args(arguments)
+    code = SUCCESS
     try:
-        _RUN[options.command](options)
+        code = _RUN[options.command](options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
         return USAGE_ERROR
-    return 0
+    return code
 
 
 def _is_expected(error: Exception) -> bool:
@@ -69,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--json", action="store_true", help="write the whole report as JSON")
     analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
     analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
+
+    compare.add_parser(commands)
 
     diff = commands.add_parser(
         "diff",
@@ -105,7 +110,7 @@ def _port(text: str) -> int:
     return number
 
 
-def _analyze(options: argparse.Namespace) -> None:
+def _analyze(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
 
     report = analyze(options.path, by_shape=options.by_shape)
@@ -117,9 +122,10 @@ def _analyze(options: argparse.Namespace) -> None:
         from lightning_perf.report.console import print_report
 
         print_report(report, top=options.top)
+    return SUCCESS
 
 
-def _diff(options: argparse.Namespace) -> None:
+def _diff(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import compare_reports
 
@@ -132,12 +138,19 @@ def _diff(options: argparse.Namespace) -> None:
         from lightning_perf.report.console import print_compared
 
         print_compared(compared, top=options.top)
+    return SUCCESS
 
 
-def _view(options: argparse.Namespace) -> None:
+def _view(options: argparse.Namespace) -> int:
     from lightning_perf.view import view
 
     view(options.path, port=options.port, browser=not options.no_browser, say=lambda line: print(line, flush=True))  # noqa: T201
+    return SUCCESS
 
 
-_RUN = {"analyze": _analyze, "diff": _diff, "view": _view}
+_RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "analyze": _analyze,
+    "compare": compare.run,
+    "diff": _diff,
+    "view": _view,
+}

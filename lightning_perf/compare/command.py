@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,17 +117,19 @@ def run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.compare.render.console import print_unfair
     from lightning_perf.compare.study import study_notes
+    from lightning_perf.report.console.safe import plain
 
     try:
         comparison = compare_arms(_read_arms(options.arms), read_settings(options))
         if len(options.arms) == 1:
             comparison = replace(comparison, notes=(*comparison.notes, *study_notes(Path(options.arms[0]))))
-        write_outputs(comparison, as_json=options.json, markdown=options.markdown)
+        with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
+            write_outputs(comparison, as_json=options.json, markdown=options.markdown)
     except UnfairError as error:
         print_unfair(error)
         return UNFAIR
-    except (CompareError, MissingExtraError, OSError) as error:
-        print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
+    except (CompareError, MissingExtraError) as error:
+        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
     return exit_code(comparison)
 
@@ -135,13 +138,19 @@ def write_outputs(comparison: Comparison, *, as_json: bool = False, markdown: Pa
     """Show a comparison and write the files that were asked for.
 
     Raises:
-        OSError: A file cannot be written.
+        CompareError: A file cannot be written.
+        BrokenPipeError: The reader of standard output has left.
     """
+    from lightning_perf.compare.errors import CompareError
+
     if markdown is not None:
         from lightning_perf.compare.render.markdown import render_markdown
 
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(render_markdown(comparison), encoding="utf-8")
+        try:
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            markdown.write_text(render_markdown(comparison), encoding="utf-8")
+        except OSError as error:
+            raise CompareError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
     if as_json:
         from lightning_perf.compare.render.json import render_json
 

@@ -177,17 +177,23 @@ def study_notes(folder: Path) -> tuple[str, ...]:
         folder: The study's folder.
 
     Returns:
-        A line for each failed run, resumption and block without result.
+        A line for each failed run, resumption and block without result, and one for what is not finished.
     """
     study = read_study(folder)
     notes: list[str] = []
+    unfinished: list[int] = []
     for block, state in block_states(study, folder).items():
         name = "The warm-up block" if block == WARM_UP else f"Block {block}"
         notes += [f"{name}: {event}" for event in state.events]
         if state.over and not state.done:
             notes.append(f"{name} has no result after {study.attempts} attempts and is left out.")
         elif not state.over:
-            notes.append(f"{name} is not finished. Go on with: lightning-perf study {folder}")
+            unfinished.append(block)
+    if unfinished:
+        warm_up = ["the warm-up block"] if WARM_UP in unfinished else []
+        numbers = ", ".join(str(block) for block in unfinished if block != WARM_UP)
+        blocks = [f"block{'s' if ',' in numbers else ''} {numbers}"] if numbers else []
+        notes.append(f"Not finished: {', '.join(warm_up + blocks)}. Go on with: lightning-perf study {folder}")
     return tuple(notes)
 
 
