@@ -289,7 +289,7 @@ def _notes(checks: Iterable[Fairness], blocked: bool) -> tuple[str, ...]:
     if not blocked:
         notes.append(
             "The runs were not blocked: a drift of the machine between the arms looks like a difference of the arms. "
-            "lightning-perf study alternates them."
+            "The blocks of a study alternate them."
         )
     unchecked = sorted({fact for check in checks for fact in check.unchecked})
     if unchecked:

@@ -193,7 +193,7 @@ def study_notes(folder: Path) -> tuple[str, ...]:
         warm_up = ["the warm-up block"] if WARM_UP in unfinished else []
         numbers = ", ".join(str(block) for block in unfinished if block != WARM_UP)
         blocks = [f"block{'s' if ',' in numbers else ''} {numbers}"] if numbers else []
-        notes.append(f"Not finished: {', '.join(warm_up + blocks)}. Go on with: lightning-perf study {folder}")
+        notes.append(f"Not finished: {', '.join(warm_up + blocks)}. Run the study again to go on.")
     return tuple(notes)
 
 

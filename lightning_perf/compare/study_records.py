@@ -31,5 +31,5 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
             arms[record.place.arm].append(record)
     empty = [name for name, runs in arms.items() if not runs]
     if empty:
-        raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let lightning-perf study finish it.")
+        raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let the study go on.")
     return {name: tuple(runs) for name, runs in arms.items()}

@@ -11,7 +11,7 @@ from lightning_perf.compare.statistics.margins import Kept, NonInferiority
 from lightning_perf.compare.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.compare.statistics.values import Estimate
 
-__all__ = ["classify", "signed_percent", "word_verdict"]
+__all__ = ["classify", "signed_percent", "two_digits", "word_verdict"]
 
 TIMES = ("step_time", "train_time")
 """Metrics that decide the verdict: the first that the runs have."""
@@ -138,13 +138,15 @@ def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
             floor = f" (no smaller one is possible than {time.exact.smallest:.3g} with {time.exact.n} {unit})"
         details.append(f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}.")
     if time.detectable is not None:
-        details.append(f"Runs of this spread show a difference of {100 * time.detectable:.2g} % with 80 % power.")
+        details.append(
+            f"Runs of this spread show a difference of {two_digits(100 * time.detectable)} % with 80 % power."
+        )
     return details
 
 
 def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None, blocked: bool) -> str | None:
     if not blocked:
-        return "Run both in blocks with lightning-perf study: then a drift of the machine hits both alike."
+        return "Run both in the blocks of one study: then a drift of the machine hits both alike."
     if time.estimate.n < 2:
         return f"Run a study of {EXACT_BLOCKS} blocks."
     if kind is VerdictKind.INCONCLUSIVE and time.estimate.value is not None and time.detectable is not None:
@@ -175,15 +177,25 @@ def signed_percent(ratio: float | None) -> str:
 
     Example:
         >>> signed_percent(0.94), signed_percent(1.5), signed_percent(1.0), signed_percent(0.998)
-        ('−6.0 %', '+50 %', '±0 %', '−0.20 %')
+        ('−6.0 %', '+50.0 %', '±0 %', '−0.20 %')
     """
     if ratio is None:
         return "–"
     change = 100 * (ratio - 1)
     if abs(change) < 0.005:
         return "±0 %"
-    digits = 0 if abs(change) >= 9.95 else 1 if abs(change) >= 0.995 else 2
+    digits = 0 if abs(change) >= 99.95 else 1 if abs(change) >= 0.995 else 2
     return f"{'+' if change > 0 else '−'}{abs(change):.{digits}f} %"
+
+
+def two_digits(number: float) -> str:
+    """A number with two digits, or all those before the point.
+
+    Example:
+        >>> two_digits(0.8512), two_digits(12.6), two_digits(331.4)
+        ('0.85', '13', '331')
+    """
+    return f"{number:.0f}" if abs(number) >= 9.95 else f"{number:.2g}"
 
 
 def _points(share: float | None) -> str:

@@ -69,7 +69,7 @@ def test_a_verdict_states_the_time_and_the_speed_up():
     ("factor", "kind", "begin"),
     [
         (1 / 0.94, VerdictKind.EQUIVALENT, "amp is as fast as fp32: "),
-        (1.2, VerdictKind.SLOWER, "amp is slower than fp32: step time +13 %"),
+        (1.2, VerdictKind.SLOWER, "amp is slower than fp32: step time +12.8 %"),
     ],
 )
 def test_the_other_outcomes_in_words(factor, kind, begin):
@@ -102,7 +102,7 @@ def test_five_blocks_cannot_reach_five_percent_in_the_exact_test_and_are_told():
 
 
 def test_runs_that_were_not_blocked_are_sent_to_a_study():
-    assert verdict(FASTER, blocked=False).next.startswith("Run both in blocks")
+    assert verdict(FASTER, blocked=False).next.startswith("Run both in the blocks of one study")
 
 
 def test_without_step_times_the_training_time_decides_and_without_any_nothing_does():

@@ -10,7 +10,7 @@ from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.statistics.describe import Summary
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import signed_percent
+from lightning_perf.compare.verdict import signed_percent, two_digits
 from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_duration, format_rate
 
 __all__ = [
@@ -191,4 +191,4 @@ def _detectable(result: MetricResult) -> str:
     if result.detectable is None:
         return NOT_AVAILABLE
     unit = "%" if METRICS[result.metric].scale is Scale.RATIO else "pt"
-    return f"{100 * result.detectable:.2g} {unit}"
+    return f"{two_digits(100 * result.detectable)} {unit}"
