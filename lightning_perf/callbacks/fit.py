@@ -15,6 +15,7 @@ from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Trainer
 from lightning_perf.callbacks.phases import Signal
 from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
+from lightning_perf.callbacks.recorder import study_folder
 from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.step_log import StepLog
 from lightning_perf.callbacks.step_timer import StepTimer
@@ -255,6 +256,8 @@ def _count(steps: int) -> str:
 def _refusal(trainer: Trainer, folder: Path | None) -> str | None:
     if folder is None:
         return "No step was recorded: there is no folder to write traces to."
+    if study_folder() is not None:
+        return "No step was recorded: the run is part of a study, and timed runs are not profiled."
     # By name: either package has a class of its own.
     if any(base.__name__ == "PyTorchProfiler" for base in type(trainer.profiler).__mro__):
         return (

@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.fit_record import FitRecord
 from lightning_perf.callbacks.fit_report import build_fit_report, log_report, print_fit_report, save_report
 from lightning_perf.callbacks.fp32_layers import LayerPattern
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
 from lightning_perf.callbacks.precision import Precision, PrecisionCallback
 from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.profiler import RecordingOptions
+from lightning_perf.callbacks.recorder import study_folder
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
 
@@ -28,6 +30,10 @@ class PerfCallback(HostCallback):
     saves ``steps.rank0.jsonl``. The profiler records a window of whole optimizer steps, from the fetch of the first
     batch to the end of callbacks and logging, and gets out of the way. A fault in here is one warning; training goes
     on, with the same results as without the callback.
+
+    Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
+    and a fingerprint of settings, weights and data. In a run of a study nothing is profiled, and the study names the
+    folder.
 
     With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does; a conflict there is
     an error before the first step. The report says in which precision the fit ran and which FP32 that was, and under
@@ -48,8 +54,8 @@ class PerfCallback(HostCallback):
         profile_memory: Record allocations.
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
-        dirpath: Folder for traces, step times and ``report.json``; with the suffix ``_1``, ``_2``, … where it is not
-            empty. Default: ``perf`` in the Trainer's log directory.
+        dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, …
+            where it is not empty. Default: ``perf`` in the Trainer's log directory.
         print_report: Print the report on the console at the end of the fit.
 
     Raises:
@@ -89,6 +95,7 @@ class PerfCallback(HostCallback):
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._print_report = print_report
         self._fit: Fit | None = None
+        self._record: FitRecord | None = None
         self._own_numbers = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
         self._sets_precision = precision is not None or bool(keep_fp32) or tf32 is not None
         self._numbers = self._own_numbers
@@ -99,6 +106,7 @@ class PerfCallback(HostCallback):
         # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
         return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
             "_fit": None,
+            "_record": None,
             "_numbers": self._own_numbers,
         }
 
@@ -136,11 +144,13 @@ class PerfCallback(HostCallback):
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to observe the fit."""
         faults = Faults()
-        folder = claim_run_folder(trainer, self._dirpath, faults)  # all ranks, whatever goes wrong on one
+        # All ranks do, whatever goes wrong on one.
+        folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
         if self._numbers is self._own_numbers:
             self._tell("watch", trainer, pl_module, folder, faults)
         else:
             self._numbers.watch(trainer, pl_module, folder, faults)
+        self._record = FitRecord(trainer, pl_module, folder, faults)
         try:
             self._fit = Fit(
                 trainer,
@@ -152,9 +162,17 @@ class PerfCallback(HostCallback):
             )
         except Exception as error:
             faults.report("this fit is not profiled", error)
+        self._record.training_begins()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """Record the epoch before."""
+        if self._record is not None:
+            self._record.metrics_complete()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Count the batch's samples."""
+        if self._record is not None:
+            self._record.batch_begins(batch)
         self._tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_begins(batch)
@@ -190,15 +208,24 @@ class PerfCallback(HostCallback):
         if self._fit is not None:
             self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """Note that the epoch has ended."""
+        if self._record is not None:
+            self._record.epoch_ends()
+
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation, and wait until every rank has its files written."""
         if self._fit is not None:
             self._fit.ends()
+        if self._record is not None:
+            self._record.metrics_complete()
         self._tell("on_train_end", trainer, pl_module)
         trainer.strategy.barrier("perf_files_written")
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
-        """Analyse what was recorded, and report."""
+        """Close the run record, analyse what was recorded, and report."""
+        if self._record is not None:
+            self._record.finishes()
         self._report(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
@@ -210,7 +237,10 @@ class PerfCallback(HostCallback):
         self._tell("on_exception", trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.ends()
-            self._report(trainer)
+        if self._record is not None:
+            self._record.fails(exception)
+        self._report(trainer)
+        self._record = None
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
@@ -218,6 +248,7 @@ class PerfCallback(HostCallback):
         if self._fit is not None:
             self._fit.ends()
             self._fit = None
+        self._record = None
 
     def _tell(self, hook: str, *arguments: Any) -> None:
         """Pass a hook on to the callback's own part for precision; another in the Trainer has its hooks called anyway.

@@ -32,6 +32,9 @@ __all__ = ["RunRecorder", "study_folder", "study_place"]
 class RunRecorder:
     """Writes one run's record.
 
+    A run takes its study's place only in the folder that the study gave it: a further fit of the same process finds
+    that folder taken, and is recorded as a run outside of the study.
+
     Args:
         folder: The run's folder; the record is ``run.jsonl`` in it.
         facts: The fingerprint as far as it is known at the start.
@@ -55,7 +58,8 @@ class RunRecorder:
         self._ended = False
         started = time.time()
         run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
-        append_line(self.path, RunStarted(run_id, started, dict(facts), dict(notes), study_place()))
+        place = study_place() if _is_study_folder(folder) else None
+        append_line(self.path, RunStarted(run_id, started, dict(facts), dict(notes), place))
 
     def training_begins(self) -> None:
         """Start the clock of training time anew: what came before was preparation."""
@@ -110,6 +114,11 @@ def study_place() -> Place | None:
 def study_folder() -> str | None:
     """The folder in which a study wants this run's files, or None outside a study."""
     return os.environ.get(FOLDER_VARIABLE) or None
+
+
+def _is_study_folder(folder: Path) -> bool:
+    wanted = study_folder()
+    return wanted is not None and folder.absolute() == Path(wanted).absolute()
 
 
 def _peak_host_bytes() -> int | None:

@@ -27,7 +27,10 @@ class Steps:
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         if self.fail and self.global_rank == 1 and batch_idx == 3:
             raise ZeroDivisionError("rank 1 fails")
-        return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+        # Averaged over the ranks, which waits for all of them: reading it on one alone would hang.
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.1)

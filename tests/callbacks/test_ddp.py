@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.compare.record import Outcome, find_records
 from lightning_perf.report.document import from_json
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
 
@@ -57,6 +58,11 @@ def test_every_rank_leaves_as_many_windows_in_one_folder(tmp_path: Path, name: s
     assert [rank.rank for rank in report.ranks] == [0, 1]
     assert all(len(rank.breakdown.steps) == 4 for rank in report.ranks)
     assert done.stdout.count("\nWhy ") == 1, "one report, not one a rank"
+    (record,) = find_records(tmp_path)  # of rank 0 alone
+    assert record.path.parent == folder
+    assert record.outcome is Outcome.FINISHED
+    assert record.facts["train.world_size"] == 2
+    assert [(e.epoch, e.steps, set(e.metrics)) for e in record.epochs] == [(0, 8, {"loss"})]
 
 
 @pytest.mark.slow
@@ -67,3 +73,5 @@ def test_a_rank_that_fails_ends_the_run_as_without_the_callback(tmp_path: Path) 
     rank_1 = [file for file in trace_files(tmp_path) if file.name.startswith("rank1.")]
     assert [m.name for m in step_marks(rank_1[0])] == ["ProfilerStep#2", "ProfilerStep#3"]
     assert [m.finished for m in step_marks(rank_1[0])] == [True, False]
+    (record,) = find_records(tmp_path)
+    assert record.outcome is not Outcome.FINISHED
