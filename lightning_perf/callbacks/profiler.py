@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
+from lightning_perf.callbacks.recorder_watch import RecorderWatch
 from lightning_perf.callbacks.schedule import Action, Schedule
 from lightning_perf.callbacks.step_tracker import StepObserver
 from lightning_perf.trace.steps import CUT_MARK
@@ -81,6 +82,8 @@ class WindowProfiler(StepObserver):
         self._folder = folder
         self._faults = faults
         self._profile: profile | None = None
+        self._watch: RecorderWatch | None = None
+        self._gave_way = False
         self._recording = False
         self._index = 0
         self._mark: record_function | None = None
@@ -147,6 +150,8 @@ class WindowProfiler(StepObserver):
 
     def _prepare(self) -> bool:
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
+        if self._gave_way:
+            return False
         if _profiler_records():
             self.foreign_profiler = True
             return False
@@ -169,7 +174,16 @@ class WindowProfiler(StepObserver):
             prepared.prepare_trace()
         # Kept only now: a profiler that failed to prepare must not be started, not even to stop it (it would crash).
         self._profile = prepared
+        self._watch = RecorderWatch(self._give_way)
         return True
+
+    def _give_way(self) -> None:
+        """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit."""
+        self.foreign_profiler = self._gave_way = True
+        try:
+            self._stop()
+        except Exception as error:
+            self._faults.report("the window in which another torch.profiler was started is lost", error)
 
     def _start(self) -> bool:
         if self._profile is None or _profiler_records():
@@ -187,6 +201,9 @@ class WindowProfiler(StepObserver):
         """Stop whatever the profiler does, and write what it has of training."""
         stopped, recording = self._profile, self._recording
         self._profile, self._recording = None, False
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
         if stopped is None:
             return
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.

@@ -136,6 +136,35 @@ def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Pat
     assert not torch.autograd._profiler_enabled()
 
 
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_foreign_profiler_inside_a_step_gets_the_recorder(tmp_path: Path, warmup: int) -> None:
+    # Both would end the process: to export from a recorder that another took over, and to start one that was prepared.
+    untouched = torch.autograd.profiler.profile._prepare_trace
+    window = profiler(tmp_path, warmup=warmup)
+    for index in range(4):
+        window.step_begins(index)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
+            torch.ones(3, 3) @ torch.ones(3, 3)
+        assert any(event.key == "aten::mm" for event in foreign.key_averages())
+        window.step_ends()
+    assert window.foreign_profiler
+    assert window.recorded_steps == 0
+    assert torch.autograd.profiler.profile._prepare_trace is untouched
+
+
+def test_a_foreign_profiler_after_some_steps_leaves_us_those(tmp_path: Path) -> None:
+    window = profiler(tmp_path, active=4)
+    step(window, 0)
+    window.step_begins(1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        torch.ones(2) + 1
+    window.step_ends()
+    step(window, 2)
+    (file,) = window.files
+    assert [m.name for m in step_marks(file) if m.finished] == ["ProfilerStep#10"]
+    assert window.recorded_steps == 1
+
+
 def test_a_window_that_is_written_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recordings = []
     original = torch.profiler.profile.export_chrome_trace
