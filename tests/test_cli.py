@@ -20,7 +20,7 @@ WITHOUT_TORCH = """
 import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard"}:
+        if name.partition(".")[0] in {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard", "scipy"}:
             raise ImportError(f"{name} is not installed here")
 sys.meta_path.insert(0, Refuse())
 from lightning_perf.cli import main
