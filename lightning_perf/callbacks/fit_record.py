@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,12 @@ class FitRecord:
         module: The LightningModule.
         folder: The fit's folder; None records nothing.
         faults: Where faults are reported.
+        keep_fp32: Names of the layers kept in FP32, a part of the precision.
     """
 
-    def __init__(self, trainer: Trainer, module: Module, folder: Path | None, faults: Faults) -> None:
+    def __init__(
+        self, trainer: Trainer, module: Module, folder: Path | None, faults: Faults, keep_fp32: Sequence[str] = ()
+    ) -> None:
         self._trainer = trainer
         self._faults = faults
         self._finished_epoch: int | None = None
@@ -41,7 +44,7 @@ class FitRecord:
         self._awaits_batch = False
         if folder is None or not trainer.is_global_zero:
             return
-        facts: dict[str, FactValue] = {}
+        facts: dict[str, FactValue] = {"train.keep_fp32": ", ".join(keep_fp32) or None}
         sources: dict[str, Callable[[], dict[str, FactValue]]] = {
             "the training": functools.partial(training_facts, trainer),
             "its surroundings": functools.partial(surroundings_facts, trainer),

@@ -150,7 +150,8 @@ class PerfCallback(HostCallback):
             self._tell("watch", trainer, pl_module, folder, faults)
         else:
             self._numbers.watch(trainer, pl_module, folder, faults)
-        self._record = FitRecord(trainer, pl_module, folder, faults)
+        setting = self._numbers.setting
+        self._record = FitRecord(trainer, pl_module, folder, faults, setting.keep_fp32 if setting is not None else ())
         try:
             self._fit = Fit(
                 trainer,

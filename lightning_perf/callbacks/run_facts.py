@@ -1,7 +1,7 @@
 """What a fit is made of, asked of the Trainer: its part of a run's fingerprint. Nothing in here draws random numbers.
 
 The cost, once a fit and on rank 0 only: weights and a data set's arrays are hashed whole up to 1 GiB each and by sample
-beyond, about a second a GiB; of files at most `MAX_FILES` are read, and of these at most 1.3 GiB together.
+beyond, about two seconds a GiB; of files at most `MAX_FILES` are read, and of these at most 1.3 GiB together.
 """
 
 from __future__ import annotations

@@ -133,6 +133,10 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
         ({"data": {"change_row": 11}}, {"data.manifest"}),
         ({"precision": "bf16-mixed"}, {"train.precision"}),
         ({"callback": {"precision": "bf16-mixed"}}, {"train.precision"}),
+        (
+            {"callback": {"precision": "bf16-mixed", "keep_fp32": ["layer.2"]}},
+            {"train.precision", "train.keep_fp32"},
+        ),
         ({"callback": {"tf32": "on"}}, {"flags.tf32_matmul", "flags.tf32_cudnn"}),
         ({"seed": 2}, {"train.seed"}),
         ({"max_epochs": 3}, {"train.max_epochs"}),
