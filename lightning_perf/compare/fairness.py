@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lightning_perf.compare.record import FactValue, RunRecord
 
-__all__ = ["Difference", "Fairness", "check_fairness", "is_named"]
+__all__ = ["Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch")
 """Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms."""
@@ -66,6 +66,18 @@ def is_named(fact: str, names: Collection[str]) -> bool:
     """
     group, _, rest = fact.partition(".")
     return any(name in (fact, group, rest) for name in names)
+
+
+def likely_cause(facts: Collection[str]) -> str:
+    """The differing fact to name first: one that brings others about, then one that is not itself a consequence.
+
+    Example:
+        >>> likely_cause(["data.first_batch", "code.revision", "train.batch_size"])
+        'train.batch_size'
+        >>> likely_cause(["data.first_batch", "data.manifest"])
+        'data.manifest'
+    """
+    return min(facts, key=lambda fact: (fact not in CONSEQUENCES, fact in SEED_FACTS, fact))
 
 
 def check_fairness(

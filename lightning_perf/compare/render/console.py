@@ -9,6 +9,7 @@ from rich.text import Text
 
 from lightning_perf.compare.build import UnfairError
 from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.fairness import likely_cause
 from lightning_perf.compare.render.tables import (
     Table,
     arm_table,
@@ -62,10 +63,8 @@ def print_unfair(error: UnfairError, console: Console | None = None) -> None:
     console.print(plain(f"Refused as unfair. {error}", "bold"))
     for candidate, differences in error.differences.items():
         _print_table(unfair_table(error.baseline, candidate, differences), console)
-    facts = sorted({row.fact for rows in error.differences.values() for row in rows})
-    console.print(
-        plain(f"Is one of them what you test? --treatment {facts[0]}. Does one not matter? --allow {facts[0]}.")
-    )
+    fact = likely_cause({row.fact for rows in error.differences.values() for row in rows})
+    console.print(plain(f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."))
 
 
 def _print_table(table: Table, console: Console) -> None:
