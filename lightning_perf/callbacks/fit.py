@@ -137,6 +137,8 @@ class Fit:
     def _remove_taps(self) -> None:
         self._tap.remove()
         self._optimizer_tap.remove()
+        if self._profiler is not None:
+            self._profiler.close()
 
     def _begin_batch(self, batch: Any) -> None:
         self._tracker.batch_begins()

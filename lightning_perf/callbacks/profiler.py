@@ -9,6 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -63,6 +64,8 @@ class WindowProfiler(StepObserver):
         faults: Where a failing export is reported.
     """
 
+    _preparing: ClassVar[WindowProfiler | None] = None
+
     def __init__(
         self,
         *,
@@ -82,7 +85,7 @@ class WindowProfiler(StepObserver):
         self._folder = folder
         self._faults = faults
         self._profile: profile | None = None
-        self._watch: RecorderWatch | None = None
+        self._watch = RecorderWatch(self._give_way)
         self._gave_way = False
         self._recording = False
         self._index = 0
@@ -148,6 +151,10 @@ class WindowProfiler(StepObserver):
         self._whole_steps = 0
         self._stop()
 
+    def close(self) -> None:
+        """Look out for other profilers no longer; call it when the fit ends."""
+        self._watch.remove()
+
     def _prepare(self) -> bool:
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
         if self._gave_way:
@@ -171,14 +178,24 @@ class WindowProfiler(StepObserver):
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
             # it advises (acc_events=True) makes Python objects of all events on the spot.
             warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
-            prepared.prepare_trace()
+            WindowProfiler._preparing = self
+            try:
+                prepared.prepare_trace()
+            finally:
+                WindowProfiler._preparing = None
         # Kept only now: a profiler that failed to prepare must not be started, not even to stop it (it would crash).
         self._profile = prepared
-        self._watch = RecorderWatch(self._give_way)
         return True
 
     def _give_way(self) -> None:
-        """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit."""
+        """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit.
+
+        Also while ours is at rest: one that warms up is not to be seen later, and would lose the recorder to ours.
+        """
+        taker = WindowProfiler._preparing
+        if taker is self or (taker is not None and self._profile is None):
+            return  # one of our own stops by itself, and lets others have their turn
+        self.close()
         self.foreign_profiler = self._gave_way = True
         try:
             self._stop()
@@ -201,9 +218,6 @@ class WindowProfiler(StepObserver):
         """Stop whatever the profiler does, and write what it has of training."""
         stopped, recording = self._profile, self._recording
         self._profile, self._recording = None, False
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
         if stopped is None:
             return
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.

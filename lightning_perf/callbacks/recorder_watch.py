@@ -13,13 +13,13 @@ _METHOD = "_prepare_trace"  # private; all of torch's profilers come by here bef
 
 
 class RecorderWatch:
-    """Calls a listener before any profiler prepares to record, once, and until it is removed.
+    """Calls a listener before any profiler prepares to record, until it is removed.
 
     Torch has one recorder a process. A profiler that takes it from another leaves that one with a session that is gone:
     to start or export it then ends the process.
 
     Args:
-        on_taken: Called before the other profiler prepares. It must not raise.
+        on_taken: Called before a profiler prepares. It must not raise.
     """
 
     def __init__(self, on_taken: Callable[[], None]) -> None:
@@ -30,7 +30,6 @@ class RecorderWatch:
 
         def prepare(taker: Any, *args: Any, **kwargs: Any) -> Any:
             if self._original is not None:
-                self.remove()
                 on_taken()
             return original(taker, *args, **kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,22 @@ from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
 from lightning_perf.callbacks.schedule import Schedule
 from tests.callbacks.training import events, marks, step_marks, trace_files
+
+
+@pytest.fixture(autouse=True)
+def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each profiler of a test looks out for others until it is closed."""
+    opened: list[WindowProfiler] = []
+    original = WindowProfiler.__init__
+
+    def open_one(self: WindowProfiler, **settings: Any) -> None:
+        original(self, **settings)
+        opened.append(self)
+
+    monkeypatch.setattr(WindowProfiler, "__init__", open_one)
+    yield
+    for window in reversed(opened):
+        window.close()
 
 
 def profiler(folder: Path, *, options: RecordingOptions | None = None, **schedule: int) -> WindowProfiler:
@@ -122,8 +139,20 @@ def test_a_foreign_profiler_is_given_way(tmp_path: Path) -> None:
         step(window, 0)
     assert window.foreign_profiler
     assert any(event.key == "aten::mm" for event in foreign.key_averages())
-    step(window, 1)
-    assert window.recorded_steps == 1
+    window.close()
+
+
+def test_a_foreign_profiler_that_warms_up_keeps_the_recorder(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    foreign.prepare_trace()
+    step(window, 0)
+    foreign.start_trace()
+    torch.ones(3, 3) @ torch.ones(3, 3)
+    foreign.stop_trace()
+    assert any(event.key == "aten::mm" for event in foreign.key_averages())
+    assert window.foreign_profiler
+    assert trace_files(tmp_path) == []
 
 
 def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ def record() -> None:
         pass
 
 
-def test_the_first_other_profiler_is_heard_before_it_prepares() -> None:
+def test_profilers_are_heard_before_they_prepare() -> None:
     original = profile._prepare_trace
     heard: list[bool] = []
-    RecorderWatch(lambda: heard.append(torch.autograd._profiler_enabled()))
+    watch = RecorderWatch(lambda: heard.append(torch.autograd._profiler_enabled()))
     record()
     record()
-    assert heard == [False]
+    assert heard == [False, False]
+    watch.remove()
     assert profile._prepare_trace is original
 
 
