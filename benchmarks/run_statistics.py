@@ -8,7 +8,7 @@ truth is known. Scenarios, all with 2 % spread between runs and blocks of their 
 - drift: all times grow by 5 % from the first run to the last, orders balanced and random within blocks;
 - drift, AAA BBB: the same without blocks, all runs of one arm before the other's (what blocks are there to prevent).
 
-Run as ``python benchmarks/statistics.py``: prints a Markdown table and writes it to ``benchmarks/results/``.
+Run as ``python benchmarks/run_statistics.py``: prints a Markdown table and writes it to ``benchmarks/results/``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lightning_perf.compare.statistics.spread import sd_ratio
 from lightning_perf.compare.statistics.values import Estimate, Float64Array
 from lightning_perf.compare.study_plan import balanced_orders
 
-RESULTS = Path(__file__).parent / "results" / "statistics.md"
+RESULTS = Path(__file__).parent / "results" / "run_statistics.md"
 SPREAD = 0.02
 DRIFT = 0.05
 TRUE_RATIO = 0.94
@@ -207,7 +207,7 @@ def main() -> None:
     error = 100 * (0.95 * 0.05 / arguments.studies) ** 0.5
     head = (
         "# Statistics of repeated runs: coverage and false positives\n\n"
-        "Written by `python benchmarks/statistics.py`. "
+        "Written by `python benchmarks/run_statistics.py`. "
         f"{arguments.studies:,} simulated studies a cell (standard error {error:.2f} points at 95 %), a quarter of "
         f"that for the slower tests; seeded. Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}; {time.process_time() - begin:.0f} s of CPU time.\n\n"
