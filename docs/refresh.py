@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?(\n```)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?^(```)", re.DOTALL | re.MULTILINE)
 
 
 def refreshed(text: str) -> str:
@@ -30,7 +30,7 @@ def refreshed(text: str) -> str:
             match["command"], shell=True, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
         ).stdout
         body = "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
-        return match[1] + body + match[3]
+        return f"{match[1]}{body}\n{match[3]}"
 
     return BLOCK.sub(run, text)
 

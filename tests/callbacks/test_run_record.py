@@ -144,7 +144,6 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
         ({"benchmark": True}, {"flags.cudnn_benchmark"}),
         ({"module": {"configure_optimizers": lambda self: torch.optim.SGD(self.parameters(), 0.2, 0.9)}}, None),
     ],
-    ids=str,
 )
 def test_what_differs_is_told_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], expected: set[str] | None
