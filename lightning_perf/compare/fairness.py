@@ -10,11 +10,16 @@ from lightning_perf.compare.record import FactValue, RunRecord
 
 __all__ = ["Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 
-SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch")
-"""Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms."""
+SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
+"""Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms. The data
+are among them because a seed may draw what is held out."""
 
-CONSEQUENCES = {"train.batch_size": ("data.first_batch",), "train.seed": SEED_FACTS}
-"""Facts that cannot agree when the one on the left does not."""
+CONSEQUENCES = {
+    "train.batch_size": ("data.first_batch",),
+    "data.manifest": ("data.first_batch",),
+    "train.seed": SEED_FACTS,
+}
+"""Facts that as a rule do not agree when the one on the left does not."""
 
 ESSENTIAL = ("data.manifest", "model.initial_weights", "data.first_batch", "code.revision")
 """Facts whose absence is worth a word, since a comparison then takes their agreement on trust."""
