@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +39,9 @@ def corpus() -> Path:
 def reference(corpus: Path) -> list[dict[str, Any]]:
     """The independent readings of the corpus's traces, a row a file."""
     return corpus_rows()
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start: a shell's background job is started with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
