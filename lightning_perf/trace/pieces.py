@@ -38,7 +38,6 @@ class EventText:
         trailer: What stands behind them, likewise; known when all pieces were read.
         truncated: Whether the text ended before the events did; known when all pieces were read.
         event_start: The first key of the events, with quotes: where an event begins after a comma.
-        looks_like_events: Whether the list begins with an object that has a phase (``ph``).
     """
 
     def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
@@ -52,7 +51,6 @@ class EventText:
         self.header = self._read_header()
         first = self._read_first_key()
         self.event_start = first or b'"ph"'
-        self.looks_like_events = first is not None and b'"ph"' in self._text[:4096]
 
     def pieces(self) -> Iterator[bytes]:
         """Yield runs of whole events, each without the comma behind it.
