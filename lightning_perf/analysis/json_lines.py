@@ -40,7 +40,7 @@ def read_json_lines(
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        raise TraceError(path, f"cannot be read ({error.strerror})", f"Give the path of a file of {what}s") from error
+        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
     values: list[Value] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

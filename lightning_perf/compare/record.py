@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.analysis.json_lines import read_json_lines
 from lightning_perf.analysis.step_times import StepTimes, read_samples, summarize_step_times
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.trace.errors import TraceError
@@ -284,22 +285,11 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
     return tuple(sorted((read_record(file) for file in files), key=lambda record: record.started_unix_s))
 
 
-def _lines(path: Path) -> list[Line]:
+def _lines(path: Path) -> tuple[Line, ...]:
     try:
-        texts = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise CompareError(f"{path}: cannot be read ({error.strerror}). Give a {RECORD_NAME} file.") from error
-    lines: list[Line] = []
-    for number, text in enumerate(texts, start=1):
-        if not text.strip():
-            continue
-        try:
-            lines.append(_decoder.decode(text))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if number == len(texts):  # torn: the run was killed while it wrote
-                break
-            raise CompareError(f"{path}: line {number} is no line of a run record ({error}).") from error
-    return lines
+        return read_json_lines(path, _decoder.decode, what="line of a run record")
+    except TraceError as error:
+        raise CompareError(str(error)) from error
 
 
 def _step_times(path: Path) -> StepTimes | None:

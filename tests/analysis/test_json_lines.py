@@ -38,5 +38,5 @@ def test_a_damaged_line_within_is_named(tmp_path: Path, restart: bytes | None) -
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"cannot be read .*Give the path of a file of values"):
+    with pytest.raises(TraceError, match=r"cannot be read .*Check the path and its permissions"):
         read_json_lines(tmp_path / "none.jsonl", msgspec.json.decode, what="value")
