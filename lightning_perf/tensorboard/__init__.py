@@ -1,0 +1,1 @@
+"""The TensorBoard plugin: finds runs, analyses them in the background, serves the page and its data."""

@@ -1,0 +1,1 @@
+"""Bounded trials of levers on the user's own module and data: keep what measures faster."""
