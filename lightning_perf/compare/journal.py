@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["BlockOver", "BlockState", "Lost", "RunBegan", "RunOver", "append", "read_block"]
+__all__ = ["Again", "BlockOver", "BlockState", "Lost", "RunBegan", "RunOver", "append", "device_warm_ups", "read_block"]
+
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class RunBegan(msgspec.Struct, frozen=True, tag="run began"):
@@ -24,12 +27,13 @@ class RunBegan(msgspec.Struct, frozen=True, tag="run began"):
 
 
 class RunOver(msgspec.Struct, frozen=True, tag="run over"):
-    """A run ended; `problem` tells why it does not count."""
+    """A run ended; `problem` tells why it does not count, `revision` which code it ran."""
 
     arm: str
     attempt: int
     seconds: float
     problem: str | None = None
+    revision: str | None = None
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
@@ -45,7 +49,26 @@ class BlockOver(msgspec.Struct, frozen=True, tag="block over"):
     problem: str | None = None
 
 
-Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver
+class Again(msgspec.Struct, frozen=True, tag="again"):
+    """The block had been given up, and the study was run again: it gets as many attempts as at first."""
+
+
+Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
+
+
+@dataclass(frozen=True)
+class CodeSeen:
+    """Which code a finished run ran.
+
+    Attributes:
+        arm: The run's arm.
+        revision: The code's revision.
+        began_unix_s: When the run began.
+    """
+
+    arm: str
+    revision: str
+    began_unix_s: float
 
 
 @dataclass(frozen=True)
@@ -54,10 +77,13 @@ class BlockState:
 
     Attributes:
         attempt: The attempt it is in, from 0.
+        failures: Attempts that failed since it was begun, or since it was begun again after it had been given up.
         finished: Arms that have a finished run in this attempt.
         open_run: A run that was begun and of which no end is recorded.
         begun: Runs begun in all attempts.
+        device: Where the last run began, or None.
         seconds: How long each finished run took, in all attempts.
+        code: Which code each finished run ran, in all attempts; without those that do not tell.
         events: What went wrong, in words, in order.
         over: Whether the block needs nothing more.
         done: Whether all its runs are finished.
@@ -65,10 +91,13 @@ class BlockState:
     """
 
     attempt: int
+    failures: int
     finished: frozenset[str]
     open_run: RunBegan | None
     begun: int
+    device: str | None
     seconds: tuple[float, ...]
+    code: tuple[CodeSeen, ...]
     events: tuple[str, ...]
     over: bool
     done: bool
@@ -79,22 +108,30 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
 
 
-def journal_path(folder: Path, block: int) -> Path:
-    """The journal of a block below the study's folder."""
-    return folder / "blocks" / f"block{block:03}.jsonl"
+def journal_path(folder: Path, block: int, device: str | None = None) -> Path:
+    """The journal of a block below the study's folder, or that of the warm-up on a further device."""
+    name = f"block{block:03}" + (f"@{_UNFIT.sub('_', device)}" if device is not None else "")
+    return folder / "blocks" / f"{name}.jsonl"
 
 
-def append(folder: Path, block: int, entry: Entry) -> None:
+def device_warm_ups(folder: Path) -> tuple[str, ...]:
+    """The devices that have a warm-up block of their own, beside the one that had the study's first."""
+    paths = sorted((folder / "blocks").glob("block000@*.jsonl"))
+    return tuple(path.stem.partition("@")[2] for path in paths)
+
+
+def append(folder: Path, block: int, entry: Entry, device: str | None = None) -> None:
     """Append an entry, in one write that reaches the disk.
 
     Args:
         folder: The study's folder.
         block: Number of the block.
         entry: What happened.
+        device: Whose warm-up it is, when it is that of a further device.
     """
     if isinstance(entry, RunBegan):
         entry = msgspec.structs.replace(entry, unix_s=time.time())
-    path = journal_path(folder, block)
+    path = journal_path(folder, block, device)
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -105,46 +142,58 @@ def append(folder: Path, block: int, entry: Entry) -> None:
         os.close(descriptor)
 
 
-def read_block(folder: Path, block: int) -> BlockState:
+def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:
     """Read the state of a block.
 
     Args:
         folder: The study's folder.
         block: Number of the block.
+        device: Whose warm-up it is, when it is that of a further device.
 
     Returns:
         Its state; a block without a journal has not begun. A torn last line was never written.
     """
-    attempt, begun, told = 0, 0, False
+    attempt, failures, begun, told = 0, 0, 0, False
     finished: set[str] = set()
     open_run: RunBegan | None = None
+    last_run: RunBegan | None = None
     seconds: list[float] = []
+    code: list[CodeSeen] = []
     events: list[str] = []
     over: BlockOver | None = None
-    for entry in _entries(journal_path(folder, block)):
+    for entry in _entries(journal_path(folder, block, device)):
         if isinstance(entry, RunBegan):
             if open_run is not None and not told:
                 events.append(f"the run of {open_run.arm} was cut off and run anew.")
-            attempt, open_run, begun, told = entry.attempt, entry, begun + 1, False
+            attempt, open_run, last_run, begun, told = entry.attempt, entry, entry, begun + 1, False
         elif isinstance(entry, RunOver):
+            began_unix_s = open_run.unix_s if open_run is not None else 0.0
             open_run = None
             if entry.problem is None:
                 finished.add(entry.arm)
                 seconds.append(entry.seconds)
+                if entry.revision is not None:
+                    code.append(CodeSeen(entry.arm, entry.revision, began_unix_s))
             else:
                 events.append(f"the run of {entry.arm} failed ({entry.problem}); the whole block is repeated.")
-                attempt, finished = entry.attempt + 1, set()
+                attempt, failures, finished = entry.attempt + 1, failures + 1, set()
         elif isinstance(entry, Lost):
             events.append(f"{entry.problem}; resumed with the runs that were missing.")
             told = True
+        elif isinstance(entry, Again):
+            events.append("had been given up and was tried again.")
+            over, failures = None, 0
         else:
             over = entry
     return BlockState(
         attempt=attempt,
+        failures=failures,
         finished=frozenset(finished),
         open_run=open_run,
         begun=begun,
+        device=last_run.device if last_run is not None else None,
         seconds=tuple(seconds),
+        code=tuple(code),
         events=tuple(events),
         over=over is not None,
         done=over is not None and over.done,

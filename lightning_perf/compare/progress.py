@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.compare.journal import read_block
+from lightning_perf.compare.code_changes import code_changes
+from lightning_perf.compare.journal import device_warm_ups, read_block
 from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ class Progress:
     """How far a study is.
 
     Attributes:
-        runs: Runs it takes when nothing fails, the warm-up included.
+        runs: Runs it takes when nothing fails, warm-ups included, of further devices as far as these have begun.
         finished: Runs finished that count towards those.
         running: Running runs, as ``block 2 of 6: amp``.
         mean_run_s: Mean time of a run so far; None before the first has finished.
         events: What went wrong so far.
+        code_changes: Where the code changed meanwhile.
     """
 
     runs: int
@@ -34,6 +36,7 @@ class Progress:
     running: tuple[str, ...]
     mean_run_s: float | None
     events: tuple[str, ...]
+    code_changes: tuple[str, ...]
 
 
 def read_progress(study: Study, folder: Path) -> Progress:
@@ -42,9 +45,11 @@ def read_progress(study: Study, folder: Path) -> Progress:
     running: list[str] = []
     seconds: list[float] = []
     events: list[str] = []
-    for block in range(study.blocks + 1):
-        state = read_block(folder, block)
-        name = "warm-up" if block == 0 else f"block {block} of {study.blocks}"
+    states = {block: read_block(folder, block) for block in range(study.blocks + 1)}
+    warm_ups = {device: read_block(folder, 0, device) for device in device_warm_ups(folder)}
+    named = [(f"block {block} of {study.blocks}" if block else "warm-up", state) for block, state in states.items()]
+    named += [(f"warm-up on {device}", state) for device, state in warm_ups.items()]
+    for name, state in named:
         finished += len(state.finished)
         seconds += state.seconds
         events += [f"{name}: {event}" for event in state.events]
@@ -53,11 +58,12 @@ def read_progress(study: Study, folder: Path) -> Progress:
         if state.open_run is not None and not state.over:
             running.append(f"{name}: {state.open_run.arm}")
     return Progress(
-        runs=(study.blocks + 1) * len(study.arms),
+        runs=len(named) * len(study.arms),
         finished=finished,
         running=tuple(running),
         mean_run_s=sum(seconds) / len(seconds) if seconds else None,
         events=tuple(events),
+        code_changes=code_changes(states),
     )
 
 
@@ -73,7 +79,6 @@ class ProgressLines:
     def __init__(self, study: Study, folder: Path, say: Callable[[str], None]) -> None:
         self._study, self._folder, self._say = study, folder, say
         self._last = read_progress(study, folder)
-        self._begin = time.monotonic()
         if self._last.finished:
             say(f"Going on: {self._last.finished} of {self._last.runs} runs are finished.")
         self._last_running: tuple[str, ...] = ()
@@ -81,8 +86,11 @@ class ProgressLines:
     def tick(self) -> None:
         """Read the progress and say what is new."""
         progress = read_progress(self._study, self._folder)
-        for event in progress.events[len(self._last.events) :]:
+        # By count, not by place: blocks that run side by side add theirs amid the others'.
+        for event in (Counter(progress.events) - Counter(self._last.events)).elements():
             self._say(event)
+        for change in progress.code_changes[len(self._last.code_changes) :]:
+            self._say(f"{change} Unless that is undone the comparison needs --allow code.")
         if progress.running != self._last_running and progress.running:
             self._say(self._line(progress))
         self._last, self._last_running = progress, progress.running

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from lightning_perf.compare.code_changes import code_changes
 from lightning_perf.compare.engines.base import Engine
 from lightning_perf.compare.engines.lease import Lease, LeaseTakenError
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.journal import BlockState, read_block
+from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
 from lightning_perf.compare.study_plan import balanced_orders
+from lightning_perf.environment import git_revision
 
 __all__ = ["Study", "StudyArm", "block_states", "read_study", "run_study", "study_notes"]
 
@@ -65,6 +67,7 @@ class Study:
         attempts: How often a block is tried when runs of it fail.
         workdir: Folder in which the commands run.
         study_id: Unique name.
+        revision: Of the code in `workdir` when the study was defined; None where there is no git repository.
 
     Raises:
         CompareError: The definition makes no study.
@@ -77,6 +80,7 @@ class Study:
     attempts: int = 3
     workdir: str = field(default_factory=os.getcwd)
     study_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -149,6 +153,10 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
         with Lease(folder, "driver"):
             study = _settle(study, folder)
             engine.check()
+            changed = _changed_since_begun(study)
+            if changed is not None:
+                say(changed)
+            _try_again(study, folder)
             lines = ProgressLines(study, folder, say)
             for blocks in ([WARM_UP], list(range(1, study.blocks + 1))):
                 waiting = [block for block in blocks if not read_block(folder, block).over]
@@ -180,21 +188,47 @@ def study_notes(folder: Path) -> tuple[str, ...]:
         A line for each failed run, resumption and block without result, and one for what is not finished.
     """
     study = read_study(folder)
+    states = block_states(study, folder)
     notes: list[str] = []
-    unfinished: list[int] = []
-    for block, state in block_states(study, folder).items():
+    for block, state in states.items():
         name = "The warm-up block" if block == WARM_UP else f"Block {block}"
         notes += [f"{name}: {event}" for event in state.events]
         if state.over and not state.done:
-            notes.append(f"{name} has no result after {study.attempts} attempts and is left out.")
-        elif not state.over:
-            unfinished.append(block)
+            notes.append(
+                f"{name} has no result after {study.attempts} attempts and is left out. "
+                "Run the study again to try it anew."
+            )
+    for device in device_warm_ups(folder):
+        notes += [f"The warm-up on {device}: {event}" for event in read_block(folder, WARM_UP, device).events]
+    unfinished = [block for block, state in states.items() if not state.over]
     if unfinished:
         warm_up = ["the warm-up block"] if WARM_UP in unfinished else []
         numbers = ", ".join(str(block) for block in unfinished if block != WARM_UP)
         blocks = [f"block{'s' if ',' in numbers else ''} {numbers}"] if numbers else []
         notes.append(f"Not finished: {', '.join(warm_up + blocks)}. Run the study again to go on.")
-    return tuple(notes)
+    return (*notes, *code_changes(states))
+
+
+def _changed_since_begun(study: Study) -> str | None:
+    now = git_revision(Path(study.workdir)) if Path(study.workdir).is_dir() else None
+    if now is None or study.revision in (None, now):
+        return None
+    return (
+        f"The code has changed since the study began (it was {study.revision}, it is {now}): the comparison will be "
+        f"refused unless --allow code. To have it fair, restore {study.revision} or begin a new study."
+    )
+
+
+def _try_again(study: Study, folder: Path) -> None:
+    """Give blocks that had been given up their attempts anew: the user has had the time to mend what was wrong."""
+    places = [
+        *((block, None) for block in range(study.blocks + 1)),
+        *((WARM_UP, name) for name in device_warm_ups(folder)),
+    ]
+    for block, device in places:
+        state = read_block(folder, block, device)
+        if state.over and not state.done:
+            append(folder, block, Again(), device)
 
 
 def _settle(study: Study | None, folder: Path) -> Study:
@@ -208,8 +242,13 @@ def _settle(study: Study | None, folder: Path) -> Study:
         partial.replace(path)
         return study
     there = read_study(folder)
-    if study is not None and replace(study, study_id=there.study_id, workdir=there.workdir) != there:
+    if study is not None and _plan(study) != _plan(there):
         raise CompareError(
             f"{folder}: holds a different study. Go on with that one by giving no arms, or choose another folder."
         )
     return there
+
+
+def _plan(study: Study) -> Study:
+    """A study without what tells two of the same plan apart."""
+    return replace(study, study_id="", workdir="", revision=None)

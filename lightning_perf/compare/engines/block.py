@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from lightning_perf.compare.engines.child import PARENT_VARIABLE
 from lightning_perf.compare.engines.lease import Lease, LeaseTakenError, device_leases
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place, find_records
-from lightning_perf.compare.study import Study, read_study
+from lightning_perf.compare.study import WARM_UP, Study, read_study
 
 __all__ = ["Device", "run_block"]
 
@@ -39,6 +40,11 @@ class Device:
     name: str = "cpu"
     visible: str | None = None
 
+    @property
+    def where(self) -> str:
+        """Its name with that of the machine it is in."""
+        return f"{platform.node()}-{self.name}"
+
 
 class _StoppedError(Exception):
     """The study is being stopped."""
@@ -48,89 +54,108 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
     """Carry out a block, or what is left of it, with the device leased throughout.
 
     A run that fails repeats the whole block, since its partners then ran under other conditions. A run that was cut off
-    because its driver died is run anew beside those of its block that had finished.
+    because its driver died is run anew beside those of its block that had finished. A device that the study has not
+    used yet first has a warm-up block of its own.
 
     Args:
         folder: The study's folder.
         block: Number of the block.
         device: The device.
         stop: Set to end the running run and come back early.
+
+    Raises:
+        CompareError: The device's warm-up failed.
     """
     study = read_study(folder)
     try:
         with Lease(device_leases(), device.name, wait=True, stop=stop) as lease:
-            _adopt_finished(folder, block)
-            while not (state := journal.read_block(folder, block)).over:
-                if state.attempt >= study.attempts:
-                    journal.append(folder, block, journal.BlockOver(False, state.events[-1] if state.events else None))
-                    return
-                missing = [arm for arm in study.order(block) if arm not in state.finished]
-                if not missing:
-                    journal.append(folder, block, journal.BlockOver(True))
-                    return
-                _run(study, folder, block, state.attempt, missing[0], device, lease, stop)
+            if block != WARM_UP and journal.read_block(folder, WARM_UP).device != device.where:
+                warm_up = _Worker(study, folder, WARM_UP, device, lease, stop, journal_of=device.where).work()
+                if not warm_up.done:
+                    raise CompareError(
+                        f"The warm-up block on {device.name} failed, so the others on it would too. {warm_up.failure}"
+                    )
+            _Worker(study, folder, block, device, lease, stop).work()
     except (_StoppedError, LeaseTakenError):
         return
 
 
-def _adopt_finished(folder: Path, block: int) -> None:
-    """A run that finished after its driver had died has finished nonetheless."""
-    state = journal.read_block(folder, block)
-    if state.open_run is None:
-        return
-    run = state.open_run
-    problem, seconds = _problem(folder / run.folder, 0)
-    if problem is None:
-        journal.append(folder, block, journal.RunOver(run.arm, run.attempt, seconds))
+@dataclass(frozen=True)
+class _Worker:
+    """Carries out one block on a leased device; `journal_of` names the device in whose warm-up journal it writes."""
 
+    study: Study
+    folder: Path
+    block: int
+    device: Device
+    lease: Lease
+    stop: threading.Event | None
+    journal_of: str | None = None
 
-def _run(
-    study: Study,
-    folder: Path,
-    block: int,
-    attempt: int,
-    arm: str,
-    device: Device,
-    lease: Lease,
-    stop: threading.Event | None,
-) -> None:
-    run_folder = _new_folder(folder, f"runs/block{block:03}/attempt{attempt}-{arm}")
-    place = Place(study.study_id, arm, block, study.order(block).index(arm), attempt, study.treatment)
-    environment = {
-        **os.environ,
-        **study.arm(arm).environment,
-        PLACE_VARIABLE: msgspec.json.encode(place).decode(),
-        FOLDER_VARIABLE: str(run_folder / "perf"),
-        PARENT_VARIABLE: str(os.getpid()),
-        # Lightning's seed_everything() takes it where the script names no seed.
-        "PL_GLOBAL_SEED": str(study.seed + block),
-    }
-    if device.visible is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = device.visible
-    command = study.arm(arm).filled(seed=study.seed + block, block=block, folder=run_folder)
-    journal.append(folder, block, journal.RunBegan(arm, attempt, str(run_folder.relative_to(folder)), device.name))
-    begin = time.monotonic()
-    with (run_folder / "output.log").open("wb") as log:
-        # The child has to find this package; the command itself gets the environment as it is.
-        process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), *command],
-            cwd=study.workdir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(lease.descriptor,),
-        )
-        try:
-            _wait(process, stop)
-        except BaseException:
-            _end(process)
-            journal.append(folder, block, journal.Lost(f"the run of {arm} was stopped"))
-            raise
-    _end_group(process.pid)
-    problem, _ = _problem(run_folder, process.returncode)
-    journal.append(folder, block, journal.RunOver(arm, attempt, time.monotonic() - begin, problem))
+    def work(self) -> journal.BlockState:
+        """Run what is missing until the block is over."""
+        self._adopt_finished()
+        while not (state := self._state()).over:
+            missing = [arm for arm in self.study.order(self.block) if arm not in state.finished]
+            if state.failures >= self.study.attempts:
+                self._note(journal.BlockOver(False, state.events[-1]))
+            elif not missing:
+                self._note(journal.BlockOver(True))
+            else:
+                self._run(missing[0], state.attempt)
+        return state
+
+    def _adopt_finished(self) -> None:
+        """A run that finished after its driver had died has finished nonetheless."""
+        run = self._state().open_run
+        if run is not None and (end := _end_of(self.folder / run.folder, 0)).problem is None:
+            self._note(journal.RunOver(run.arm, run.attempt, end.train_time_s, revision=end.revision))
+
+    def _run(self, arm: str, attempt: int) -> None:
+        study, block = self.study, self.block
+        run_folder = _new_folder(self.folder, f"runs/block{block:03}/attempt{attempt}-{arm}")
+        place = Place(study.study_id, arm, block, study.order(block).index(arm), attempt, study.treatment)
+        environment = {
+            **os.environ,
+            **study.arm(arm).environment,
+            PLACE_VARIABLE: msgspec.json.encode(place).decode(),
+            FOLDER_VARIABLE: str(run_folder / "perf"),
+            PARENT_VARIABLE: str(os.getpid()),
+            # Lightning's seed_everything() takes it where the script names no seed.
+            "PL_GLOBAL_SEED": str(study.seed + block),
+        }
+        if self.device.visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.device.visible
+        command = study.arm(arm).filled(seed=study.seed + block, block=block, folder=run_folder)
+        self._note(journal.RunBegan(arm, attempt, str(run_folder.relative_to(self.folder)), self.device.where))
+        begin = time.monotonic()
+        with (run_folder / "output.log").open("wb") as log:
+            # The child has to find this package; the command itself gets the environment as it is.
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("child.py")), *command],
+                cwd=study.workdir,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self.lease.descriptor,),
+            )
+            try:
+                _wait(process, self.stop)
+            except BaseException:
+                _end(process)
+                self._note(journal.Lost(f"the run of {arm} was stopped"))
+                raise
+        _end_group(process.pid)
+        end = _end_of(run_folder, process.returncode)
+        self._note(journal.RunOver(arm, attempt, time.monotonic() - begin, end.problem, end.revision))
+
+    def _state(self) -> journal.BlockState:
+        return journal.read_block(self.folder, self.block, self.journal_of)
+
+    def _note(self, entry: journal.Entry) -> None:
+        journal.append(self.folder, self.block, entry, self.journal_of)
 
 
 def _wait(process: subprocess.Popen[bytes], stop: threading.Event | None) -> None:
@@ -164,19 +189,31 @@ def _end_group(group: int) -> None:
         return
 
 
-def _problem(run_folder: Path, returncode: int) -> tuple[str | None, float]:
-    """Why a run does not count, and its training time."""
+@dataclass(frozen=True)
+class _RunEnd:
+    """How a run ended: why it does not count (or None), its training time, and the code it ran."""
+
+    problem: str | None
+    train_time_s: float = 0.0
+    revision: str | None = None
+
+
+def _end_of(run_folder: Path, returncode: int) -> _RunEnd:
+    log = run_folder / "output.log"
     if returncode:
         how = f"killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
-        return f"{how}, see {run_folder / 'output.log'}{_last_line(run_folder / 'output.log')}", 0.0
+        return _RunEnd(f"{how}, see {log}{_last_line(log)}")
     try:
         records = find_records(run_folder)
     except CompareError:
-        return f"it left no run record: does it train with PerfCallback? See {run_folder / 'output.log'}", 0.0
-    unfinished = [record.outcome.value for record in records if record.outcome is not Outcome.FINISHED]
-    if unfinished:
-        return f"its training was {unfinished[0]}, see {run_folder / 'output.log'}", 0.0
-    return None, records[0].train_time_s or 0.0
+        return _RunEnd(f"it left no run record: does it train with PerfCallback? See {log}")
+    for record in records:
+        if record.outcome is not Outcome.FINISHED:
+            return _RunEnd(f"its training was {record.outcome.value}, see {log}")
+        if record.problems:
+            return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}")
+    revision = records[0].facts.get("code.revision")
+    return _RunEnd(None, records[0].train_time_s or 0.0, str(revision) if revision is not None else None)
 
 
 def _last_line(log: Path) -> str:
