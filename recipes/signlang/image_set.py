@@ -37,6 +37,7 @@ class ImageSet:
         held_out: ``(n,)`` whether the data set itself holds a picture out, or None where it does not come split.
         skipped: Unreadable files left out.
         duplicates: Files left out because a doubled folder holds the same again.
+        names: The file of each picture in the source; None where pictures lie in tables.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class ImageSet:
     held_out: NDArray[np.bool_] | None
     skipped: int = 0
     duplicates: int = 0
+    names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -132,6 +134,7 @@ def _from_files(
         held_out=sides if 0 < sides.sum() < len(sides) else None,
         skipped=len(decoded.unreadable),
         duplicates=catalogue.duplicates,
+        names=tuple(item.name for item in items),
     )
 
 

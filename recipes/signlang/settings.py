@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from recipes.signlang.split import SplitKind
 
-__all__ = ["TrainSettings"]
+__all__ = ["InputKind", "TrainSettings"]
+
+
+class InputKind(str, Enum):
+    """Where batches come from."""
+
+    MEMORY = "memory"
+    FILES = "files"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +36,8 @@ class TrainSettings:
         split: How pictures are held out.
         validation_fraction: Share of each label to hold out.
         seed: Seed of the embedded data, the split, the weights and the order.
+        input: Pictures decoded once into memory, or from their files each time they are drawn.
+        augment: Rotate and shift training pictures a little, every time anew.
         workers: DataLoader worker processes; None chooses by the cores.
         accelerator: Lightning's name of the accelerator.
         devices: Number of devices.
@@ -47,6 +57,8 @@ class TrainSettings:
     split: SplitKind = SplitKind.CAPTURE
     validation_fraction: float = 0.2
     seed: int = 0
+    input: InputKind = InputKind.MEMORY
+    augment: bool = False
     workers: int | None = None
     accelerator: str = "auto"
     devices: int = 1

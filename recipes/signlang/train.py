@@ -20,7 +20,7 @@ from recipes.signlang.data_module import SignData, default_workers
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import ImageSet, read_image_set
 from recipes.signlang.module import SignModule
-from recipes.signlang.settings import TrainSettings
+from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import Split, SplitKind, split_images
 from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
@@ -61,8 +61,8 @@ def train(settings: TrainSettings) -> TrainResult | None:
     settings = _runnable(settings)
     seed_everything(settings.seed, workers=True, verbose=False)
     images, split = _load(settings)
-    workers = default_workers() if settings.workers is None else settings.workers
-    data = SignData(images, split, settings.batch_size, workers)
+    workers = default_workers(settings.input) if settings.workers is None else settings.workers
+    data = SignData(images, split, settings.batch_size, workers, input_kind=settings.input, moved=settings.augment)
     module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)
     best = ModelCheckpoint(
         monitor="val/accuracy",
@@ -138,7 +138,10 @@ def _load(settings: TrainSettings) -> tuple[ImageSet, Split]:
     twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
     store = "a temporary file" if images.on_disk else "memory"
     _say(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {path}")
-    _say(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
+    if settings.input is InputKind.FILES:
+        _say(f"        all readable, checked in {seconds:.1f} s; decoded from its file whenever one is drawn")
+    else:
+        _say(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
     _say(f"Split   {split.rule}")
     _say(f"        {len(split.training)} pictures train, {len(split.held_out)} are held out")
     return images, split

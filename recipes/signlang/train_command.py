@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from recipes.signlang.settings import TrainSettings
+from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -75,6 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave damaged pictures out instead of stopping",
     )
     data.add_argument(
+        "--input",
+        choices=[kind.value for kind in InputKind],
+        default=default.input.value,
+        help="decode once into memory, or from the files in every epoch, as most input pipelines do",
+    )
+    data.add_argument(
+        "--augment",
+        action="store_true",
+        help="rotate and shift training pictures a little: on the device, or in the workers with --input files",
+    )
+    data.add_argument(
         "--workers",
         type=_AtLeast(0),
         metavar="N",
@@ -114,7 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     given = vars(arguments)
     chosen = {field.name: given[field.name] for field in fields(TrainSettings) if field.name in given}
-    finished = train(TrainSettings(**{**chosen, "split": SplitKind(arguments.split)}))
+    kinds = {"split": SplitKind(arguments.split), "input": InputKind(arguments.input)}
+    finished = train(TrainSettings(**{**chosen, **kinds}))
     return 0 if finished is not None else _INTERRUPTED
 
 
