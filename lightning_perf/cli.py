@@ -7,9 +7,14 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.compare import command as compare
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
 
 __all__ = ["main"]
 
@@ -49,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_expected(error: Exception) -> bool:
+    from lightning_perf.page.html import PageError
     from lightning_perf.trace.errors import TraceError
     from lightning_perf.view import ViewerError
 
-    return isinstance(error, (TraceError, ViewerError))
+    return isinstance(error, (TraceError, ViewerError, PageError))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     analyze.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     analyze.add_argument("--json", action="store_true", help="write the whole report as JSON")
+    analyze.add_argument("--html", metavar="FILE", help="write the report as a page, one file that opens offline, too")
     analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
     analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
 
@@ -114,6 +121,8 @@ def _analyze(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
 
     report = analyze(options.path, by_shape=options.by_shape)
+    if options.html:
+        _write_page(report, options.path, options.html)
     if options.json:
         from lightning_perf.report.json import render_json
 
@@ -123,6 +132,19 @@ def _analyze(options: argparse.Namespace) -> int:
 
         print_report(report, top=options.top)
     return SUCCESS
+
+
+def _write_page(report: PerfReport, path: str, target: str) -> None:
+    from lightning_perf.page.html import PageError, render_html
+    from lightning_perf.report.document import to_json
+
+    page = render_html(to_json(report), "run", Path(path).resolve().name)
+    try:
+        Path(target).write_bytes(page)
+    except OSError as error:
+        raise PageError(
+            f"Cannot write {target} ({error.strerror}). Name a file in a folder that you may write to."
+        ) from error
 
 
 def _diff(options: argparse.Namespace) -> int:

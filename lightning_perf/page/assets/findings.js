@@ -1,0 +1,55 @@
+// Findings: cause, evidence, what to do, and what that is predicted to save.
+
+import { h } from "./dom.js";
+import * as format from "./format.js";
+
+/** The findings of a report, the most to save first. `rank`: the one whose step time the savings are a part of. */
+export function findingsList(findings, rank) {
+  const step_ms = rank?.breakdown.wall.mean_ns ? rank.breakdown.wall.mean_ns / 1e6 : null;
+  return h("div", { class: "findings" }, findings.map((finding, i) => one(finding, i + 1, step_ms)));
+}
+
+function one(finding, number, step_ms) {
+  return h(
+    "article",
+    { class: `finding ${finding.severity}`, "aria-labelledby": `finding-${number}` },
+    h(
+      "div",
+      { class: "finding-head" },
+      h("h3", { id: `finding-${number}` }, `${number}. ${finding.title}`),
+      h("span", { class: "severity" }, finding.severity),
+      finding.rank === null ? null : h("span", { class: "faint" }, `rank ${finding.rank}`),
+    ),
+    finding.evidence.map((line) => h("p", {}, line)),
+    h("p", { class: "action" }, withCode(finding.action)),
+    saving(finding, step_ms),
+  );
+}
+
+function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms) {
+  if (low === null || high === null) return null;
+  const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
+  const shares = step_ms ? ` (${format.share(low / step_ms)} to ${format.share(high / step_ms)})` : "";
+  const ends = step_ms ? { "--low-end": `${(100 * Math.max(0, low)) / step_ms}%`, "--high-end": `${Math.min(100, (100 * high) / step_ms)}%` } : {};
+  return [
+    h(
+      "div",
+      { class: "saving" },
+      h("b", {}, least === most ? `Saves ${most} a step` : `Saves ${least} to ${most} a step${shares}`),
+      step_ms ? h("span", { class: "saving-scale", title: "predicted saving as a part of the step", "aria-hidden": "true" }, h("span", { style: ends })) : null,
+    ),
+    model ? h("p", { class: "faint" }, `Predicted: ${model}`) : null,
+  ];
+}
+
+// Calls and settings in a sentence, as `DataLoader(…, num_workers=4)`, are set as code.
+function withCode(text) {
+  const code = /[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[a-z_]+(?:\.[a-z_]+)*=[\w"'.]*[\w"']/g;
+  const parts = [];
+  let from = 0;
+  for (const found of text.matchAll(code)) {
+    parts.push(text.slice(from, found.index), h("code", {}, found[0]));
+    from = found.index + found[0].length;
+  }
+  return [...parts, text.slice(from)];
+}

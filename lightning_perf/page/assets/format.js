@@ -1,0 +1,109 @@
+// Times, bytes, FLOPs, rates and shares for people: the rules of lightning_perf/units.py, so that a figure reads the same
+// here and on the console. Three significant digits; a dash for what is not there.
+
+export const NOT_AVAILABLE = "–";
+
+const TIMES = [[1, "ns"], [1e3, "µs"], [1e6, "ms"], [1e9, "s"]];
+const BINARY = [[1, "B"], [2 ** 10, "KiB"], [2 ** 20, "MiB"], [2 ** 30, "GiB"], [2 ** 40, "TiB"], [2 ** 50, "PiB"]];
+const PREFIXES = [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"], [1e15, "P"], [1e18, "E"]];
+
+/** A length of time, given in nanoseconds. */
+export function duration(time_ns) {
+  if (!Number.isFinite(time_ns)) return NOT_AVAILABLE;
+  const seconds = Number(fixed(Math.abs(time_ns) / 1e9, 0));
+  const sign = time_ns < 0 ? "-" : "";
+  if (seconds >= 3600) return `${sign}${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds >= 60) return `${sign}${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  return scaled(time_ns, TIMES);
+}
+
+/** A change of a length of time: with its sign. */
+export function change(time_ns) {
+  return `${time_ns > 0 ? "+" : ""}${duration(time_ns)}`;
+}
+
+/** An amount of memory, in powers of 1024. */
+export function bytes(size_bytes) {
+  return scaled(size_bytes, BINARY);
+}
+
+/** Bytes a second, in powers of 1000. */
+export function bandwidth(bytes_per_s) {
+  return scaled(bytes_per_s, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}B/s`]));
+}
+
+/** A count of floating-point operations. */
+export function flops(count) {
+  return scaled(count, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOPs`]));
+}
+
+/** Floating-point operations a second. */
+export function flopRate(flops_per_s) {
+  return scaled(flops_per_s, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOP/s`]));
+}
+
+/** Things a second. */
+export function rate(per_second, noun) {
+  if (!Number.isFinite(per_second)) return NOT_AVAILABLE;
+  return `${Math.abs(per_second) < 1000 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
+}
+
+/** A number of things. */
+export function count(number) {
+  if (!Number.isFinite(number)) return NOT_AVAILABLE;
+  return Number.isInteger(number) || Math.abs(number) >= 1000 ? grouped(number) : digits(number);
+}
+
+/** A number with its noun. */
+export function countOf(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** A part of a whole, 0 to 1, as per cent: what is there never reads 0, what is not whole never reads 100. */
+export function share(part) {
+  if (!Number.isFinite(part)) return NOT_AVAILABLE;
+  if (part === 0 || part === 1) return `${part * 100} %`;
+  const text = fixed(100 * part, 1);
+  if (text === "0.0" || text === "-0.0") return part > 0 ? "<0.1 %" : ">-0.1 %";
+  return text === "100.0" && part < 1 ? ">99.9 %" : `${text} %`;
+}
+
+/** How many times as much. */
+export function ratio(value) {
+  return Number.isFinite(value) ? `${digits(value)}×` : NOT_AVAILABLE;
+}
+
+/** Three significant digits without an exponent; all digits of the integer part. */
+export function digits(value) {
+  if (value === 0) return "0";
+  let exponent = Math.floor(Math.log10(Math.abs(value)));
+  const rounded = exponent <= 2 ? Number(fixed(Math.abs(value), 2 - exponent)) : Math.round(Math.abs(value));
+  if (rounded >= 10 ** (exponent + 1)) exponent += 1;
+  return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
+}
+
+function scaled(value, units) {
+  if (!Number.isFinite(value)) return NOT_AVAILABLE;
+  for (let i = 0; i < units.length - 1; i += 1) {
+    const [factor, unit] = units[i];
+    const text = factor === 1 && Number.isInteger(value) ? fixed(value, 0) : digits(value / factor);
+    if (Math.abs(Number(text)) < units[i + 1][0] / factor) return `${text} ${unit}`.trim();
+  }
+  const [factor, unit] = units[units.length - 1];
+  return `${digits(value / factor)} ${unit}`;
+}
+
+function grouped(value) {
+  return Number(fixed(value, 0)).toLocaleString("en-US", { maximumFractionDigits: 0 });
+}
+
+// toFixed rounds a tie away from zero, Python to even. Only a number with its last digit exactly 5 can tie.
+function fixed(value, places) {
+  const text = value.toFixed(places);
+  const exact = Math.abs(value).toFixed(Math.min(places + 30, 100));
+  const tail = exact.slice(exact.length - 30);
+  if (!/^50*$/.test(tail)) return text;
+  const below = exact.slice(0, exact.length - 30).replace(/\.$/, "");
+  const even = Number(below[below.length - 1]) % 2 === 0 ? below : Math.abs(value).toFixed(places);
+  return value < 0 ? `-${even.replace(/^-/, "")}` : even.replace(/^-/, "");
+}

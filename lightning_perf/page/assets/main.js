@@ -1,0 +1,107 @@
+// Starts the page: what the state asks for is fetched and shown, again whenever the state or the data change.
+
+import { loadDefinitions } from "./definitions.js";
+import { fill } from "./dom.js";
+import { buildShell } from "./shell.js";
+import { asset, openSource, SourceError } from "./source.js";
+import { read, subscribe } from "./state.js";
+import { applyTheme, onSystemTheme } from "./theme.js";
+import { viewsFor } from "./views.js";
+import { loadWords } from "./words.js";
+
+const RELOAD_MS = 30_000;
+
+const source = openSource();
+let shell;
+let listing = { runs: [], notes: [] };
+let shown = {}; // the run and document on display
+let request = null; // ends the wait for a document that nobody wants any more
+
+async function start() {
+  applyTheme(read().theme);
+  const [definitions, words] = await Promise.all([asset("definitions.json"), asset("words.json")]);
+  loadDefinitions(definitions);
+  loadWords(words);
+  shell = buildShell({ live: source.live });
+  fill(document.getElementById("app"), shell.element);
+  subscribe(show);
+  onSystemTheme(() => show(read()));
+  await reload();
+  if (source.live) setInterval(reload, RELOAD_MS);
+}
+
+// The data as the server has them now; a view is drawn anew only when its own have changed.
+async function reload() {
+  const before = listing;
+  try {
+    listing = await source.runs();
+  } catch (error) {
+    if (!(error instanceof SourceError)) throw error;
+    shell.status(error.message);
+    if (listing.runs.length === 0) shell.message("No data", error.message);
+    return;
+  }
+  if (JSON.stringify(before) !== JSON.stringify(listing) || !shown.run) await show(read(), { onlyNew: true });
+}
+
+async function show(state, { onlyNew = false } = {}) {
+  applyTheme(state.theme);
+  const run = listing.runs.find((item) => item.name === state.run) ?? (state.run ? null : listing.runs[0]);
+  shell.runs(listing, run, state);
+  if (!run) {
+    shown = {};
+    shell.message(...(state.run ? unknownRun(state.run) : noRuns()));
+    return;
+  }
+  const fresh = shown.run?.name === run.name && shown.run.updated_s === run.updated_s;
+  if (fresh ? onlyNew : !(await load(run))) return;
+  render(read());
+}
+
+async function load(run) {
+  request?.abort();
+  const mine = new AbortController();
+  request = mine;
+  const again = shown.run?.name === run.name;
+  try {
+    const progress = (report) => again || shell.progress(run.name, report);
+    if (source.live && !again) shell.progress(run.name, { done: null, message: "Reading …" });
+    const data = await source.document(run, { progress, signal: mine.signal });
+    if (request !== mine) return false;
+    shown = { run, document: data };
+    if (again) shell.status("New data: the figures were brought up to date.");
+    return true;
+  } catch (error) {
+    if (error.name === "AbortError" || request !== mine) return false;
+    if (!(error instanceof SourceError)) throw error;
+    if (again) shell.status(error.message);
+    else shell.message(`${run.name} cannot be shown`, error.message);
+    return false;
+  }
+}
+
+function render(state) {
+  const views = viewsFor(shown.run.kind);
+  const view = views.find((item) => item.id === state.view) ?? views[0];
+  const data = shown.document;
+  const ranks = data.ranks ?? [];
+  const row = Number(state.rank ?? data.lead ?? 0);
+  const rank = ranks[row] ?? ranks[data.lead] ?? null;
+  shell.views(views, view, { report: data, rank });
+  shell.ranks(ranks, rank, data.lead);
+  shell.show(view, () => view.render({ report: data, rank, run: shown.run, source, runs: listing.runs, state }));
+}
+
+function unknownRun(name) {
+  return [`There is no run ${name}`, "The link names a run that is not here (any more). Choose another one above."];
+}
+
+function noRuns() {
+  return [
+    "No runs yet",
+    "There is no report and no PyTorch trace below this folder. Train with PerfCallback(), or write traces with " +
+      "torch.profiler.tensorboard_trace_handler; they appear here by themselves.",
+  ];
+}
+
+start();

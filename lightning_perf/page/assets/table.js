@@ -1,0 +1,167 @@
+// A table that sorts, searches, pages and exports, from the keyboard too. What its reader chose is part of the address.
+
+import { download, toCsv } from "./csv.js";
+import { hint } from "./definitions.js";
+import { fill, h } from "./dom.js";
+import * as format from "./format.js";
+import { localRows } from "./rows.js";
+import { SourceError } from "./source.js";
+import { read, write } from "./state.js";
+
+const SIZES = [25, 100, 500];
+const SEARCH_FROM = 8; // rows from which on searching and exporting are worth their place
+
+/**
+ * A table.
+ *
+ * `id`: its name in the address and in the exported file. `caption`: what it shows.
+ * `columns`: {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, bar(row), field}.
+ *   `value` sorts, searches and exports; `show` is what stands in the cell (text or a node); `csv` is the name in the
+ *   exported file, with its unit; `bar` a share from 0 to 1 drawn behind the figure; `field` the name for the server.
+ * `rows`: the rows, or what `rows.js` makes of a server.
+ * `sort`, `descending`: the order at first; as the rows come when left out.
+ */
+export function table({ id, caption, columns, rows, sort = null, descending = true }) {
+  const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
+  const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
+  const key = (name) => `${id}.${name}`;
+  const body = h("tbody");
+  const heads = new Map();
+  const foot = h("div", { class: "table-foot" });
+  const search = h("input", { type: "search", placeholder: "Search", "aria-label": `Search: ${caption}`, spellcheck: "false" });
+  let asked = 0;
+
+  function options() {
+    const state = read();
+    const size = Number(state[key("size")]);
+    return {
+      sort: state[key("sort")] ?? sort,
+      descending: state[key("order")] ? state[key("order")] === "down" : descending,
+      filter: state[key("search")] ?? "",
+      page: Math.max(0, (Number(state[key("page")]) || 1) - 1),
+      size: SIZES.includes(size) ? size : SIZES[0],
+    };
+  }
+
+  async function refresh() {
+    const mine = (asked += 1);
+    const now = options();
+    for (const [name, cell] of heads) {
+      cell.setAttribute("aria-sort", name !== now.sort ? "none" : now.descending ? "descending" : "ascending");
+    }
+    let answer;
+    try {
+      answer = await source.page({ ...now, offset: now.page * now.size, limit: now.size });
+    } catch (error) {
+      if (!(error instanceof SourceError)) throw error;
+      if (mine === asked) fill(foot, h("p", { class: "notice", role: "alert" }, error.message));
+      return;
+    }
+    if (mine !== asked) return;
+    const pages = Math.max(1, Math.ceil(answer.total / now.size));
+    if (now.page >= pages) return change({ page: pages });
+    fill(body, answer.rows.length ? answer.rows.map(line) : nothing(now.filter));
+    fill(foot, paging(now, answer.total, pages));
+  }
+
+  function change(changes) {
+    const named = Object.entries({ page: null, ...changes }).map(([name, value]) => [key(name), value === 1 && name === "page" ? null : value]);
+    write(Object.fromEntries(named), { quiet: true });
+    return refresh();
+  }
+
+  function line(row) {
+    return h("tr", {}, columns.map((column, i) => cell(column, row, i === 0)));
+  }
+
+  function cell(column, row, first) {
+    const value = column.value(row);
+    const shown = column.show ? column.show(value, row) : value ?? format.NOT_AVAILABLE;
+    const part = column.bar?.(row);
+    return h(
+      first ? "th" : "td",
+      { scope: first ? "row" : null, class: column.kind === "number" ? "number" : "words" },
+      Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
+      column.kind === "text" && typeof shown === "string" ? name(shown, column.code) : h("span", { class: "figure" }, shown),
+    );
+  }
+
+  function nothing(filter) {
+    return h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, filter ? "Nothing matches the search." : "No rows."));
+  }
+
+  function head(column) {
+    const sorted = () => options().sort === column.key;
+    const sorting = h(
+      "button",
+      {
+        type: "button",
+        on: {
+          click: () => {
+            const down = sorted() ? !options().descending : column.kind === "number";
+            change({ sort: column.key, order: down ? "down" : "up" });
+          },
+        },
+      },
+      column.title,
+    );
+    const cell = h("th", { scope: "col", class: column.kind === "number" ? "number" : null, "aria-sort": "none" }, sorting, hint(column.title, column.definition));
+    heads.set(column.key, cell);
+    return cell;
+  }
+
+  function paging(now, total, pages) {
+    const first = now.page * now.size;
+    const text = total > now.size ? `${format.count(first + 1)}–${format.count(Math.min(total, first + now.size))} of ${format.count(total)}` : format.countOf(total, "row");
+    const turn = (to, title, sign) =>
+      h("button", { type: "button", "aria-label": title, disabled: to < 0 || to >= pages, on: { click: () => change({ page: to + 1 }) } }, sign);
+    const sizes = h("select", { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } }, SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)));
+    return [
+      h("span", { role: "status" }, text),
+      pages > 1 ? [turn(now.page - 1, "Page before", "‹"), turn(now.page + 1, "Next page", "›")] : null,
+      total > SIZES[0] ? sizes : null,
+      small ? null : h("button", { type: "button", class: "export", on: { click: exportAll } }, "CSV"),
+    ];
+  }
+
+  async function exportAll() {
+    const now = options();
+    try {
+      download(`${id}.csv`, toCsv(columns, await source.all(now)));
+    } catch (error) {
+      if (!(error instanceof SourceError)) throw error;
+      foot.append(h("p", { class: "notice", role: "alert" }, error.message));
+    }
+  }
+
+  search.value = options().filter;
+  search.addEventListener("input", () => change({ search: search.value }));
+  const grid = h(
+    "table",
+    {},
+    h("caption", { class: "unseen" }, caption),
+    h("thead", {}, h("tr", {}, columns.map(head))),
+    body,
+  );
+  refresh();
+  return h(
+    "div",
+    { class: "table", id: `table-${id}` },
+    small ? null : h("div", { class: "table-tools" }, search),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid),
+    small ? null : foot,
+  );
+}
+
+const LONG = 64;
+
+/** A name: a long one is cut to two lines and opens when pressed. */
+export function name(text, code = false) {
+  const kind = code ? "name code" : "name";
+  if (text.length <= LONG) return h("span", { class: kind }, text);
+  const toggle = (event) => {
+    const open = event.currentTarget.getAttribute("aria-expanded") === "true";
+    event.currentTarget.setAttribute("aria-expanded", String(!open));
+  };
+  return h("button", { type: "button", class: `${kind} long`, "aria-expanded": "false", title: text, on: { click: toggle } }, text);
+}

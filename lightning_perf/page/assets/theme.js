@@ -1,0 +1,24 @@
+// Light and dark: the system's choice unless the state names one.
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** Show a theme: "light", "dark", or the system's. */
+export function applyTheme(name) {
+  const chosen = ["light", "dark"].includes(name) ? name : dark.matches ? "dark" : "light";
+  document.documentElement.dataset.theme = chosen;
+}
+
+/** The theme on display. */
+export function theme() {
+  return document.documentElement.dataset.theme;
+}
+
+/** Call a function whenever the system's choice changes. */
+export function onSystemTheme(listener) {
+  dark.addEventListener("change", listener);
+}
+
+/** The value of a colour of the style sheet, by its name without "--". */
+export function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}

@@ -1,0 +1,3 @@
+import { missing } from "../parts.js";
+
+export const launches = { id: "launches", title: "Launches", kinds: ["run", "trace"], render: () => missing("Not here yet.") };

@@ -1,0 +1,135 @@
+"""The page as one self-contained HTML file: style, modules, charts and the document in it, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import importlib.util
+import json
+import posixpath
+import re
+import secrets
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Kind", "PageError", "render_html"]
+
+Kind = Literal["run", "trace", "study", "inference"]
+
+
+class PageError(Exception):
+    """The page cannot be written; the message says what to do about it."""
+
+
+_ASSETS = files("lightning_perf.page").joinpath("assets")
+_DATA = ("definitions.json", "words.json")
+_MAIN = "main.js"
+_IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
+_STYLESHEET = re.compile(r'<link rel="stylesheet" href="static/(?P<name>[\w.-]+)">\n?')
+_MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
+
+# Everything is in the file; 'unsafe-inline' for styles is what Plotly's own style element needs.
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
+    """Put a document into a page that opens from disk, offline.
+
+    The page has the charts if the package ``plotly`` is installed (the extra ``view``); without it the charts' places
+    say so, and the tables have every figure.
+
+    Args:
+        document_json: A ``PerfReport``, ``Comparison`` or trade-off table as JSON. Its text may come from a stranger.
+        kind: Which of them.
+        title: Name of the run or study.
+
+    Returns:
+        UTF-8 HTML.
+
+    Example:
+        >>> page = render_html(b'{"verdict": "</script>"}', "run", "version_0")
+        >>> page[:15], b'"</script>"' in page
+        (b'<!doctype html>', False)
+    """
+    nonce = secrets.token_urlsafe(16)
+    style = "\n".join(_read(name) for name in _STYLESHEET.findall(_read("index.html")))
+    page = _STYLESHEET.sub("", _read("index.html")).replace("<title>lightning_perf</title>", _head(title, nonce, style))
+    body = [
+        _data_block("document", document_json.decode(), f' data-name="{html.escape(title)}" data-kind="{kind}"'),
+        *(_data_block(f"asset-{name}", _read(name)) for name in _DATA),
+        f'<script type="importmap" nonce="{nonce}">{_inert(json.dumps({"imports": _modules()}))}</script>',
+        f'<script type="module" nonce="{nonce}">import "{_name(_MAIN)}";</script>',
+    ]
+    charts = _plotly()
+    if charts is not None:
+        # After the modules, so that they need not wait for it; taken out of its packing when a chart comes into sight.
+        body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
+    return page.replace(_MODULE, "\n".join(body)).encode()
+
+
+def _head(title: str, nonce: str, style: str) -> str:
+    policy = _POLICY.format(nonce=nonce)
+    return (
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
+        f"<title>{html.escape(title)} – lightning_perf</title>\n<style>\n{style}</style>"
+    )
+
+
+def _data_block(identity: str, text: str, attributes: str = "") -> str:
+    return f'<script type="application/json" id="{identity}"{attributes}>{_inert(text)}</script>'
+
+
+def _inert(json_text: str) -> str:
+    """JSON in which nothing ends the element that holds it or begins a comment; it means the same."""
+    return json_text.replace("<", "\\u003c")
+
+
+def _modules() -> dict[str, str]:
+    """The page's modules as ``data:`` addresses, by the names that an import map gives them."""
+    modules: dict[str, str] = {}
+    waiting = [_MAIN]
+    while waiting:
+        path = waiting.pop()
+        if _name(path) in modules:
+            continue
+        source, imported = _bind(path)
+        encoded = base64.b64encode(source.encode()).decode()
+        modules[_name(path)] = f"data:text/javascript;charset=utf-8;base64,{encoded}"
+        waiting += imported
+    return modules
+
+
+def _bind(path: str) -> tuple[str, list[str]]:
+    """A module whose imports are by name (a ``data:`` address has no neighbours), and the paths of what it imports."""
+    imported: list[str] = []
+
+    def rename(match: re.Match[str]) -> str:
+        imported.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group())))
+        return _name(imported[-1])
+
+    return _IMPORT.sub(rename, _read(path)), imported
+
+
+def _name(path: str) -> str:
+    return f"page/{path}"
+
+
+def _read(name: str) -> str:
+    return _ASSETS.joinpath(name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _plotly() -> str | None:
+    """Plotly's script, packed; ``None`` where it is not installed. The module is looked up and not imported."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        script = Path(folder) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            return base64.b64encode(gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)).decode()
+    return None
