@@ -1,0 +1,187 @@
+"""How fast the recipe's input path feeds the model: pictures a second, beside the model alone on a resident batch.
+
+Arms, each a fit of its own in this process, alternating in rounds of random order:
+
+- model: the same batch again and again, on the device already;
+- memory: ``--input memory``, decoded once;
+- memory, moved: the same with ``--augment``, on the device;
+- files: ``--input files``, decoded whenever a picture is drawn.
+
+Run as ``python -m benchmarks.recipe_input [--data FOLDER] [--model NAME]``: prints a table, and writes it and the raw
+times to ``benchmarks/results/``. What counts is the ratio to the model alone in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightning_perf.compare.statistics.location import paired_ratio
+from lightning_perf.environment import cpu_name, version_facts
+from recipes.signlang.data_module import SignData, default_workers
+from recipes.signlang.image_set import read_image_set
+from recipes.signlang.module import SignModule
+from recipes.signlang.picture_data import Batch
+from recipes.signlang.settings import InputKind
+from recipes.signlang.split import SplitKind, split_images
+from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+
+RESULTS = Path(__file__).parent / "results" / "recipe_input"
+METHOD = 1
+"""Version of the method: figures of different versions are not comparable."""
+
+ARMS = ("model", "memory", "memory, moved", "files")
+WARM_UP_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit.
+
+    Attributes:
+        arm: One of `ARMS`.
+        round: Number of the round.
+        pictures_per_s: Over the steps after the warm-up, wall time.
+    """
+
+    arm: str
+    round: int
+    pictures_per_s: float
+
+
+class Resident(IterableDataset[Batch]):
+    """One batch for ever."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            yield self._batch
+
+
+class Clock(pl.Callback):
+    """Wall time from the end of the warm-up to the end of training; the device has finished at both."""
+
+    def __init__(self) -> None:
+        self.begin = self.end = 0.0
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        """The warm-up ends."""
+        if trainer.global_step == WARM_UP_STEPS:
+            self.begin = _now()
+
+    def on_train_end(self, *_: Any) -> None:
+        """Training ends."""
+        self.end = _now()
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def fit(arm: str, number: int, options: argparse.Namespace, data: dict[str, SignData], classes: tuple[str, ...]) -> Fit:
+    """Train a while and time it."""
+    torch.manual_seed(number)
+    module = SignModule(options.model, classes, options.image_size)
+    clock = Clock()
+    trainer = pl.Trainer(
+        max_steps=WARM_UP_STEPS + options.steps,
+        precision=options.precision,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[clock],
+    )
+    if arm == "model":
+        device = trainer.strategy.root_device
+        pictures, labels = next(iter(data["memory"].train_dataloader()))
+        batch = (pictures.to(device), labels.to(device))
+        trainer.fit(module, DataLoader(Resident(batch), batch_size=None))
+    else:
+        trainer.fit(module, datamodule=data[arm])
+    return Fit(arm, number, options.steps * options.batch_size / (clock.end - clock.begin))
+
+
+def table(fits: list[Fit]) -> list[str]:
+    """A row an arm: median rate, and its ratio to the model alone with Student's t interval over rounds."""
+    lines = ["| input | pictures/s, median | of the model alone (95 % interval) |", "|---|---|---|"]
+    rates = {arm: [one.pictures_per_s for one in fits if one.arm == arm] for arm in ARMS}
+    for arm, values in rates.items():
+        median = sorted(values)[len(values) // 2]
+        if arm == "model":
+            lines.append(f"| model alone, resident batch | {median:,.0f} | 1 |")
+            continue
+        estimate = paired_ratio(rates["model"], values)
+        spread = f" ({estimate.low:.3f} – {estimate.high:.3f})" if estimate.low is not None else ""
+        lines.append(f"| {arm} | {median:,.0f} | {estimate.value:.3f}{spread} |")
+    return lines
+
+
+def main() -> None:
+    """Measure, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of pictures (default: the synthetic set)")
+    parser.add_argument("--model", default="cnn")
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--precision", default="32-true")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--name", default=RESULTS.name, help="name of the files under benchmarks/results")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    path = options.data or ensure_synthetic(SyntheticSet(seed=0, size=options.image_size), default_cache_dir())
+    images = read_image_set(path, options.image_size)
+    split = split_images(images, SplitKind.CAPTURE, 0.2, seed=0)
+    kinds = {
+        "memory": (InputKind.MEMORY, False),
+        "memory, moved": (InputKind.MEMORY, True),
+        "files": (InputKind.FILES, False),
+    }
+    data = {
+        arm: SignData(images, split, options.batch_size, default_workers(kind), input_kind=kind, moved=moved)
+        for arm, (kind, moved) in kinds.items()
+    }
+    order = random.Random(0)
+    fits = []
+    for number in range(options.rounds):
+        for arm in order.sample(ARMS, len(ARMS)):
+            fits.append(fit(arm, number, options, data, images.classes))
+            print(f"round {number}  {arm:14} {fits[-1].pictures_per_s:10,.0f} pictures/s", flush=True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
+    facts = version_facts().items()
+    versions = ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in facts if value is not None)
+    text = (
+        f"# The recipe's input path\n\nWritten by `python -m benchmarks.recipe_input`, method {METHOD}. "
+        f"{options.model}, {len(images)} pictures ({images.layout}) at {options.image_size} px, batches of "
+        f"{options.batch_size}, {options.precision}, {options.rounds} rounds of {options.steps} steps; workers "
+        f"{default_workers()} in memory, {default_workers(InputKind.FILES)} with files; {device}. {versions}.\n\n"
+        + "\n".join(table(fits))
+        + "\n"
+    )
+    print(text)
+    target = RESULTS.with_name(options.name)
+    target.with_suffix(".md").write_text(text, encoding="utf-8")
+    target.with_suffix(".json").write_text(json.dumps([asdict(one) for one in fits], indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
