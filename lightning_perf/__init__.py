@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision import PrecisionCallback
     from lightning_perf.callbacks.precision_error import PrecisionError
+    from lightning_perf.callbacks.slow_steps import SlowStepCapture
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.columns import Trace
@@ -25,6 +26,7 @@ _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PrecisionCallback": "lightning_perf.callbacks.precision",
     "PrecisionError": "lightning_perf.callbacks.precision_error",
+    "SlowStepCapture": "lightning_perf.callbacks.slow_steps",
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",
     "TraceError": "lightning_perf.trace.errors",
@@ -37,6 +39,7 @@ __all__ = [
     "PerfReport",
     "PrecisionCallback",
     "PrecisionError",
+    "SlowStepCapture",
     "Trace",
     "TraceError",
     "__version__",

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample
+from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.device_clock import DeviceClock, TimingEvent
 from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
 from lightning_perf.callbacks.host import Trainer
+from lightning_perf.callbacks.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.phases import Signal
 from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
-from lightning_perf.callbacks.recorder import study_folder
+from lightning_perf.callbacks.recorder import study_folder, study_place
 from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.callbacks.slow_steps import SlowStepCapture
 from lightning_perf.callbacks.step_log import StepLog
 from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepObserver, StepTracker
+from lightning_perf.callbacks.step_tracker import StepTracker
 from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
+from lightning_perf.callbacks.window_plan import WindowPlan
 
-__all__ = ["Fit", "expected_steps", "recording_notes"]
+__all__ = ["Fit"]
 
 
 class Fit:
@@ -37,6 +43,9 @@ class Fit:
         options: What to record.
         folder: Where files go; None to write none.
         faults: Where faults are reported.
+        captures: When steps outside of the schedule are recorded; None for never.
+        max_overhead: What the profiler may cost; None for any.
+        ranks: The ranks that record; None for all.
     """
 
     def __init__(
@@ -48,26 +57,47 @@ class Fit:
         options: RecordingOptions,
         folder: Path | None,
         faults: Faults,
+        captures: SlowStepCapture | None = None,
+        max_overhead: float | timedelta | None = None,
+        ranks: Collection[int] | None = None,
     ) -> None:
         self.folder = folder
         self.faults = faults
         self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
-        self._refusal = _refusal(trainer, folder)
+        self._refusal = _refusal(trainer, folder, ranks)
         rank = int(trainer.global_rank)
         # The step axis of the Trainer's own logs; a resumed fit goes on where the checkpoint was saved.
         first_step = int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))
         device_type = trainer.strategy.root_device.type
-        self._profiler = None
+        self._profiler: WindowProfiler | None = None
+        self._captures: Captures | None = None
+        self._budget: OverheadBudget | None = None
+        self._windows_path = folder / f"windows.rank{rank}.jsonl" if folder is not None else None
         if self._refusal is None and folder is not None:
+            plan = WindowPlan(self._schedule, folder)
+            if max_overhead is not None:
+                self._budget = OverheadBudget(max_overhead, is_profiling=self._is_profiling)
             self._profiler = WindowProfiler(
-                schedule=self._schedule,
+                plan=plan,
                 options=options,
                 device_type=device_type,
                 first_step=first_step,
                 rank=rank,
-                folder=folder,
                 faults=faults,
+                may_begin=self._budget.allows if self._budget is not None else lambda: True,
+                on_window=self._window_ends,
             )
+            if captures is not None:
+                self._captures = Captures(
+                    captures,
+                    plan=plan,
+                    first_step=first_step,
+                    rank=rank,
+                    world_size=int(trainer.world_size),
+                    folder=folder,
+                    faults=faults,
+                    is_profiling=self._is_profiling,
+                )
         self._log = StepLog(
             first_step=first_step,
             path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
@@ -78,14 +108,12 @@ class Fit:
         self._timer = StepTimer(
             first_step=first_step,
             sink=self._log,
-            is_profiling=lambda: self._profiler is not None and self._profiler.active,
+            is_profiling=self._is_profiling,
             device_clock=DeviceClock(_cuda_event) if device_type == "cuda" else None,
         )
         # At the end of a step they are told in reverse: the clock stops, the window closes, and then files are written.
-        observers: list[StepObserver] = [self._log, self._timer]
-        if self._profiler is not None:
-            observers.insert(1, self._profiler)
-        self._tracker = StepTracker(lambda: int(trainer.global_step), *observers)
+        observers = (self._log, self._profiler, self._captures, self._budget, self._timer)
+        self._tracker = StepTracker(lambda: int(trainer.global_step), *(each for each in observers if each is not None))
         self._observing = True
         self._tap = ProfilerTap(trainer.profiler, on_start=self._on_start, on_stop=self._on_stop)
         self._optimizer_tap = OptimizerTap(
@@ -105,7 +133,14 @@ class Fit:
         elif self._profiler is not None:
             steps, recorded = self._tracker.steps, self._profiler.recorded_steps
             foreign = self._profiler.foreign_profiler
-            notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
+            refused = self._budget.refused if self._budget is not None else 0
+            # What the budget did not allow is no fault of the fit.
+            if refused:
+                notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
+            else:
+                notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
+        if self._captures is not None and self._captures.full:
+            notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.faults.messages]
 
     def batch_begins(self, batch: Any) -> None:
@@ -139,6 +174,25 @@ class Fit:
         self._optimizer_tap.remove()
         if self._profiler is not None:
             self._profiler.close()
+        if self._captures is not None:
+            self._captures.close()
+
+    def _is_profiling(self) -> bool:
+        return self._profiler is not None and self._profiler.active
+
+    def _window_ends(self, window: RecordedWindow) -> None:
+        if self._budget is not None:
+            self._budget.window_ends(window.pause_ns + window.export_ns)
+        if self._captures is not None and window.capture:
+            self._captures.window_ends(window.trace_bytes)
+        if self._windows_path is None:
+            return
+        try:
+            with self._windows_path.open("ab") as file:
+                file.write(encode_window(window))
+        except OSError as error:
+            self._windows_path = None
+            self.faults.report("what the profiler cost is no longer saved", error)
 
     def _begin_batch(self, batch: Any) -> None:
         self._tracker.batch_begins()
@@ -177,88 +231,12 @@ class Fit:
             self.faults.report("what was measured so far may be incomplete", error)
 
 
-def expected_steps(trainer: Trainer) -> int | None:
-    """Estimate the whole steps that a fit still has before it; None when that is open.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-    """
-    limits = []
-    batches = trainer.num_training_batches
-    if trainer.max_epochs is not None and trainer.max_epochs != -1 and batches != math.inf:
-        epochs = max(trainer.max_epochs - trainer.current_epoch, 0)
-        limits.append(epochs * math.ceil(batches / trainer.accumulate_grad_batches))
-    if trainer.max_steps != -1:
-        # The Trainer counts each optimizer's steps; in manual optimization one of ours usually holds one of each.
-        optimizers = 1 if trainer.lightning_module.automatic_optimization else max(len(trainer.optimizers), 1)
-        limits.append(math.ceil(max(trainer.max_steps - trainer.global_step, 0) / optimizers))
-    return min(limits, default=None)
-
-
-def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None) -> tuple[Schedule, str | None]:
-    """Shorten a schedule for a fit that is too short for it.
-
-    Args:
-        schedule: The schedule.
-        chosen: Its fields that may be shortened.
-        steps: Steps of the fit, None when unknown.
-
-    Returns:
-        The schedule to use, and a line that says what was shortened.
-
-    Example:
-        >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
-        'The fit has 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
-    """
-    if steps is None:
-        return schedule, None
-    names = ("skip_first", "wait", "warmup")
-    shorter = schedule.shortened(steps, **{name: name in chosen for name in names})
-    changes = [
-        f"{name}={getattr(shorter, name)} instead of {getattr(schedule, name)}"
-        for name in names
-        if getattr(shorter, name) != getattr(schedule, name)
-    ]
-    return shorter, f"The fit has {_count(steps)}: {', '.join(changes)}." if changes else None
-
-
-def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
-    """Say in a line what of the schedule was not recorded, and why.
-
-    Args:
-        schedule: The schedule that was in force.
-        steps: Whole steps of the fit.
-        recorded: Whole steps recorded.
-        foreign_profiler: Whether another profiler was in the way.
-
-    Returns:
-        No line when everything was recorded.
-
-    Example:
-        >>> recording_notes(Schedule(skip_first=0, warmup=1, active=3), steps=3, recorded=2)
-        ['Recorded 2 of 3 steps: training ended after 3 steps, the schedule needs 4.']
-    """
-    planned = schedule.active * (schedule.repeat or 1)
-    if recorded >= planned:
-        return []
-    if foreign_profiler:
-        why = "another torch.profiler was recording, and two at a time empty each other"
-    elif schedule.recorded_within(steps) > recorded:
-        why = "validation or the end of an epoch came in the middle of a step, or its trace was lost"
-    else:
-        needed = schedule.skip_first + schedule.cycle * (schedule.repeat or 1)
-        why = f"training ended after {_count(steps)}, the schedule needs {needed}"
-    return [f"Recorded {recorded} of {_count(planned)}: {why}."]
-
-
-def _count(steps: int) -> str:
-    return f"{steps} step" if steps == 1 else f"{steps} steps"
-
-
-def _refusal(trainer: Trainer, folder: Path | None) -> str | None:
+def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | None) -> str | None:
     if folder is None:
         return "No step was recorded: there is no folder to write traces to."
-    if study_folder() is not None:
+    place = study_place()
+    # The warm-up of a study is not timed: profiled, it yields the prediction that the study then checks.
+    if study_folder() is not None and (place is None or place.block != 0):
         return "No step was recorded: the run is part of a study, and timed runs are not profiled."
     # By name: either package has a class of its own.
     if any(base.__name__ == "PyTorchProfiler" for base in type(trainer.profiler).__mro__):
@@ -266,6 +244,8 @@ def _refusal(trainer: Trainer, folder: Path | None) -> str | None:
             "No step was recorded: the Trainer's own PyTorchProfiler records already, and two at a time crash. "
             'Leave out Trainer(profiler="pytorch") to have this report.'
         )
+    if ranks is not None and trainer.global_rank not in ranks:
+        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
     return None
 
 

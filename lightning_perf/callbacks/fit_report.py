@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +40,16 @@ def build_fit_report(
     """
     from lightning_perf.report.build import build_report
 
+    begin_ns = time.perf_counter_ns()
     traces = sorted(folder.glob("rank*.pt.trace.json.gz")) if folder is not None else []
     try:
-        return build_report(traces, samples=samples, notes=notes, precision=precision)
+        report = build_report(traces, samples=samples, notes=notes, precision=precision, folder=folder)
     except TraceError as error:
         notes = [*notes, f"Left out, unreadable: {error}"]
-        return build_report((), samples=samples, notes=notes, precision=precision)
+        report = build_report((), samples=samples, notes=notes, precision=precision, folder=folder)
+    if report.trust is None:
+        return report
+    return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))
 
 
 def save_report(report: PerfReport, folder: Path) -> Path:

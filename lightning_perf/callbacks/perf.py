@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import timedelta
 from typing import Any, Literal
 
 from lightning_perf.callbacks.faults import Faults
@@ -12,14 +13,23 @@ from lightning_perf.callbacks.fit_record import FitRecord
 from lightning_perf.callbacks.fit_report import build_fit_report, log_report, print_fit_report, save_report
 from lightning_perf.callbacks.fp32_layers import LayerPattern
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.overhead_budget import check_budget
 from lightning_perf.callbacks.precision import Precision, PrecisionCallback
 from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.profiler import RecordingOptions
+from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
 from lightning_perf.callbacks.recorder import study_folder
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.callbacks.slow_steps import SlowStepCapture, capture_config
 
 __all__ = ["PerfCallback"]
+
+RANKS_WAIT_S = 60.0
+"""Rank 0 waits so long at the end of a fit for files of ranks that share its folder: the last window of a slow disk."""
+
+FAILED_WAIT_S = 5.0
+"""The same after an error: ranks that are alive are then mostly stuck, waiting for one that is not."""
 
 
 class PerfCallback(HostCallback):
@@ -54,13 +64,19 @@ class PerfCallback(HostCallback):
         profile_memory: Record allocations.
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
+        capture_slow_steps: Record further steps when steps turn slow, or on demand: True for the defaults of
+            `SlowStepCapture`, or one of your own.
+        max_overhead: What the profiler may cost: a part of the fit's time (0.02) or a `datetime.timedelta`. A window
+            that would go beyond is left out, but for the first one. None: no limit.
+        ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, …
             where it is not empty. Default: ``perf`` in the Trainer's log directory.
         print_report: Print the report on the console at the end of the fit.
 
     Raises:
-        TypeError: A number of steps is not an integer, or `keep_fp32` is a single string.
-        ValueError: A number of steps is negative, `active` is 0, or a precision is unknown.
+        TypeError: A number of steps is not an integer, `keep_fp32` is a single string, or an option has the wrong type.
+        ValueError: A number of steps or a rank is negative, `active` is 0, `max_overhead` is no part, or a precision
+            is unknown.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -82,6 +98,9 @@ class PerfCallback(HostCallback):
         profile_memory: bool = False,
         with_stack: bool = False,
         with_flops: bool = False,
+        capture_slow_steps: SlowStepCapture | bool = False,
+        max_overhead: float | timedelta | None = None,
+        ranks: Collection[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         print_report: bool = True,
     ) -> None:
@@ -92,10 +111,15 @@ class PerfCallback(HostCallback):
         self._options = RecordingOptions(
             record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
         )
+        self._captures = capture_config(capture_slow_steps)
+        check_budget(max_overhead)
+        self._max_overhead = max_overhead
+        self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._print_report = print_report
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
+        self._rank_files: RankFiles | None = None
         self._own_numbers = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
         self._sets_precision = precision is not None or bool(keep_fp32) or tf32 is not None
         self._numbers = self._own_numbers
@@ -107,6 +131,7 @@ class PerfCallback(HostCallback):
         return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
             "_fit": None,
             "_record": None,
+            "_rank_files": None,
             "_numbers": self._own_numbers,
         }
 
@@ -146,6 +171,8 @@ class PerfCallback(HostCallback):
         faults = Faults()
         # All ranks do, whatever goes wrong on one.
         folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
+        world_size = int(trainer.world_size)
+        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, faults=faults)
         if self._numbers is self._own_numbers:
             self._tell("watch", trainer, pl_module, folder, faults)
         else:
@@ -160,6 +187,9 @@ class PerfCallback(HostCallback):
                 options=self._options,
                 folder=folder,
                 faults=faults,
+                captures=self._captures,
+                max_overhead=self._max_overhead,
+                ranks=self._ranks,
             )
         except Exception as error:
             faults.report("this fit is not profiled", error)
@@ -215,19 +245,20 @@ class PerfCallback(HostCallback):
             self._record.epoch_ends()
 
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """End the observation, and wait until every rank has its files written."""
+        """End the observation."""
         if self._fit is not None:
             self._fit.ends()
         if self._record is not None:
             self._record.metrics_complete()
         self._tell("on_train_end", trainer, pl_module)
-        trainer.strategy.barrier("perf_files_written")
+        if self._rank_files is not None:
+            self._rank_files.ends()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Close the run record, analyse what was recorded, and report."""
         if self._record is not None:
             self._record.finishes()
-        self._report(trainer)
+        self._report(trainer, RANKS_WAIT_S)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
@@ -240,7 +271,9 @@ class PerfCallback(HostCallback):
             self._fit.ends()
         if self._record is not None:
             self._record.fails(exception)
-        self._report(trainer)
+        if self._rank_files is not None:
+            self._rank_files.ends()
+        self._report(trainer, FAILED_WAIT_S)
         self._record = None
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
@@ -250,6 +283,7 @@ class PerfCallback(HostCallback):
             self._fit.ends()
             self._fit = None
         self._record = None
+        self._rank_files = None
 
     def _tell(self, hook: str, *arguments: Any) -> None:
         """Pass a hook on to the callback's own part for precision; another in the Trainer has its hooks called anyway.
@@ -266,12 +300,16 @@ class PerfCallback(HostCallback):
             self._numbers_failed = True
             Faults().report("the precision is not reported", error)
 
-    def _report(self, trainer: Trainer) -> None:
+    def _report(self, trainer: Trainer, wait_s: float) -> None:
         fit, self._fit = self._fit, None
+        files, self._rank_files = self._rank_files, None
         if fit is None or not trainer.is_global_zero:
             return
         try:
-            report = build_fit_report(fit.folder, fit.samples(), fit.notes(), self._numbers.result)
+            notes = fit.notes()
+            if files is not None and fit.folder is not None:
+                notes += files.wait(wait_s).notes(fit.folder)
+            report = build_fit_report(fit.folder, fit.samples(), notes, self._numbers.result)
             if fit.folder is not None:
                 save_report(report, fit.folder)
             log_report(report, trainer.loggers, step=trainer.global_step)

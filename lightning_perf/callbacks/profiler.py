@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import shutil
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,17 +13,17 @@ from typing import ClassVar
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.recorder_watch import RecorderWatch
-from lightning_perf.callbacks.schedule import Action, Schedule
+from lightning_perf.callbacks.schedule import Action
 from lightning_perf.callbacks.step_tracker import StepObserver
+from lightning_perf.callbacks.trace_export import export_trace
+from lightning_perf.callbacks.window_plan import WindowPlan
 from lightning_perf.trace.steps import CUT_MARK
 
 __all__ = ["RecordingOptions", "WindowProfiler"]
-
-GZIP_LEVEL = 1
-"""Traces are packed between two steps, so time counts for more than a quarter of their size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +54,14 @@ class WindowProfiler(StepObserver):
     out what happens between two steps.
 
     Args:
-        schedule: Which steps to record.
+        plan: Which steps to record, and where to.
         options: What to record of them.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
         first_step: Number of the fit's first step.
         rank: This process's rank.
-        folder: Where trace files go.
         faults: Where a failing export is reported.
+        may_begin: Asked before each window; on False it is left out as a whole.
+        on_window: Told of each window that has ended, whether it left a trace or not.
     """
 
     _preparing: ClassVar[WindowProfiler | None] = None
@@ -69,21 +69,29 @@ class WindowProfiler(StepObserver):
     def __init__(
         self,
         *,
-        schedule: Schedule,
+        plan: WindowPlan,
         options: RecordingOptions,
         device_type: str,
         first_step: int,
         rank: int,
-        folder: Path,
         faults: Faults,
+        may_begin: Callable[[], bool] = lambda: True,
+        on_window: Callable[[RecordedWindow], None] = lambda _: None,
     ) -> None:
-        self._schedule = schedule
+        self._plan = plan
         self._options = options
         self._activities = _activities(device_type)
         self._first_step = first_step
         self._rank = rank
-        self._folder = folder
         self._faults = faults
+        self._may_begin = may_begin
+        self._on_window = on_window
+        self._left_out = False
+        self._capture = ""
+        self._begun_at = 0
+        self._pause_ns = 0
+        self._export_ns = 0
+        self._trace_bytes = 0
         self._profile: profile | None = None
         self._watch = RecorderWatch(self._give_way)
         self._gave_way = False
@@ -96,7 +104,7 @@ class WindowProfiler(StepObserver):
         self.files: list[Path] = []
         """The trace files written."""
         self.recorded_steps = 0
-        """Whole steps in them."""
+        """Whole steps in those of the schedule."""
         self.foreign_profiler = False
         """Whether a profiler that is not ours kept a step from being recorded."""
 
@@ -108,13 +116,17 @@ class WindowProfiler(StepObserver):
     def step_begins(self, index: int) -> None:
         """Warm up, or start to record, and mark the step."""
         self._index = index
-        action = self._schedule.action(index)
+        action = self._plan.action(index)
         if action is Action.REST:
+            self._left_out = False
             return
-        if self._profile is None and not self._prepare():
+        if self._left_out:
+            self._left_out = not self._plan.ends_window(index)
+            return
+        if self._profile is None and not self._begin(index):
             return
         if action is Action.RECORD:
-            if not self._recording and not self._start():
+            if not self._recording and not self._timed(self._start):
                 return
             self._mark = _enter(f"ProfilerStep#{self._first_step + index}")
 
@@ -124,7 +136,7 @@ class WindowProfiler(StepObserver):
             return
         self._leave_mark()
         self._whole_steps += 1
-        if self._schedule.ends_window(self._index):
+        if self._plan.ends_window(self._index):
             self._stop()
 
     def step_dropped(self) -> None:
@@ -154,6 +166,23 @@ class WindowProfiler(StepObserver):
     def close(self) -> None:
         """Look out for other profilers no longer; call it when the fit ends."""
         self._watch.remove()
+
+    def _begin(self, index: int) -> bool:
+        """Begin a window, if it may."""
+        if not self._may_begin():
+            self._left_out = not self._plan.ends_window(index)
+            return False
+        self._capture, self._begun_at = self._plan.capture_at(index), index
+        self._pause_ns = self._export_ns = self._trace_bytes = self._whole_steps = 0
+        return self._timed(self._prepare)
+
+    def _timed(self, function: Callable[[], bool]) -> bool:
+        """Call a function and count its time as a pause of training."""
+        begin_ns = time.perf_counter_ns()
+        try:
+            return function()
+        finally:
+            self._pause_ns += time.perf_counter_ns() - begin_ns
 
     def _prepare(self) -> bool:
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
@@ -220,6 +249,7 @@ class WindowProfiler(StepObserver):
         self._profile, self._recording = None, False
         if stopped is None:
             return
+        begin_ns = time.perf_counter_ns()
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
         cancelled = recording is not _profiler_records()
         if not cancelled:
@@ -229,6 +259,7 @@ class WindowProfiler(StepObserver):
                 with record_function(CUT_MARK):
                     pass
             stopped.stop_trace()
+        self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
         self._leave_phase()
         self._leave_mark()
@@ -239,6 +270,12 @@ class WindowProfiler(StepObserver):
         # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
         # comes by (pytorch#193348), and asking it to come costs more than the window.
         stopped.profiler = None
+        recorded = self._whole_steps if self._trace_bytes else 0
+        first, last = self._first_step + self._begun_at, self._first_step + self._index
+        window = RecordedWindow(
+            self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
+        )
+        self._on_window(window)
 
     def _leave_mark(self) -> None:
         if self._mark is not None:
@@ -251,24 +288,18 @@ class WindowProfiler(StepObserver):
             self._phase = None
 
     def _export(self, stopped: profile) -> None:
-        name = f"rank{self._rank}.{time.time_ns()}"
-        path = self._folder / f"{name}.pt.trace.json.gz"
-        plain = self._folder / f".{name}.partial.json"
-        packed = self._folder / f".{name}.partial.json.gz"
+        begin_ns = time.perf_counter_ns()
         try:
-            stopped.export_chrome_trace(str(plain))
-            # torch itself would pack it at the highest level, which takes ten times as long as everything else here.
-            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            packed.replace(path)
+            folder = self._plan.folder_for(self._capture)
+            path = export_trace(stopped, folder, f"rank{self._rank}.{time.time_ns()}")
+            self._trace_bytes = path.stat().st_size
         except Exception as error:
             self._faults.report("the trace of a window is lost", error)
             return
         finally:
-            plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
+            self._export_ns = time.perf_counter_ns() - begin_ns
         self.files.append(path)
-        self.recorded_steps += self._whole_steps
+        self.recorded_steps += 0 if self._capture else self._whole_steps
 
 
 def _enter(name: str) -> record_function:

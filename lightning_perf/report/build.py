@@ -10,12 +10,15 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
 from lightning_perf.analysis.run_precision import RunPrecision, read_precision
 from lightning_perf.analysis.step_times import StepSample, StepTimes, read_samples, summarize_step_times
+from lightning_perf.analysis.trust import trust
 from lightning_perf.findings.registry import find
+from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.ranks import analyze_recordings
-from lightning_perf.report.sources import find_traces, group_windows
+from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
@@ -73,7 +76,14 @@ def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfRepo
             precision = read_precision(described)
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
-    return build_report(traces, samples=samples, notes=notes, precision=precision, by_shape=by_shape)
+    return build_report(
+        traces, samples=samples, notes=notes, precision=precision, by_shape=by_shape, folder=_folder(Path(path), traces)
+    )
+
+
+def _folder(path: Path, traces: Sequence[Path]) -> Path | None:
+    """The folder whose other files belong to the traces; a trace that is named alone stands for itself."""
+    return (traces[0].parent if traces else path) if path.is_dir() else None
 
 
 def _step_logs(folder: Path) -> list[Path]:
@@ -87,6 +97,7 @@ def build_report(
     notes: Sequence[str] = (),
     precision: RunPrecision | None = None,
     by_shape: bool = False,
+    folder: Path | None = None,
 ) -> PerfReport:
     """Build the report of one run from its parts.
 
@@ -96,6 +107,7 @@ def build_report(
         notes: What else a reader must know.
         precision: The run's precision and what it did to the numbers.
         by_shape: Whether operators are told apart by the shapes of their inputs.
+        folder: The run's folder, for what the profiler did to the run and for captures; None where there is none.
 
     Returns:
         The report.
@@ -114,19 +126,42 @@ def build_report(
     findings = find(ranks, compared)
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
+    windows, window_notes = _windows(folder)
+    captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     return PerfReport(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
         verdict=judge(lead, findings, step_times),
-        notes=(*notes, *_notes(ranks, faults), *_profiler_notes(lead, step_times)),
+        notes=(
+            *notes,
+            *_notes(ranks, faults),
+            *_profiler_notes(lead, step_times),
+            *window_notes,
+            *capture_notes,
+        ),
         findings=findings,
         lead=ranks.index(lead) if lead is not None else None,
         ranks=tuple(ranks),
         distributed=compared,
         step_times=step_times,
         precision=precision,
+        trust=trust(ranks, samples, windows),
+        captures=captures,
     )
+
+
+def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
+    """What the profiler did on the rank whose step times are read, too: the first one."""
+    files = sorted(folder.glob("windows.rank*.jsonl")) if folder is not None else []
+    logs = _step_logs(folder) if folder is not None else []
+    same = [path for path in files if logs and rank_in_name(path.name) == rank_in_name(logs[0].name)]
+    if not same:
+        return (), []
+    try:
+        return read_windows(same[0]), []
+    except TraceError as error:
+        return (), [f"What the profiler cost is left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -10,7 +10,9 @@ from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.analysis.step_times import StepTimes
+from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
+from lightning_perf.report.captured import Captured
 
 __all__ = ["SCHEMA_VERSION", "PerfReport", "ReportError", "Verdict", "from_json", "to_json"]
 
@@ -54,6 +56,8 @@ class PerfReport:
         distributed: The ranks compared; ``None`` for a run of one.
         step_times: Step times by the always-on timer, ``None`` when there was none.
         precision: The run's precision and what it did to the numbers, ``None`` when nothing was recorded of it.
+        trust: How far the recording can be trusted; ``None`` when nothing was recorded.
+        captures: Windows outside of the schedule, because steps turned slow or somebody asked.
     """
 
     schema_version: int
@@ -67,6 +71,8 @@ class PerfReport:
     distributed: Distributed | None
     step_times: StepTimes | None = None
     precision: RunPrecision | None = None
+    trust: Trust | None = None
+    captures: tuple[Captured, ...] = ()
 
 
 def to_json(report: PerfReport, *, indent: int | None = None) -> bytes:

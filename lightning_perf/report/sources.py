@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from lightning_perf.analysis.captures import is_capture_folder
 from lightning_perf.trace.errors import TraceError
 
 __all__ = ["find_traces", "group_windows", "rank_in_name"]
@@ -105,4 +106,6 @@ def _traces_in(folder: Path) -> tuple[Path, ...]:
 
 def _folders_below(folder: Path) -> list[Path]:
     # os.walk does not follow links, so a link cannot lead out of the folder or round in circles.
-    return [Path(root) for root, _, _ in os.walk(folder) if Path(root) != folder]
+    # A capture belongs to the run beside it, and is a run's folder only where it is named.
+    below = (Path(root) for root, _, _ in os.walk(folder))
+    return [each for each in below if each != folder and not is_capture_folder(each)]

@@ -16,6 +16,7 @@ from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
 from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.callbacks.window_plan import WindowPlan
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
 
@@ -37,12 +38,13 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def profiler(folder: Path, *, options: RecordingOptions | None = None, **schedule: int) -> WindowProfiler:
     return WindowProfiler(
-        schedule=Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}),
+        plan=WindowPlan(
+            Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
+        ),
         options=options or RecordingOptions(),
         device_type="cpu",
         first_step=10,
         rank=3,
-        folder=folder,
         faults=Faults(),
     )
 

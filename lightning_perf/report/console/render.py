@@ -15,6 +15,7 @@ from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.step_times import step_times_section
 from lightning_perf.report.console.summary import device_line, ranks_table, verdict_block
+from lightning_perf.report.console.trust import captures_section, trust_text
 from lightning_perf.report.document import PerfReport
 
 __all__ = ["TOP", "ReportConsole", "print_report", "render"]
@@ -56,6 +57,8 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
         yield plain(device_line(report, lead), "dim")
     for note in report.notes:
         yield Text.assemble(("Note  ", "yellow"), plain(note))
+    if report.trust is not None:
+        yield trust_text(report.trust)
     if report.findings:
         yield from findings_section(report.findings, lead)
     if len(report.ranks) > 1:
@@ -65,6 +68,8 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
             yield from _section(title, body)
     if report.step_times is not None:
         yield from _section("Step times without the profiler", step_times_section(report.step_times))
+    if report.captures:
+        yield from _section("Captures", captures_section(report.captures))
     if report.precision is not None:
         yield from _section("Precision", precision_section(report.precision, top))
     if report.sources:

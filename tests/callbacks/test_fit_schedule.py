@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.fit import expected_steps, fit_schedule, recording_notes
+from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
 from lightning_perf.callbacks.schedule import Schedule
 
 

@@ -1,0 +1,181 @@
+"""Captures of a run: when steps turned slow, how slow, and what differed from the usual window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, read_captures
+from lightning_perf.analysis.diff import Diff, DiffTable, diff
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.ranks import analyze_recordings
+from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
+from lightning_perf.report.words import CATEGORY_LABELS, count_of
+from lightning_perf.trace.errors import TraceError
+from lightning_perf.units import format_duration, format_ratio
+
+__all__ = ["Captured", "captured"]
+
+NAMED_CHANGES = 3
+NAMED_SHARE = 0.1
+"""Of what changed, the largest parts are named, and none below a tenth of the whole change."""
+
+AS_USUAL = 1.1
+"""A captured step within a tenth of the usual one is slow no longer."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One capture.
+
+    Attributes:
+        folder: Its folder in that of the run.
+        trigger: What asked for it.
+        step: The step after which it was asked for.
+        slowdown: How slow the steps were that asked for it; None for one on demand.
+        ranks: Ranks that recorded it.
+        rank: The rank that the following is of, the one with the longest steps; None when nothing can be read.
+        recorded_steps: Complete steps in it.
+        step_ns: Their mean time.
+        diff: What differs from the same rank's scheduled window; None when there is none to compare with.
+        evidence: When, how slow, and what differed, a sentence each.
+    """
+
+    folder: str
+    trigger: CaptureTrigger
+    step: int
+    slowdown: Slowdown | None
+    ranks: tuple[int, ...]
+    rank: int | None
+    recorded_steps: int
+    step_ns: float | None
+    diff: Diff | None
+    evidence: tuple[str, ...]
+
+
+def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Captured, ...], list[str]]:
+    """Analyse the captures of a run.
+
+    Args:
+        folder: The run's folder.
+        ranks: The analyses of its scheduled windows.
+
+    Returns:
+        The captures in the order of their steps, and a note for each file that could not be read.
+    """
+    records: dict[str, dict[int, CaptureRecord]] = {}
+    notes = []
+    for path in sorted(folder.glob("captures.rank*.jsonl")):
+        rank = rank_in_name(path.name) or 0
+        try:
+            for record in read_captures(path):
+                if Path(record.folder).name != record.folder:
+                    raise TraceError(path, f"names no folder beside it: {record.folder!r}", "Remove that line")
+                records.setdefault(record.folder, {})[rank] = record
+        except TraceError as error:
+            notes.append(f"Captures of rank {rank} are left out: {error}")
+    found = []
+    for name, of_ranks in records.items():
+        analyses, faults = _analyses(folder / name)
+        notes += faults
+        found.append(_captured(name, of_ranks, analyses, ranks))
+    return tuple(sorted(found, key=lambda each: (each.step, each.folder))), notes
+
+
+def _analyses(folder: Path) -> tuple[list[RankAnalysis], list[str]]:
+    try:
+        results = analyze_recordings(group_windows(find_traces(folder)))
+    except TraceError:
+        return [], []  # it ended before its first whole step, which the evidence says
+    faults = [f"Left out, unreadable: {fault}" for result in results for fault in result.faults]
+    return [analysis for result in results for analysis in result.analyses], faults
+
+
+def _captured(
+    name: str, records: dict[int, CaptureRecord], analyses: Sequence[RankAnalysis], usual: Sequence[RankAnalysis]
+) -> Captured:
+    first = records[min(records)]
+    sound = [each for each in analyses if each.breakdown.wall.mean_ns and not each.breakdown.truncated]
+    known = {each.rank: each for each in usual if each.breakdown.wall.mean_ns and not each.breakdown.truncated}
+    comparable = [each for each in sound if each.rank in known]
+    lead = max(comparable or sound, key=lambda each: each.breakdown.wall.mean_ns or 0.0, default=None)
+    changed = None
+    if lead is not None and lead.rank in known:
+        before = known[lead.rank]
+        changed = diff(
+            before.breakdown,
+            lead.breakdown,
+            before_operators=before.operators,
+            after_operators=lead.operators,
+            before_kernels=before.kernels,
+            after_kernels=lead.kernels,
+        )
+    slowdown = records[lead.rank].slowdown if lead is not None and lead.rank in records else first.slowdown
+    return Captured(
+        folder=name,
+        trigger=first.trigger,
+        step=first.step,
+        slowdown=slowdown,
+        ranks=tuple(sorted(each.rank for each in sound if each.rank is not None)),
+        rank=lead.rank if lead is not None else None,
+        recorded_steps=lead.breakdown.averaged_steps if lead is not None else 0,
+        step_ns=lead.breakdown.wall.mean_ns if lead is not None else None,
+        diff=changed,
+        evidence=tuple(_evidence(first, slowdown, lead, changed)),
+    )
+
+
+def _evidence(
+    record: CaptureRecord, slowdown: Slowdown | None, lead: RankAnalysis | None, changed: Diff | None
+) -> list[str]:
+    lines = []
+    if slowdown is not None:
+        slow_ns = sum(slowdown.step_ns) / max(len(slowdown.step_ns), 1)
+        lines.append(
+            f"{count_of(len(slowdown.step_ns), 'step')} up to step {record.step} took {format_duration(slow_ns)} on "
+            f"average, {format_ratio(slow_ns / max(slowdown.usual_ns, 1))} the usual "
+            f"{format_duration(slowdown.usual_ns)}; {format_duration(slowdown.limit_ns)} was the limit."
+        )
+    else:
+        how = "SIGUSR2" if record.trigger is CaptureTrigger.SIGNAL else "the file profile-now"
+        lines.append(f"Asked for by {how} at step {record.step}.")
+    if lead is None:
+        lines.append("No whole step was captured: the fit ended before, or the trace was lost.")
+    elif changed is None:
+        lines.append("There is no scheduled window of this rank to compare it with.")
+    else:
+        lines += _differences(changed, by_request=slowdown is None)
+    return lines
+
+
+def _differences(changed: Diff, *, by_request: bool) -> list[str]:
+    step = changed.step
+    lines = [
+        (
+            f"A captured step takes {format_duration(step.after_ns)} (mean of {changed.after_steps}), "
+            f"one of the scheduled window {format_duration(step.before_ns)} (mean of {changed.before_steps})."
+        )
+    ]
+    if (step.ratio or 0.0) < AS_USUAL:
+        if not by_request:
+            lines.append("The steps were as usual again when the profiler came: their slowness was over by then.")
+        return lines
+    categories = _largest(changed.categories, CATEGORY_LABELS)
+    if categories:
+        lines.append(f"What takes longer: {', '.join(categories)}.")
+    for table, what in ((changed.operators_host, "operators on the host"), (changed.kernels, "device work")):
+        names = _largest(table, {}, of_ns=step.change_ns) if table is not None else []
+        if names:
+            lines.append(f"Among {what}: {', '.join(names)}.")
+    return lines
+
+
+def _largest(table: DiffTable, labels: dict[str, str], of_ns: float | None = None) -> list[str]:
+    """The rows that grew most, with their growth."""
+    least_ns = NAMED_SHARE * max(table.change_ns if of_ns is None else of_ns, 0.0)
+    grown = [row for row in table.rows if row.change_ns > 0 and row.change_ns >= least_ns and row.name is not None]
+    return [
+        f"{labels.get(row.name or '', row.name or '')} +{format_duration(row.change_ns)}"
+        for row in grown[:NAMED_CHANGES]
+    ]

@@ -1,0 +1,71 @@
+"""The trust line: in a sentence or two, how far the figures of a report can be trusted."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.shift import Ratio
+from lightning_perf.analysis.trust import Trust, WindowTrust
+from lightning_perf.report.words import count_of
+from lightning_perf.units import format_duration, format_ratio, format_share
+
+__all__ = ["trust_line"]
+
+
+def trust_line(trust: Trust) -> str:
+    """Say what is missing from a recording, what the profiler cost, and whether the step time returned after it.
+
+    Args:
+        trust: How far the recording can be trusted.
+
+    Example:
+        >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
+        '5 of 5 steps whole, no event lost.'
+    """
+    sentences = [f"{', '.join(_recording(trust))}."] if trust.steps or not trust.sound else []
+    scheduled = [window for window in trust.windows if not window.window.capture]
+    timed = [window for window in scheduled or trust.windows if window.overhead is not None or window.lasting]
+    if timed:
+        sentences += _around(max(timed, key=lambda window: window.lasting.estimate if window.lasting else 0.0))
+    if trust.cost_ns is not None:
+        share = f", {format_share(trust.cost_share)} of the run" if trust.cost_share is not None else ""
+        sentences.append(f"The profiler cost {format_duration(trust.cost_ns)}{share}.")
+    if trust.analysis_ns is not None:
+        sentences.append(f"The analysis took {format_duration(trust.analysis_ns)}.")
+    return " ".join(sentences)
+
+
+def _recording(trust: Trust) -> list[str]:
+    parts = [f"{trust.steps - trust.incomplete_steps} of {count_of(trust.steps, 'step')} whole"]
+    parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
+    if trust.truncated_ranks:
+        parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")
+    if trust.deviceless_ranks:
+        parts.append(f"no device work in {count_of(trust.deviceless_ranks, 'recording')} of a GPU's run")
+    if trust.kernels:
+        linked = trust.kernels - trust.unlinked_kernels
+        parts.append(
+            "every kernel has its launch"
+            if not trust.unlinked_kernels
+            else f"{format_share(linked / trust.kernels)} of {trust.kernels:,} kernels have their launch"
+        )
+    return parts
+
+
+def _around(window: WindowTrust) -> list[str]:
+    sentences = []
+    if window.overhead is not None:
+        sentences.append(f"Recorded steps took {_with_interval(window.overhead)} the time of those before.")
+    if window.lasting is not None:
+        after = {
+            True: "Afterwards the step time was back",
+            False: "Afterwards the step time did not come back",
+            None: "Whether the step time came back afterwards cannot be told",
+        }[window.returned]
+        sentences.append(f"{after}: {_with_interval(window.lasting)}.")
+    return sentences
+
+
+def _with_interval(ratio: Ratio) -> str:
+    return (
+        f"{format_ratio(ratio.estimate)} ({format_share(ratio.level)} interval "
+        f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
+    )
