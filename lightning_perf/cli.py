@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.compare import command as compare
+from lightning_perf.compare import study_command as study
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
 
     compare.add_parser(commands)
+    study.add_parser(commands)
 
     diff = commands.add_parser(
         "diff",
@@ -173,6 +175,7 @@ def _view(options: argparse.Namespace) -> int:
 _RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "analyze": _analyze,
     "compare": compare.run,
+    "study": study.run,
     "diff": _diff,
     "view": _view,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.record import RunRecord
 
-__all__ = ["add_parser", "add_settings", "exit_code", "read_settings", "run", "write_outputs"]
+__all__ = [
+    "EXIT_CODES",
+    "add_outputs",
+    "add_parser",
+    "add_settings",
+    "compare_and_show",
+    "exit_code",
+    "read_settings",
+    "report_errors",
+    "run",
+    "write_outputs",
+]
 
 PASSED = 0
 GATE_FAILED = 1
@@ -23,7 +34,7 @@ UNFAIR = 3
 INCONCLUSIVE = 4
 INVALID_RUNS = 5
 
-_EPILOG = (
+EXIT_CODES = (
     "Exit codes: 0 passed, or a verdict; 1 a gate failed; 2 wrong usage; 3 refused as unfair; 4 inconclusive; "
     "5 runs invalid or missing."
 )
@@ -39,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "compare",
         help="compare runs: verdict, intervals, gates",
         description="Compare runs that PerfCallback recorded. The first arm is the baseline.",
-        epilog=_EPILOG,
+        epilog=EXIT_CODES,
     )
     parser.add_argument(
         "arms",
@@ -48,8 +59,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="an arm a path: a folder with its runs (several folders joined by commas); or one folder of a study",
     )
     add_settings(parser)
+    add_outputs(parser)
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Add how the comparison is shown."""
     parser.add_argument("--json", action="store_true", help="write the whole comparison as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown too, for a pull request")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots too: PNG, SVG, and TensorBoard's images")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -110,35 +127,72 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
+    return report_errors(lambda: compare_and_show(options.arms, read_settings(options), options))
+
+
+def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
+    """Compare arms, show the outcome and write the files that were asked for.
+
+    Args:
+        arms: As given on the command line: an arm a text, or the folder of a study.
+        settings: What was declared before looking.
+        options: With what `add_outputs` offered.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CompareError: The arms cannot be compared, or a file cannot be written.
+        MissingExtraError: scipy is not installed.
+    """
     from dataclasses import replace
 
-    from lightning_perf.compare.build import InvalidRunsError, UnfairError, compare_arms
-    from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.compare.build import UnfairError, compare_arms
     from lightning_perf.compare.render.console import print_unfair
     from lightning_perf.compare.study import study_notes
-    from lightning_perf.report.console.safe import plain
 
+    runs = _read_arms(arms)
+    notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
     try:
-        comparison = compare_arms(_read_arms(options.arms), read_settings(options))
-        if len(options.arms) == 1:
-            comparison = replace(comparison, notes=(*comparison.notes, *study_notes(Path(options.arms[0]))))
-        with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
-            write_outputs(comparison, as_json=options.json, markdown=options.markdown)
+        comparison = compare_arms(runs, settings)
     except UnfairError as error:
-        print_unfair(error)
+        print_unfair(error, notes)
         return UNFAIR
-    except (CompareError, MissingExtraError) as error:
-        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
-        return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
+    comparison = replace(comparison, notes=(*comparison.notes, *notes))
+    with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
+        write_outputs(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
     return exit_code(comparison)
 
 
-def write_outputs(comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None) -> None:
+def report_errors(action: Callable[[], int]) -> int:
+    """Carry out a command; what a user can mend becomes a line on standard error.
+
+    Args:
+        action: The command; returns its exit code.
+
+    Returns:
+        That exit code, or the one that stands for the error.
+    """
+    from lightning_perf.compare.build import InvalidRunsError
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.report.console.safe import plain
+
+    try:
+        return action()
+    except (CompareError, MissingExtraError) as error:
+        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
+        return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
+
+
+def write_outputs(
+    comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None, plots: Path | None = None
+) -> None:
     """Show a comparison and write the files that were asked for.
 
     Raises:
         CompareError: A file cannot be written.
+        MissingExtraError: Plots are wanted and matplotlib is not installed.
         BrokenPipeError: The reader of standard output has left.
     """
     from lightning_perf.compare.errors import CompareError
@@ -151,6 +205,11 @@ def write_outputs(comparison: Comparison, *, as_json: bool = False, markdown: Pa
             markdown.write_text(render_markdown(comparison), encoding="utf-8")
         except OSError as error:
             raise CompareError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
+    if plots is not None:
+        from lightning_perf.compare.plots.save import save_plots
+
+        saved = save_plots(comparison, plots)
+        print(f"Plots    {saved}", file=sys.stderr)  # noqa: T201
     if as_json:
         from lightning_perf.compare.render.json import render_json
 

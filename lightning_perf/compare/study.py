@@ -19,7 +19,7 @@ from lightning_perf.compare.journal import Again, BlockState, append, device_war
 from lightning_perf.compare.study_plan import balanced_orders
 from lightning_perf.environment import git_revision
 
-__all__ = ["Study", "StudyArm", "block_states", "read_study", "run_study", "study_notes"]
+__all__ = ["Study", "StudyArm", "block_states", "has_begun", "read_study", "run_study", "study_notes"]
 
 DEFINITION = "study.json"
 WARM_UP = 0
@@ -178,6 +178,11 @@ def block_states(study: Study, folder: Path) -> dict[int, BlockState]:
     return {block: read_block(folder, block) for block in range(study.blocks + 1)}
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether any run of a study has begun; before that its definition may still change."""
+    return any((folder / "blocks").glob("*.jsonl"))
+
+
 def study_notes(folder: Path) -> tuple[str, ...]:
     """What went wrong in a study and what was done about it, for its report.
 
@@ -234,9 +239,9 @@ def _try_again(study: Study, folder: Path) -> None:
 def _settle(study: Study | None, folder: Path) -> Study:
     """Write the definition, or check that it is the one that is there."""
     path = folder / DEFINITION
-    if not path.exists():
-        if study is None:
-            raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
+    if study is None and not path.exists():
+        raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
+    if study is not None and not (path.exists() and has_begun(folder)):
         partial = path.with_suffix(f".{os.getpid()}.partial")
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n")
         partial.replace(path)

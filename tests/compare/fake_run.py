@@ -13,6 +13,7 @@ from pathlib import Path
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.callbacks.recorder import RunRecorder, study_folder
 from lightning_perf.compare.record import Outcome
+from lightning_perf.environment import git_revision
 
 
 def main() -> None:
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--sleep", type=float, default=0.0)
     parser.add_argument("--die-once", help="file: the first run to make it kills itself")
     parser.add_argument("--exit", type=int, default=0)
+    parser.add_argument("--facts-of-git", action="store_true", help="record the revision of the code")
     options = parser.parse_args()
     folder = Path(study_folder() or "perf")
     folder.mkdir(parents=True)
@@ -35,8 +37,10 @@ def main() -> None:
         "model.initial_weights": f"weights of {seed}",
         "device.visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
     }
+    if options.facts_of_git:
+        facts["code.revision"] = git_revision()
     recorder = RunRecorder(folder, facts, {"threads": os.environ.get("OMP_NUM_THREADS", "not set")})
-    print("training", options.precision, flush=True)
+    print("training", options.precision, "under", os.getppid(), flush=True)
     if options.die_once and not Path(options.die_once).exists():
         Path(options.die_once).touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,13 +15,15 @@ from lightning_perf.compare.errors import CompareError
 __all__ = ["LocalEngine", "parse_devices"]
 
 TICK_S = 0.5
+SMI_TIMEOUT_S = 30
 
 
 def parse_devices(text: str | None) -> tuple[Device, ...]:
     """The devices that a user names.
 
     Args:
-        text: ``cpu``, or numbers of GPUs as ``0,1``; None for the first GPU, or the CPU where there is none.
+        text: ``cpu``, or numbers of GPUs as ``0,1``, in the order of nvidia-smi; None for the first GPU that this
+            process may use, or the CPU where there is none.
 
     Returns:
         The devices.
@@ -31,19 +35,22 @@ def parse_devices(text: str | None) -> tuple[Device, ...]:
         >>> parse_devices("cpu")
         (Device(name='cpu', visible=''),)
     """
-    cpu = Device("cpu", "")
     if text == "cpu":
-        return (cpu,)
+        return (Device("cpu", ""),)
     uuids = _gpu_uuids()
     if text is None:
-        return (Device(uuids[0], "0"),) if uuids else (cpu,)
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+        first = next((uuid for n, uuid in enumerate(uuids) if wanted in (str(n), uuid)), None)
+        # Where no GPU of NVIDIA's is seen, the run decides by itself: it may find an accelerator of another kind.
+        return (Device(first, first) if first is not None else Device("cpu"),)
     devices = []
     for part in text.split(","):
         number = int(part) if part.strip().isdigit() else -1
         if not 0 <= number < len(uuids):
-            there = f"GPUs 0 to {len(uuids) - 1}" if uuids else "no GPU that NVML sees"
+            there = f"GPUs 0 to {len(uuids) - 1}" if uuids else "no GPU that NVML or nvidia-smi sees"
             raise CompareError(f'There is no device "{part}": this machine has {there}. Give cpu or numbers as 0,1.')
-        devices.append(Device(uuids[number], str(number)))
+        # By their unique names: CUDA numbers them in an order of its own.
+        devices.append(Device(uuids[number], uuids[number]))
     return tuple(devices)
 
 
@@ -106,5 +113,14 @@ def _gpu_uuids() -> list[str]:
             return [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # without NVML or a driver there is no GPU to be found by it
+    except Exception:  # not installed, or no driver: nvidia-smi comes with the driver
+        return _uuids_of_nvidia_smi()
+
+
+def _uuids_of_nvidia_smi() -> list[str]:
+    query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
         return []
+    return [line.strip() for line in done.stdout.splitlines() if line.startswith("GPU-")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -52,17 +54,20 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(plain(line))
 
 
-def print_unfair(error: UnfairError, console: Console | None = None) -> None:
+def print_unfair(error: UnfairError, notes: Sequence[str] = (), console: Console | None = None) -> None:
     """Print why a comparison is refused, with the differing rows.
 
     Args:
         error: The refusal.
+        notes: What else is known of the runs.
         console: Where to; standard error when not given.
     """
     console = console or ReportConsole(stderr=True, highlight=False)
     console.print(plain(f"Refused as unfair. {error}", "bold"))
     for candidate, differences in error.differences.items():
         _print_table(unfair_table(error.baseline, candidate, differences), console)
+    for note in notes:
+        console.print(plain(note))
     fact = likely_cause({row.fact for rows in error.differences.values() for row in rows})
     console.print(plain(f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."))
 
