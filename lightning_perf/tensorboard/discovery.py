@@ -1,0 +1,208 @@
+"""Listed files ─► runs: what stands in one folder belongs together."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from lightning_perf.report.sources import PROFILER_SUFFIXES
+from lightning_perf.tensorboard.logdirs import Root
+from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
+
+__all__ = ["Kind", "Run", "Sniffer", "Table", "discover"]
+
+Kind = Literal["run", "trace", "study", "inference"]
+
+STUDY = "study.json"
+TRADEOFF = "tradeoff.json"
+REPORT = "report.json"
+PRECISION = "precision.json"
+RECORD = "run.jsonl"
+
+_STEPS = re.compile(r"steps\.rank\d+\.jsonl")
+_JOURNAL = re.compile(r"block\d+\.jsonl")
+
+SNIFFED_BYTES = 1 << 16
+MOST_SNIFFED = 2000
+"""Files that one scan looks into: other tools leave JSON files by the thousand."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Something to show.
+
+    Attributes:
+        name: Unique name: its folder's path from the root, with the root's group before it.
+        kind: ``"run"`` was recorded by `PerfCallback`, ``"trace"`` by something else; a ``"study"`` compares runs,
+            and ``"inference"`` is a trade-off table.
+        storage: Where it lies.
+        folder: Its folder in that storage.
+        traces: Its traces, sorted by name.
+        others: Its other files, of a study also those of its runs.
+        study: Name of the study that it is a run of.
+    """
+
+    name: str
+    kind: Kind
+    storage: Storage
+    folder: str
+    traces: tuple[StoredFile, ...]
+    others: tuple[StoredFile, ...]
+    study: str | None = None
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """All its files."""
+        return (*self.traces, *self.others)
+
+    @property
+    def updated_s(self) -> float:
+        """When any of its files was last changed, in seconds since 1970."""
+        return max((file.updated_s for file in self.files), default=0.0)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All runs at one moment.
+
+    Attributes:
+        runs: The runs by name, sorted.
+        notes: What a reader must know of the folders.
+    """
+
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Sniffer:
+    """Tells by the beginning of a file what it holds, and looks at each version of a file once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], bytes] = {}
+        self._left = MOST_SNIFFED
+
+    def begin_scan(self) -> None:
+        """Allow as many looks again."""
+        self._left = MOST_SNIFFED
+
+    def holds(self, storage: Storage, file: StoredFile, *marks: bytes) -> bool:
+        """Whether one of the marks stands in the beginning of a file."""
+        key = (storage.location, file.path, file.version)
+        if key not in self._known:
+            if not self._left:
+                return False
+            self._left -= 1
+            beginning = _beginning(storage, file)
+            self._known[key] = b" ".join(mark for mark in _MARKS if mark in beginning)
+        return any(mark in self._known[key] for mark in marks)
+
+
+_TRACE_MARKS = (b'"traceEvents"', b'"schemaVersion"')
+_REPORT_MARK = b'"schema_version"'
+_STUDY_MARK = b'"arms"'
+_MARKS = (*_TRACE_MARKS, _REPORT_MARK, _STUDY_MARK)
+
+
+def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
+    """Find the runs below some folders.
+
+    A folder with ``*.pt.trace.json[.gz]`` files is one run, whoever wrote them: its files are ranks and windows. One
+    without them is a run when `PerfCallback` left step times or a report there, or when other JSON files in it begin
+    like traces. A folder that cannot be listed becomes a note.
+
+    Args:
+        roots: The folders.
+        sniffer: Looks into files whose names do not tell.
+    """
+    sniffer.begin_scan()
+    runs: dict[str, Run] = {}
+    notes: list[str] = []
+    for root in roots:
+        try:
+            listing = root.storage.list_files()
+        except StorageError as error:
+            notes.append(str(error))
+            continue
+        notes += listing.notes
+        for run in _runs_of(root.storage, listing.files, sniffer):
+            name = _unused("/".join(filter(None, (root.group, run.name))), run.kind, runs)
+            runs[name] = replace(run, name=name)
+    return Table(dict(sorted(_with_studies(runs).items())), tuple(notes))
+
+
+def _runs_of(storage: Storage, files: Iterable[StoredFile], sniffer: Sniffer) -> Iterable[Run]:
+    folders: dict[str, list[StoredFile]] = {}
+    for file in files:
+        folders.setdefault(file.folder, []).append(file)
+    for folder, here in folders.items():
+        name = folder or "."
+        by_name = {file.name: file for file in here}
+        traces = tuple(file for file in here if file.name.endswith(PROFILER_SUFFIXES))
+        own = tuple(file for file in here if _is_own(storage, file, sniffer))
+        if not traces and not storage.is_remote:
+            traces = tuple(
+                file
+                for file in here
+                if file.name.endswith((".json", ".json.gz"))
+                and file.name not in (STUDY, TRADEOFF, REPORT, PRECISION)
+                and sniffer.holds(storage, file, *_TRACE_MARKS)
+            )
+        if traces or own:
+            yield Run(name, "run" if own else "trace", storage, folder, traces, own)
+        if STUDY in by_name and sniffer.holds(storage, by_name[STUDY], _STUDY_MARK):
+            below = (file for at, inside in folders.items() if _contains(folder, at) for file in inside)
+            members = tuple(file for file in below if _is_of_study(file))
+            yield Run(name, "study", storage, folder, (), (by_name[STUDY], *members))
+        if TRADEOFF in by_name:
+            yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
+
+
+def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
+    if file.name == REPORT:
+        return sniffer.holds(storage, file, _REPORT_MARK)
+    return file.name in (PRECISION, RECORD) or _STEPS.fullmatch(file.name) is not None
+
+
+def _is_of_study(file: StoredFile) -> bool:
+    return file.name == RECORD or any(pattern.fullmatch(file.name) for pattern in (_STEPS, _JOURNAL))
+
+
+def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:
+    if name not in runs:
+        return name
+    others = itertools.chain([f"{name} ({kind})"], (f"{name} ({kind} {number})" for number in itertools.count(2)))
+    return next(other for other in others if other not in runs)
+
+
+def _with_studies(runs: Mapping[str, Run]) -> dict[str, Run]:
+    studies = [run for run in runs.values() if run.kind == "study"]
+    return {name: replace(run, study=_study_of(run, studies)) for name, run in runs.items()}
+
+
+def _study_of(run: Run, studies: Sequence[Run]) -> str | None:
+    if run.kind == "study":
+        return None
+    around = [study for study in studies if study.storage is run.storage and _contains(study.folder, run.folder)]
+    return max(around, key=lambda study: len(study.folder)).name if around else None
+
+
+def _contains(outer: str, inner: str) -> bool:
+    return not outer or f"{inner}/".startswith(f"{outer}/")
+
+
+def _beginning(storage: Storage, file: StoredFile) -> bytes:
+    try:
+        with storage.open(file.path) as stream:
+            data = stream.read(SNIFFED_BYTES)
+    except (StorageError, OSError):
+        return b""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, SNIFFED_BYTES)
+    except zlib.error:
+        return b""

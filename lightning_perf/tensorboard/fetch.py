@@ -1,0 +1,102 @@
+"""Files of a task ─► their paths on this machine; remote ones are copied into the cache first."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from lightning_perf.tensorboard.cache import bound_folder
+from lightning_perf.tensorboard.remote_storage import RemoteStorage
+from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.task import SourceFile, Task
+
+__all__ = ["fetch"]
+
+MOST_FETCHED_BYTES = 16 << 30
+"""Fetched files are removed, those not used for longest first, when all of them take more."""
+
+SPARE_BYTES = 1 << 30
+"""Left free on the disk."""
+
+CHUNK_BYTES = 4 << 20
+
+
+def fetch(task: Task, tell: Callable[[float, str], None]) -> list[Path]:
+    """Make sure that all files of a task are on this machine.
+
+    Args:
+        task: The task.
+        tell: Takes the part that is done, and what it is at.
+
+    Returns:
+        Their paths, in the order of the task's files. A fetched file has its own name, which tells ranks and windows.
+
+    Raises:
+        StorageError: A file cannot be had, or there is no room for it.
+    """
+    if task.url is None:
+        return [Path(file.local) for file in task.files if file.local is not None]
+    storage = RemoteStorage(task.url)
+    folder = Path(task.fetched)
+    paths = [_place(folder, task.url, file) for file in task.files]
+    missing = [(file, path) for file, path in zip(task.files, paths, strict=True) if not path.exists()]
+    for path in paths:
+        if path.exists():
+            os.utime(path)
+    total = sum(file.size_bytes for file, _ in missing)
+    _make_room(folder, total, task.files)
+    done = 0
+    for number, (file, path) in enumerate(missing, 1):
+        message = f"fetching file {number} of {len(missing)}, {total / 1e6:,.0f} MB in all"
+        for size in _copy(storage, file, path):
+            done += size
+            tell(done / total if total else 1.0, message)
+    return paths
+
+
+def _place(folder: Path, url: str, file: SourceFile) -> Path:
+    identity = f"{url}\n{file.path}\n{file.size_bytes}\n{file.version}"
+    return folder / hashlib.sha256(identity.encode()).hexdigest()[:32] / file.path.rpartition("/")[2]
+
+
+def _make_room(folder: Path, wanted_bytes: int, files: Sequence[SourceFile]) -> None:
+    run_bytes = sum(file.size_bytes for file in files)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        bound_folder(folder, max(0, MOST_FETCHED_BYTES - wanted_bytes))
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StorageError(
+            f"Files cannot be fetched to {folder} ({error.strerror}). Name another folder by LIGHTNING_PERF_CACHE."
+        ) from error
+    if run_bytes > MOST_FETCHED_BYTES or wanted_bytes > free_bytes - SPARE_BYTES:
+        room = min(MOST_FETCHED_BYTES, max(free_bytes - SPARE_BYTES, 0))
+        raise StorageError(
+            f"The run's files take {run_bytes / 1e9:.1f} GB and there is room for {room / 1e9:.1f} GB in {folder}. "
+            "Free some, name another folder by LIGHTNING_PERF_CACHE, or copy the run to a local folder."
+        )
+
+
+def _copy(storage: RemoteStorage, file: SourceFile, path: Path) -> Iterator[int]:
+    """Copy a file, whole or not at all; yields the sizes of its parts as they come."""
+    partial = path.with_name(f".{os.getpid()}.partial")
+    size = 0
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with storage.open(file.path) as source, partial.open("wb") as target:
+            while chunk := source.read(CHUNK_BYTES):
+                target.write(chunk)
+                size += len(chunk)
+                yield len(chunk)
+        if size != file.size_bytes:
+            raise StorageError(f"{file.path} changed while it was fetched. Ask again.")
+        partial.replace(path)
+    except StorageError:
+        raise
+    except Exception as error:  # of any file system
+        raise StorageError(f"{file.path} cannot be fetched ({type(error).__name__}: {error}).") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,264 @@
+"""The addresses of the tab, and what each answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from werkzeug.wrappers import Request, Response
+
+from lightning_perf.tensorboard import excerpt
+from lightning_perf.tensorboard.assets import Asset, page_assets, perfetto_assets, plotly_file
+from lightning_perf.tensorboard.cache import Document, find, key_of
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.jobs import Jobs
+from lightning_perf.tensorboard.responses import RefusalError, answer_data, answer_json, answer_stream, get_only
+from lightning_perf.tensorboard.scanner import Scanner
+from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.task import Done, Failed, Working, make_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from _typeshed.wsgi import WSGIApplication
+
+__all__ = ["ENTRY", "Routes"]
+
+ENTRY = "/index.js"
+"""What TensorBoard's frontend imports into the tab's frame: it goes on to the page, which has its own policy."""
+
+_ENTRY_TEXT = b'export function render() {\n  location.replace(new URL("index.html", import.meta.url));\n}\n'
+
+WAIT_S = 20.0
+"""How long a request waits for a table of runs; the folders may be far away."""
+
+LARGEST_TRADEOFF_BYTES = 16 << 20
+MOST_TABLE_ROWS = 1000
+
+Number = TypeVar("Number", int, bool)
+
+
+class Routes:
+    """Answers the tab's requests.
+
+    Args:
+        scanner: Knows the runs.
+        jobs: Makes documents.
+    """
+
+    def __init__(self, scanner: Scanner, jobs: Jobs) -> None:
+        self._scanner = scanner
+        self._jobs = jobs
+
+    def applications(self) -> Mapping[str, WSGIApplication]:
+        """The WSGI application behind each address; ``/*`` stands for whatever follows."""
+        answers = {
+            ENTRY: self.entry,
+            "/index.html": self.page,
+            "/static/*": self.static,
+            "/perfetto/*": self.perfetto,
+            "/trace": self.trace,
+            "/data/runs": self.runs,
+            "/data/report": self.report,
+            "/data/table": self.table,
+            "/data/diff": self.diff,
+            "/data/study": self.study,
+            "/data/tradeoff": self.tradeoff,
+        }
+        return {route: get_only(answer) for route, answer in answers.items()}
+
+    def entry(self, request: Request) -> Response:
+        """The module that TensorBoard loads."""
+        return answer_data(request, _ENTRY_TEXT, "text/javascript; charset=utf-8")
+
+    def page(self, request: Request) -> Response:
+        """The page."""
+        return _file(request, page_assets(), "index.html", "The page is missing from this installation.")
+
+    def static(self, request: Request) -> Response:
+        """The page's files."""
+        hint = "" if plotly_file() else ' The charts need plotly: pip install "lightning-perf[view]"'
+        return _file(request, page_assets(), _rest(request, "/static/"), f"There is no such file.{hint}")
+
+    def perfetto(self, request: Request) -> Response:
+        """Perfetto's UI."""
+        hint = "" if perfetto_assets() else ' Perfetto\'s UI is not installed: pip install "lightning-perf[view]"'
+        return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"There is no such file.{hint}")
+
+    def runs(self, request: Request) -> Response:
+        """All runs."""
+        table = self._scanner.table(WAIT_S)
+        if table is None:
+            return answer_json(request, {"runs": [], "notes": ["Still looking for runs …"]})
+        rows = [
+            {
+                "name": run.name,
+                "kind": run.kind,
+                "updated_s": run.updated_s,
+                "files": len(run.traces),
+                "traces": [file.name for file in run.traces],
+                "study": run.study,
+            }
+            for run in table.runs.values()
+        ]
+        notes = list(table.notes)
+        if plotly_file() is None:
+            notes.append('Charts need plotly: pip install "lightning-perf[view]"')
+        if not perfetto_assets():
+            notes.append('The timeline needs Perfetto\'s UI: pip install "lightning-perf[view]"')
+        return answer_json(request, {"runs": rows, "notes": notes})
+
+    def report(self, request: Request) -> Response:
+        """The report of a run."""
+        run = self._run(request, "run", "run", "trace")
+        return self._document(request, run, "page")
+
+    def study(self, request: Request) -> Response:
+        """The comparison of a study's arms."""
+        return self._document(request, self._run(request, "run", "study"), "study")
+
+    def tradeoff(self, request: Request) -> Response:
+        """A trade-off table, as it is."""
+        run = self._run(request, "run", "inference")
+        (file,) = run.others
+        if file.size_bytes > LARGEST_TRADEOFF_BYTES:
+            raise RefusalError(422, f"{file.path} is larger than {LARGEST_TRADEOFF_BYTES >> 20} MB.")
+        try:
+            with run.storage.open(file.path) as stream:
+                data = stream.read(LARGEST_TRADEOFF_BYTES)
+            msgspec.json.decode(data)
+        except (StorageError, OSError) as error:
+            raise RefusalError(422, str(error)) from error
+        except msgspec.DecodeError as error:
+            raise RefusalError(422, f"{file.path} is no trade-off table ({error}).") from error
+        return answer_data(request, data, "application/json")
+
+    def table(self, request: Request) -> Response:
+        """Rows of a long table."""
+        run = self._run(request, "run", "run", "trace")
+        found = find(run, key_of(run), "report")
+        if found is None:
+            return self._document(request, run, "page")  # not made yet: says how that goes
+        arguments = request.args
+        name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
+        if name is None:
+            raise RefusalError(400, f"Name a table: {' or '.join(excerpt.TABLES)}.")
+        try:
+            rows = excerpt.read_rows(
+                found,
+                _number(request, "rank", 0),
+                name,
+                offset=_number(request, "offset", 0),
+                limit=min(_number(request, "limit", 100), MOST_TABLE_ROWS),
+                sort=arguments.get("sort") or None,
+                descending=bool(_number(request, "descending", 1)),
+                wanted=arguments.get("filter", ""),
+            )
+        except KeyError as error:
+            raise RefusalError(404, f"The report has no {error.args[0]} of that table.") from error
+        except (msgspec.DecodeError, OSError) as error:
+            raise RefusalError(422, f"The kept report cannot be read ({error}).") from error
+        return answer_json(request, rows)
+
+    def diff(self, request: Request) -> Response:
+        """What changed from one run to another."""
+        from lightning_perf.report.compared import compare_reports
+        from lightning_perf.report.document import ReportError, from_json
+        from lightning_perf.trace.errors import TraceError
+
+        runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
+        made = [self._make(run, "page") for run in runs]
+        working = [state for state in made if isinstance(state, Working)]
+        if working:
+            done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
+            return answer_json(request, Working(done, working[0].message), 202)
+        found = [find(run, key_of(run), "report") for run in runs]
+        try:
+            before, after = (from_json(path.read_bytes()) for path in found if path is not None)
+            compared = msgspec.json.encode(compare_reports(before, after))
+        except (TraceError, ReportError, OSError, ValueError) as error:
+            raise RefusalError(422, str(error)) from error
+        return answer_data(request, excerpt.excerpt_diff(compared), "application/json")
+
+    def trace(self, request: Request) -> Response:
+        """A trace file, as it is."""
+        run = self._run(request, "run", "run", "trace")
+        number = _number(request, "file", 0)
+        if number >= len(run.traces):
+            raise RefusalError(404, f"The run has {len(run.traces)} traces, numbered from 0.")
+        file = run.traces[number]
+        try:
+            return answer_stream(run.storage.open(file.path), file.size_bytes, file.name)
+        except StorageError as error:
+            raise RefusalError(404, str(error)) from error
+
+    def _run(self, request: Request, argument: str, *kinds: str) -> Run:
+        """The run that an argument names: it is looked up among those found, and never made into a path."""
+        name = request.args.get(argument)
+        if not name:
+            raise RefusalError(400, f'Name a run by "{argument}".')
+        table = self._scanner.table(WAIT_S)
+        run = table.runs.get(name) if table is not None else None
+        if run is None or run.kind not in kinds:
+            raise RefusalError(404, f"There is no {' or '.join(kinds)} of that name (any more).")
+        return run
+
+    def _document(self, request: Request, run: Run, document: Document) -> Response:
+        made = self._make(run, document)
+        if isinstance(made, Working):
+            return answer_json(request, made, 202)
+        try:
+            data = made.read_bytes()
+        except OSError as error:
+            raise RefusalError(500, f"The kept document cannot be read ({error.strerror}).") from error
+        return answer_data(request, data, "application/json", tag=made.stem)
+
+    def _make(self, run: Run, document: Document) -> Path | Working:
+        """The finished document, or how far it is.
+
+        Raises:
+            RefusalError: There will be none.
+        """
+        key = key_of(run)
+        found = find(run, key, document)
+        if found is not None:
+            return found
+        try:
+            answer = self._jobs.ask(make_task(run, key))
+        except StorageError as error:
+            raise RefusalError(422, str(error)) from error
+        if isinstance(answer, Done):
+            found = find(run, key, document)
+            if found is not None:
+                return found
+            answer = Failed("The result was removed as soon as it was made. Is another program cleaning the cache?")
+        if isinstance(answer, Failed):
+            raise RefusalError(422 if answer.lasting else 500, answer.message)
+        return answer
+
+
+def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str) -> Response:
+    asset = assets.get(name)
+    try:
+        data = asset.resource.path.read_bytes() if asset is not None else None
+    except OSError:
+        data = None
+    if asset is None or data is None:
+        raise RefusalError(404, missing)
+    status = asset.resource.path.stat()
+    tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
+    return answer_data(request, data, asset.resource.content_type, tag=tag, policy=asset.policy)
+
+
+def _rest(request: Request, prefix: str) -> str:
+    return request.path.partition(prefix)[2]
+
+
+def _number(request: Request, argument: str, otherwise: int) -> int:
+    text = request.args.get(argument)
+    if not text:
+        return otherwise
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise RefusalError(400, f'"{argument}" has to be a whole number from 0.')
+    return int(text)

@@ -1,0 +1,63 @@
+"""The table of runs, looked up again in the background when it is asked for and no longer fresh."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from lightning_perf.tensorboard.discovery import Sniffer, Table, discover
+from lightning_perf.tensorboard.logdirs import Root
+
+__all__ = ["Scanner"]
+
+FRESH_S = 2.0
+FRESH_RUNS = 10.0
+"""A table stays fresh for two seconds, or for ten times as long as looking it up took."""
+
+
+class Scanner:
+    """Keeps the table of runs.
+
+    Args:
+        roots: The folders to look in.
+        fresh_s: How long a table stays fresh at least.
+    """
+
+    def __init__(self, roots: Sequence[Root], fresh_s: float = FRESH_S) -> None:
+        self._roots = roots
+        self._fresh_s = fresh_s
+        self._sniffer = Sniffer()
+        self._lock = threading.Lock()
+        self._scanned = threading.Event()
+        self._scanned.set()
+        self._table: Table | None = None
+        self._stale_s = 0.0
+
+    def table(self, wait_s: float) -> Table | None:
+        """The runs.
+
+        Args:
+            wait_s: How long to wait for a fresh table.
+
+        Returns:
+            The latest table; None when the first one is not there yet.
+        """
+        with self._lock:
+            if time.monotonic() >= self._stale_s and self._scanned.is_set():
+                self._scanned.clear()
+                threading.Thread(target=self._scan, name="lightning_perf runs", daemon=True).start()
+        self._scanned.wait(wait_s)
+        return self._table
+
+    def _scan(self) -> None:
+        begin = time.monotonic()
+        try:
+            table = discover(self._roots, self._sniffer)
+        except Exception as error:  # a storage of any make; the reader must learn of it
+            known = self._table or Table()
+            table = Table(known.runs, (f"The runs cannot be listed ({type(error).__name__}: {error}).",))
+        end = time.monotonic()
+        self._table = table
+        self._stale_s = end + max(self._fresh_s, FRESH_RUNS * (end - begin))
+        self._scanned.set()

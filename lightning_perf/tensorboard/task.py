@@ -1,0 +1,116 @@
+"""What a worker is told, and what it answers: lines of JSON over its standard input and output."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from lightning_perf.tensorboard.cache import cache_root, places_of
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.remote_storage import RemoteStorage
+from lightning_perf.tensorboard.storage import StoredFile
+
+__all__ = ["Answer", "Done", "Failed", "SourceFile", "Task", "Working", "make_task"]
+
+
+class SourceFile(msgspec.Struct, frozen=True):
+    """A file to read.
+
+    Attributes:
+        path: Its path from the root of its storage.
+        size_bytes: Its size.
+        version: Its version.
+        local: Its path on this machine; None when it has to be fetched.
+    """
+
+    path: str
+    size_bytes: int
+    version: str
+    local: str | None
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One document to make.
+
+    Attributes:
+        kind: ``"report"`` of a run, or ``"study"`` for a comparison.
+        key: The key to keep it under.
+        location: The root of the storage, for people.
+        url: The same for the file system; None for a local one.
+        folder: The run's folder in it.
+        files: The run's files; the traces come first.
+        traces: How many of them are traces.
+        places: Folders that may keep the document, the first choice first.
+        fetched: The folder for fetched files.
+    """
+
+    kind: Literal["report", "study"]
+    key: str
+    location: str
+    url: str | None
+    folder: str
+    files: tuple[SourceFile, ...]
+    traces: int
+    places: tuple[str, ...]
+    fetched: str
+
+
+class Working(msgspec.Struct, frozen=True, tag="working", tag_field="state"):
+    """It goes on.
+
+    Attributes:
+        done: What part is done, from 0 to 1.
+        message: What it is at.
+    """
+
+    done: float
+    message: str
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", tag_field="state"):
+    """The document is in one of the places."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="state"):
+    """There will be no document.
+
+    Attributes:
+        message: Why, and what to do.
+        lasting: Whether it would fail again with the same files.
+    """
+
+    message: str
+    lasting: bool = True
+
+
+Answer: TypeAlias = Working | Done | Failed
+
+
+def make_task(run: Run, key: str) -> Task:
+    """The task that makes a run's document.
+
+    Args:
+        run: The run, any but one of inference.
+        key: Its key.
+
+    Raises:
+        StorageError: A file is not below the root any more.
+    """
+    storage = run.storage
+    return Task(
+        kind="study" if run.kind == "study" else "report",
+        key=key,
+        location=storage.location,
+        url=storage.url if isinstance(storage, RemoteStorage) else None,
+        folder=run.folder,
+        files=tuple(_source(run, file) for file in run.files),
+        traces=len(run.traces),
+        places=tuple(str(place) for place in places_of(run)),
+        fetched=str(cache_root() / "fetched"),
+    )
+
+
+def _source(run: Run, file: StoredFile) -> SourceFile:
+    local = run.storage.local_path(file.path)
+    return SourceFile(file.path, file.size_bytes, file.version, str(local) if local is not None else None)

@@ -1,0 +1,202 @@
+"""The process that makes one document, apart from the server: it may take long, need memory, or die.
+
+It is a fresh interpreter (`Jobs` starts it) that reads a `Task` from its standard input and answers in lines of JSON.
+It works at a low priority, with a bound on its memory, and ends at once when its standard input is closed: the server
+is gone then.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from lightning_perf.tensorboard.cache import Document, write
+from lightning_perf.tensorboard.excerpt import excerpt_report
+from lightning_perf.tensorboard.fetch import fetch
+from lightning_perf.tensorboard.progress import ReadingProgress
+from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working
+
+__all__ = ["serve", "work"]
+
+NICENESS = 10
+LOOK_S = 0.2
+
+MEMORY_SHARE = 0.75
+LEAST_MEMORY_BYTES = 1 << 30
+"""A process may take this share of the memory that is free when it starts, and in any case this much."""
+
+FETCH_SHARE = 0.5
+READ_SHARE = 0.9
+"""Parts of the progress that fetching, where there is any, and reading stand for."""
+
+
+def serve() -> None:
+    """Be a worker: read one task, make the document, and answer."""
+    # Answers have the real standard output for themselves; whatever else is printed goes with the errors.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.nice(NICENESS)
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+    limit = _bound_memory()
+
+    def say(answer: Answer) -> None:
+        answers.write(msgspec.json.encode(answer) + b"\n")
+        answers.flush()
+
+    try:
+        answer = work(task, say)
+    except MemoryError:
+        answer = Failed(
+            f"The analysis needs more than {limit / 1e9:.1f} GB, three quarters of the memory that was free. "
+            "Free some, or analyze the run on a larger machine: lightning-perf analyze PATH.",
+            lasting=False,
+        )
+    say(answer)
+
+
+def work(task: Task, say: Callable[[Answer], None]) -> Answer:
+    """Make the document of a task and keep it.
+
+    Args:
+        task: The task.
+        say: Takes what it is at.
+
+    Returns:
+        How it ended.
+    """
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.report.document import ReportError
+    from lightning_perf.trace.errors import TraceError
+
+    try:
+        documents = _study(task, say) if task.kind == "study" else _report(task, say)
+    except (StorageError, MissingExtraError) as error:
+        return Failed(str(error), lasting=False)
+    except (TraceError, ReportError, CompareError) as error:
+        return Failed(_named(str(error), task))
+    try:
+        write([Path(place) for place in task.places], task.key, documents)
+    except OSError as error:
+        return Failed(
+            f"The result cannot be kept in any of {', '.join(task.places)} ({error.strerror or error}). "
+            "Make one of them writable, or name a folder by LIGHTNING_PERF_CACHE.",
+            lasting=False,
+        )
+    return Done()
+
+
+def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+    from lightning_perf.report.document import to_json
+    from lightning_perf.tensorboard.make_report import make_report
+
+    begin = FETCH_SHARE if task.url is not None else 0.0
+    paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
+    shown = {path: f"{task.location}/{file.path}" for path, file in zip(paths, task.files, strict=True)}
+    sizes = {str(path): file.size_bytes for path, file in zip(paths, task.files, strict=True)}
+    with _watched(sizes, lambda done: say(_reading(begin, done))):
+        report = make_report(paths[: task.traces], paths[task.traces :], shown)
+    data = to_json(report)
+    # The excerpt is what tells that both are there, so it is written last.
+    return [("report", data), ("page", excerpt_report(data))]
+
+
+def _study(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+    from lightning_perf.tensorboard.make_study import make_study
+
+    begin = FETCH_SHARE if task.url is not None else 0.0
+    paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
+    say(Working(begin, "comparing"))
+    with tempfile.TemporaryDirectory(prefix="lightning_perf-") as folder:
+        # The files that were found, and no others, in the order of folders that they were found in.
+        for path, file in zip(paths, task.files, strict=True):
+            link = Path(folder) / (file.path[len(task.folder) :].lstrip("/"))
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+        try:
+            return [("study", msgspec.json.encode(make_study(Path(folder))))]
+        except Exception as error:
+            error.args = tuple(_plain(argument, folder, task) for argument in error.args)
+            raise
+
+
+def _reading(begin: float, done: float) -> Working:
+    return Working(begin + (READ_SHARE - begin) * done, "reading traces" if done < 1 else "analyzing")
+
+
+def _named(message: str, task: Task) -> str:
+    """The message with files called by where they were found."""
+    for file in task.files:
+        if file.local is not None:
+            message = message.replace(file.local, f"{task.location}/{file.path}")
+    return message
+
+
+def _plain(argument: object, folder: str, task: Task) -> object:
+    place = f"{task.location}/{task.folder}".rstrip("/")
+    return argument.replace(folder, place) if isinstance(argument, str) else argument
+
+
+@contextmanager
+def _watched(sizes: dict[str, int], tell: Callable[[float], None]) -> Iterator[None]:
+    """Tell what part of the files has been read, whenever that has changed."""
+    over = threading.Event()
+    progress = ReadingProgress(sizes)
+
+    def watch() -> None:
+        told = -1.0
+        while not over.wait(LOOK_S):
+            done = progress.look()
+            if done != told:
+                tell(done)
+                told = done
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _end_with_the_server(stream: BinaryIO | None = None) -> None:
+    (stream or sys.stdin.buffer).read()
+    with suppress(OSError):
+        os.killpg(os.getpgrp(), signal.SIGKILL)  # its own group, with the processes it started
+
+
+def _bound_memory() -> int:
+    """Bound what this process may allocate, and those that it starts each; returns the bound in bytes."""
+    limit = max(LEAST_MEMORY_BYTES, int(_free_bytes() * MEMORY_SHARE))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return limit
+
+
+def _free_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    fields = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return fields.get("MemAvailable", 0) * 1024
+
+
+if __name__ == "__main__":
+    serve()
