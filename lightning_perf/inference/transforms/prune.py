@@ -1,0 +1,89 @@
+"""Structured pruning: whole channels go, with everything in other layers that belongs to them."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor, nn
+
+from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.transform import FineTune
+from lightning_perf.inference.transforms.copies import check_outputs, copy_module, require_training, weight_layers
+
+__all__ = ["Prune"]
+
+ROUND_TO = 8
+"""Channels stay multiples of this: what vector units and Tensor Cores take at full speed."""
+
+
+class Prune:
+    """Removes channels of small norm and fine-tunes what is left.
+
+    Channels that residual additions and concatenations tie together go together; their importance is the mean L2 norm
+    of the group's weights (torch-pruning's DepGraph: Fang et al., arXiv:2301.12900). The classifier keeps its outputs.
+
+    Args:
+        percent: Share of each layer's channels to remove, from 1 to 95. MACs shrink about with the square of the rest.
+    """
+
+    needs_training = True
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        self.name = f"prune-{percent}"
+        self.summary = f"{percent} % of the channels removed, then fine-tuned"
+
+    def missing(self) -> str | None:
+        """Say whether torch-pruning is missing."""
+        if importlib.util.find_spec("torch_pruning") is None:
+            return 'torch-pruning is not installed. Install it with: pip install "lightning-perf[infer]"'
+        return None
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
+        """Prune a copy and fine-tune it."""
+        train = require_training(self.name, fine_tune)
+        changed = copy_module(module)
+        before = _parameters(changed)
+        self._prune(changed, subject.inputs[:1])
+        if _parameters(changed) == before:
+            raise VariantError(
+                f"{self.name} removes nothing: no layer has enough channels to leave fewer in a multiple of {ROUND_TO}"
+            )
+        check_outputs(self.name, changed, subject)
+        return check_outputs(self.name, train(changed, None), subject)
+
+    def _prune(self, module: nn.Module, example: Tensor) -> None:
+        import torch_pruning as tp
+
+        try:
+            with torch.enable_grad():  # it reads the dependencies off the graph of a backward pass
+                tp.pruner.BasePruner(
+                    module,
+                    example,
+                    importance=tp.importance.GroupMagnitudeImportance(p=2),
+                    pruning_ratio=self.percent / 100,
+                    ignored_layers=_output_layers(module, example),
+                    round_to=ROUND_TO,
+                ).step()
+        except Exception as error:  # a model that it cannot follow fails in many ways
+            raise VariantError(f"torch-pruning cannot follow this model ({type(error).__name__}: {error})") from error
+        module.zero_grad(set_to_none=True)
+
+
+def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
+    """The last layer with weights to run: its channels are the model's outputs."""
+    ran: list[nn.Module] = []
+    handles = [layer.register_forward_hook(lambda layer, *_: ran.append(layer)) for layer in weight_layers(module)]
+    try:
+        with torch.no_grad():
+            module(example.clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ran[-1:]
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

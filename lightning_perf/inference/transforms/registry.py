@@ -1,0 +1,73 @@
+"""Transforms by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.transform import Transform
+from lightning_perf.inference.transforms.distil import Distil
+from lightning_perf.inference.transforms.prune import Prune
+from lightning_perf.inference.transforms.separable import Separable
+from lightning_perf.inference.transforms.share import Share
+from lightning_perf.inference.transforms.sparsify import Sparsify
+
+__all__ = ["TRANSFORM_NAMES", "find_transform"]
+
+TRANSFORM_NAMES = (
+    "prune-25",
+    "prune-50",
+    "prune-75",
+    "sparsify-50",
+    "sparsify-90",
+    "share-5bit",
+    "share-4bit",
+    "separable",
+    "distil",
+)
+"""Names to show. Each number may be another one: ``prune-N`` from 1 to 95, ``sparsify-N`` from 1 to 99, ``share-Nbit``
+from 1 to 8."""
+
+_NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
+    (r"prune-(\d+)", 95, Prune),
+    (r"sparsify-(\d+)", 99, Sparsify),
+    (r"share-(\d+)bit", 8, Share),
+)
+
+
+def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Transform:
+    """Find a transform.
+
+    Args:
+        name: As in `TRANSFORM_NAMES`, or ``distil-NAME`` for a student.
+        students: What makes each student, untrained, by its name.
+
+    Returns:
+        The transform.
+
+    Raises:
+        InferenceError: There is none of this name, or its number is out of range.
+
+    Example:
+        >>> find_transform("share-5bit").summary
+        'weights of 32 values a layer by k-means: smaller when packed, no faster'
+    """
+    students = students or {}
+    for pattern, most, make in _NUMBERED:
+        if match := re.fullmatch(pattern, name):
+            number = int(match[1])
+            if not 1 <= number <= most:
+                raise InferenceError(f"{name}: the number must be from 1 to {most}.")
+            return make(number)
+    if name == "separable":
+        return Separable()
+    if name == "distil":
+        return Distil()
+    student = name.removeprefix("distil-")
+    if student != name and student in students:
+        return Distil(student, students[student])
+    names = [*TRANSFORM_NAMES, *(f"distil-{student}" for student in students)]
+    raise InferenceError(f"There is no transform {name!r}. Transforms are {', '.join(names)}.")
