@@ -19,9 +19,9 @@ const SEARCH_FROM = 8; // rows from which on searching and exporting are worth t
  *   `value` sorts, searches and exports; `show` is what stands in the cell (text or a node); `csv` is the name in the
  *   exported file, with its unit; `bar` a share from 0 to 1 drawn behind the figure; `field` the name for the server.
  * `rows`: the rows, or what `rows.js` makes of a server.
- * `sort`, `descending`: the order at first; as the rows come when left out.
+ * `sort`, `descending`: the order at first; as the rows come when left out. `searchable`: whether it can be searched.
  */
-export function table({ id, caption, columns, rows, sort = null, descending = true }) {
+export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true }) {
   const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
   const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
   const key = (name) => `${id}.${name}`;
@@ -60,6 +60,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     if (mine !== asked) return;
     const pages = Math.max(1, Math.ceil(answer.total / now.size));
     if (now.page >= pages) return change({ page: pages });
+    scroll.classList.toggle("tall", answer.rows.length > SIZES[0]);
     fill(body, answer.rows.length ? answer.rows.map(line) : nothing(now.filter));
     fill(foot, paging(now, answer.total, pages));
   }
@@ -80,7 +81,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     const part = column.bar?.(row);
     return h(
       first ? "th" : "td",
-      { scope: first ? "row" : null, class: column.kind === "number" ? "number" : "words" },
+      { scope: first ? "row" : null, class: [column.kind === "number" ? "number" : "words", column.bar ? "barred" : null].filter(Boolean).join(" ") },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string" ? name(shown, column.code) : h("span", { class: "figure" }, shown),
     );
@@ -143,12 +144,13 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     h("thead", {}, h("tr", {}, columns.map(head))),
     body,
   );
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid);
   refresh();
   return h(
     "div",
     { class: "table", id: `table-${id}` },
-    small ? null : h("div", { class: "table-tools" }, search),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid),
+    small || !searchable ? null : h("div", { class: "table-tools" }, search),
+    scroll,
     small ? null : foot,
   );
 }

@@ -1,3 +1,60 @@
-import { missing } from "../parts.js";
+// What each module of the model costs, in its place in the tree.
 
-export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"], render: () => missing("Not here yet.") };
+import * as format from "../format.js";
+import { missing, section } from "../parts.js";
+import { tree } from "../tree.js";
+import { per } from "../words.js";
+
+export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"], missing: reason, render };
+
+function reason({ rank }) {
+  if (!rank) return "No step was profiled, so there are no modules.";
+  if (!rank.modules?.rows.length) {
+    return "The recording does not tell modules. Record with `PerfCallback(with_stack=True)` or `torch.profiler.profile(with_stack=True)`.";
+  }
+  return null;
+}
+
+function render(context) {
+  const why = reason(context);
+  if (why) return missing(why);
+  const { rank } = context;
+  const { modules: found } = rank;
+  const steps = Math.max(found.steps, 1);
+  const onDevice = found.device_ns !== null;
+  const outermost = found.rows.filter((row) => row.parent === null);
+  const time = (key, title, definition) => {
+    const whole = Math.max(...outermost.map((row) => row[key] ?? 0));
+    return {
+      key,
+      title,
+      kind: "number",
+      definition,
+      csv: `${key}_per_step`,
+      value: (row) => (row[key] === null ? null : row[key] / steps),
+      show: format.duration,
+      bar: whole > 0 ? (row) => row[key] / whole : undefined,
+    };
+  };
+  const columns = [
+    { key: "name", title: "Module", kind: "text", csv: "module", value: (row) => row.name },
+    { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
+    ...(onDevice
+      ? [
+          time("device_total_ns", "Device forward", "module"),
+          time("device_self_ns", "of it self", "module"),
+          time("backward_device_ns", "Device backward", "module-backward"),
+        ]
+      : []),
+    time("host_total_ns", "Host forward", "module"),
+    time("host_self_ns", "of it self", "module"),
+    time("backward_host_ns", "Host backward", "module-backward"),
+  ].filter((column) => column.kind === "text" || found.rows.some((row) => column.value(row) !== null));
+  const apart = found.unattributed_device_ns ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.` : "";
+  const source = found.source === "python" ? "from Python functions" : "from annotations";
+  return section(
+    "Modules by cost",
+    { definition: "module", aside: `${per(rank)}, ${source}.${apart}` },
+    tree({ id: "modules", caption: "Modules by cost", columns, rows: found.rows, sort: onDevice ? "device_total_ns" : "host_total_ns", noun: "module" }),
+  );
+}

@@ -15,8 +15,9 @@ function render({ report, rank }) {
     verdict(report),
     report.notes.map((note) => notice(note)),
     rank && summary(report, rank),
+    rank && columns(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report.findings, rank)) : null,
-    rank && [columns(steps(rank), breakdown(rank)), phases(rank), arithmetic(rank)],
+    rank && [phases(rank), arithmetic(rank)],
     report.step_times && stepTimes(report.step_times),
     sources(report),
   ];
@@ -112,6 +113,7 @@ function breakdown(rank) {
     table({
       id: "breakdown",
       caption: "Step time by category",
+      searchable: false,
       rows,
       columns: [
         {
