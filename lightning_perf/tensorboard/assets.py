@@ -19,6 +19,9 @@ __all__ = ["CHARTS", "Asset", "page_assets", "perfetto_assets", "plotly_file"]
 
 CHARTS = "plotly.min.js"
 
+FRESH_S = 3600
+"""For files of other packages, which are large and change with those only."""
+
 
 @dataclass(frozen=True)
 class Asset:
@@ -27,10 +30,12 @@ class Asset:
     Attributes:
         resource: The file.
         policy: Its content security policy.
+        fresh_s: How long a browser may use it without asking again.
     """
 
     resource: Resource
     policy: str = PAGE_POLICY
+    fresh_s: int = 0
 
 
 @cache
@@ -44,7 +49,7 @@ def page_assets() -> Mapping[str, Asset]:
     }
     charts = plotly_file()
     if charts is not None:
-        assets[CHARTS] = Asset(Resource(charts, CONTENT_TYPES[".js"]))
+        assets[CHARTS] = Asset(Resource(charts, CONTENT_TYPES[".js"]), fresh_s=FRESH_S)
     return assets
 
 
@@ -63,14 +68,16 @@ def perfetto_assets() -> Mapping[str, Asset]:
         ui = find_viewer()
     except ViewerError:
         return {}
-    assets = {
-        file.relative_to(ui).as_posix(): Asset(Resource(file, CONTENT_TYPES[file.suffix]))
+    policy = _perfetto_policy(ui / "index.html")
+    # The policy of a worker is the one that came with its script, so every file comes with it.
+    return {
+        file.relative_to(ui).as_posix(): Asset(
+            Resource(file, CONTENT_TYPES[file.suffix]),
+            policy,
+            fresh_s=0 if file.parent == ui else FRESH_S,  # the others are in a folder that their version names
+        )
         for file in ui.rglob("*")
         if file.suffix in CONTENT_TYPES and file.is_file()
-    }
-    return {
-        name: Asset(asset.resource, _perfetto_policy(asset.resource.path)) if name.endswith(".html") else asset
-        for name, asset in assets.items()
     }
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -38,7 +38,7 @@ MOST_KEPT = 200
 class _Job:
     task: Task
     asked_s: float
-    answer: Answer = field(default_factory=lambda: Working(0.0, "waiting for another analysis"))
+    answer: Answer
     ended_s: float | None = None
 
 
@@ -77,7 +77,8 @@ class Jobs:
                     return job.answer
                 job = None
             if job is None:
-                job = self._jobs[identity] = _Job(task, now)
+                waiting = Working(0.0, "waiting for another analysis" if self._running else "starting")
+                job = self._jobs[identity] = _Job(task, now, waiting)
             job.asked_s = now
             if not self._running:
                 self._running = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -12,7 +13,7 @@ from werkzeug.wrappers import Request, Response
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["PAGE_POLICY", "RefusalError", "answer_data", "answer_json", "answer_stream", "get_only"]
+__all__ = ["PAGE_POLICY", "RefusalError", "answer_data", "answer_json", "answer_redirect", "answer_stream", "get_only"]
 
 PAGE_POLICY = "; ".join(
     (
@@ -32,13 +33,14 @@ PAGE_POLICY = "; ".join(
 """Content security policy: no script but the page's own files, and nothing from another host."""
 
 COMPRESSED_BYTES = 1000
+_COMPRESSIBLE = ("text/", "application/json")
 CHUNK_BYTES = 1 << 18
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked again each time, answered with 304 where there is a tag
+    "Cache-Control": "no-cache",
 }
 
 
@@ -86,9 +88,8 @@ def answer_data(
     content_type: str,
     *,
     status: int = 200,
-    tag: str | None = None,
     policy: str = PAGE_POLICY,
-    compress: bool = True,
+    fresh_s: int = 0,
 ) -> Response:
     """A response of bytes.
 
@@ -97,25 +98,33 @@ def answer_data(
         data: The body.
         content_type: Its MIME type.
         status: HTTP status.
-        tag: Changes whenever the data do: a browser that has them is told so instead of getting them again.
         policy: Content security policy.
-        compress: Whether the body may shrink by compression.
+        fresh_s: How long a browser may use it without asking again.
     """
-    if tag is not None and request.if_none_match.contains(tag):
-        response = Response(status=304)
-    elif compress and len(data) >= COMPRESSED_BYTES and request.accept_encodings.quality("gzip") > 0:
+    shrinks = len(data) >= COMPRESSED_BYTES and content_type.startswith(_COMPRESSIBLE)
+    if shrinks and request.accept_encodings.quality("gzip") > 0:
         response = Response(gzip.compress(data, 3, mtime=0), status, {"Content-Encoding": "gzip"})
     else:
         response = Response(data, status)
     response.headers.extend({**_HEADERS, "Content-Security-Policy": policy, "Vary": "Accept-Encoding"})
     response.content_type = content_type
-    if tag is not None:
-        response.set_etag(tag)
+    if fresh_s:
+        response.headers["Cache-Control"] = f"private, max-age={fresh_s}"
     return response
 
 
-def answer_stream(stream: BinaryIO, size_bytes: int, name: str) -> Response:
+def answer_redirect(address: str) -> Response:
+    """To another address, relative to the one asked for."""
+    response = Response(status=302, headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": address})
+    response.content_type = "text/plain; charset=utf-8"
+    response.autocorrect_location_header = False
+    return response
+
+
+def answer_stream(stream: BinaryIO, name: str) -> Response:
     """A file as it is, in parts; closes it in the end."""
+    size_bytes = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
     response = Response(
         _parts(stream), headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY}, direct_passthrough=True
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from werkzeug.wrappers import Request, Response
@@ -13,7 +13,14 @@ from lightning_perf.tensorboard.assets import Asset, page_assets, perfetto_asset
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.jobs import Jobs
-from lightning_perf.tensorboard.responses import RefusalError, answer_data, answer_json, answer_stream, get_only
+from lightning_perf.tensorboard.responses import (
+    RefusalError,
+    answer_data,
+    answer_json,
+    answer_redirect,
+    answer_stream,
+    get_only,
+)
 from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.tensorboard.task import Done, Failed, Working, make_task
@@ -35,8 +42,6 @@ WAIT_S = 20.0
 
 LARGEST_TRADEOFF_BYTES = 16 << 20
 MOST_TABLE_ROWS = 1000
-
-Number = TypeVar("Number", int, bool)
 
 
 class Routes:
@@ -83,6 +88,9 @@ class Routes:
 
     def perfetto(self, request: Request) -> Response:
         """Perfetto's UI."""
+        if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
+            # Otherwise it looks for its developers' server and for an analytics service; the fragment stays.
+            return answer_redirect("index.html?testing=1")
         hint = "" if perfetto_assets() else ' Perfetto\'s UI is not installed: pip install "lightning-perf[view]"'
         return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"There is no such file.{hint}")
 
@@ -137,16 +145,16 @@ class Routes:
     def table(self, request: Request) -> Response:
         """Rows of a long table."""
         run = self._run(request, "run", "run", "trace")
-        found = find(run, key_of(run), "report")
-        if found is None:
-            return self._document(request, run, "page")  # not made yet: says how that goes
+        made = self._make(run, "report")
+        if isinstance(made, Working):
+            return answer_json(request, made, 202)
         arguments = request.args
         name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
         if name is None:
             raise RefusalError(400, f"Name a table: {' or '.join(excerpt.TABLES)}.")
         try:
             rows = excerpt.read_rows(
-                found,
+                made,
                 _number(request, "rank", 0),
                 name,
                 offset=_number(request, "offset", 0),
@@ -168,14 +176,13 @@ class Routes:
         from lightning_perf.trace.errors import TraceError
 
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        made = [self._make(run, "page") for run in runs]
+        made = [self._make(run, "report") for run in runs]
         working = [state for state in made if isinstance(state, Working)]
         if working:
             done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
             return answer_json(request, Working(done, working[0].message), 202)
-        found = [find(run, key_of(run), "report") for run in runs]
         try:
-            before, after = (from_json(path.read_bytes()) for path in found if path is not None)
+            before, after = (from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
             compared = msgspec.json.encode(compare_reports(before, after))
         except (TraceError, ReportError, OSError, ValueError) as error:
             raise RefusalError(422, str(error)) from error
@@ -189,7 +196,7 @@ class Routes:
             raise RefusalError(404, f"The run has {len(run.traces)} traces, numbered from 0.")
         file = run.traces[number]
         try:
-            return answer_stream(run.storage.open(file.path), file.size_bytes, file.name)
+            return answer_stream(run.storage.open(file.path), file.name)
         except StorageError as error:
             raise RefusalError(404, str(error)) from error
 
@@ -212,7 +219,7 @@ class Routes:
             data = made.read_bytes()
         except OSError as error:
             raise RefusalError(500, f"The kept document cannot be read ({error.strerror}).") from error
-        return answer_data(request, data, "application/json", tag=made.stem)
+        return answer_data(request, data, "application/json")
 
     def _make(self, run: Run, document: Document) -> Path | Working:
         """The finished document, or how far it is.
@@ -246,9 +253,7 @@ def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str
         data = None
     if asset is None or data is None:
         raise RefusalError(404, missing)
-    status = asset.resource.path.stat()
-    tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
-    return answer_data(request, data, asset.resource.content_type, tag=tag, policy=asset.policy)
+    return answer_data(request, data, asset.resource.content_type, policy=asset.policy, fresh_s=asset.fresh_s)
 
 
 def _rest(request: Request, prefix: str) -> str:

@@ -15,6 +15,8 @@ FRESH_S = 2.0
 FRESH_RUNS = 10.0
 """A table stays fresh for two seconds, or for ten times as long as looking it up took."""
 
+PATIENCE_S = 0.3
+
 
 class Scanner:
     """Keeps the table of runs.
@@ -22,11 +24,13 @@ class Scanner:
     Args:
         roots: The folders to look in.
         fresh_s: How long a table stays fresh at least.
+        patience_s: How long a reader waits for a fresh table when there is an older one.
     """
 
-    def __init__(self, roots: Sequence[Root], fresh_s: float = FRESH_S) -> None:
+    def __init__(self, roots: Sequence[Root], fresh_s: float = FRESH_S, patience_s: float = PATIENCE_S) -> None:
         self._roots = roots
         self._fresh_s = fresh_s
+        self._patience_s = patience_s
         self._sniffer = Sniffer()
         self._lock = threading.Lock()
         self._scanned = threading.Event()
@@ -38,7 +42,7 @@ class Scanner:
         """The runs.
 
         Args:
-            wait_s: How long to wait for a fresh table.
+            wait_s: How long to wait for the first table.
 
         Returns:
             The latest table; None when the first one is not there yet.
@@ -47,7 +51,7 @@ class Scanner:
             if time.monotonic() >= self._stale_s and self._scanned.is_set():
                 self._scanned.clear()
                 threading.Thread(target=self._scan, name="lightning_perf runs", daemon=True).start()
-        self._scanned.wait(wait_s)
+        self._scanned.wait(wait_s if self._table is None else min(wait_s, self._patience_s))
         return self._table
 
     def _scan(self) -> None:
