@@ -1,0 +1,103 @@
+"""How far a recording can be trusted, on hand-made runs with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from lightning_perf.analysis.rank import analyze_rank
+from lightning_perf.analysis.recorded_windows import RecordedWindow
+from lightning_perf.analysis.step_times import StepSample
+from lightning_perf.analysis.trust import trust
+from tests.support.trace_builder import TraceBuilder
+
+MS = 1_000_000
+
+
+def run(*parts: tuple[int, float, bool]) -> list[StepSample]:
+    """Samples from (steps, milliseconds, profiled), with a spread of one per cent."""
+    rng = np.random.default_rng(1)
+    samples: list[StepSample] = []
+    for steps, time_ms, profiled in parts:
+        for _ in range(steps):
+            step_ns = round(time_ms * MS * (1 + 0.01 * rng.uniform(-1, 1)))
+            samples.append(StepSample(len(samples), step_ns, 0, None, 2, profiled))
+    return samples
+
+
+def window(first: int, last: int, capture: str = "", pause_ms: int = 30, export_ms: int = 70) -> RecordedWindow:
+    return RecordedWindow(capture, first, last, last - first, pause_ms * MS, export_ms * MS, 1000)
+
+
+@pytest.mark.parametrize(("after_ms", "returned"), [(10.0, True), (9.5, True), (10.5, False)])
+def test_whether_the_step_time_returned(after_ms: float, returned: bool) -> None:
+    samples = run((40, 10.0, False), (8, 15.0, True), (40, after_ms, False))
+    result = trust([], samples, [window(40, 47)])
+    assert result is not None
+    (each,) = result.windows
+    assert each.returned is returned
+    assert each.overhead is not None
+    assert each.overhead.estimate == pytest.approx(1.5, rel=0.02)
+    assert each.lasting is not None
+    assert each.lasting.low <= after_ms / 10 <= each.lasting.high
+    assert (each.before_ns, each.inside_ns, each.after_ns) == pytest.approx((10 * MS, 15 * MS, after_ms * MS), rel=0.02)
+    assert each.cost_ns == pytest.approx(8 * 5 * MS + 100 * MS, rel=0.02)
+    assert result.cost_share == pytest.approx(140 / (400 + 120 + 40 * after_ms + 100), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        run((40, 10.0, False), (8, 15.0, True), (2, 20.0, False)),  # too few after
+        run((7, 10.0, False), (8, 15.0, True), (40, 20.0, False)),  # too few before: five warm up
+    ],
+)
+def test_too_few_steps_tell_nothing(samples: Sequence[StepSample]) -> None:
+    first = next(sample.step for sample in samples if sample.profiled)
+    result = trust([], samples, [window(first, first + 7)])
+    assert result is not None
+    assert result.windows[0].lasting is None
+    assert result.windows[0].returned is None
+
+
+def test_a_window_is_compared_with_the_steps_up_to_the_next_one() -> None:
+    samples = run((30, 10.0, False), (4, 12.0, True), (30, 10.0, False), (4, 12.0, True), (30, 20.0, False))
+    result = trust([], samples, [window(30, 33), window(64, 67, "slow-step-64")])
+    assert result is not None
+    assert [each.returned for each in result.windows] == [True, False]
+    assert result.cost_ns == pytest.approx(2 * (4 * 2 + 100) * MS, rel=0.05)
+
+
+def test_a_cost_that_is_unknown_of_one_window_is_unknown() -> None:
+    result = trust([], run((5, 15.0, True), (30, 10.0, False)), [window(0, 4)])
+    assert result is not None
+    assert result.windows[0].before_ns is None
+    assert result.cost_ns is None
+    assert result.cost_share is None
+
+
+def test_nothing_recorded_is_nothing_to_trust() -> None:
+    assert trust([], run((5, 10.0, False))) is None
+
+
+def test_what_is_missing_from_a_recording_is_counted() -> None:
+    sound = (
+        TraceBuilder()
+        .gpu("NVIDIA A100-SXM4-40GB")
+        .step(1, 0, 100)
+        .op("aten::mm", 10, 20, types=["float", "float"], dims=[[8, 8], [8, 8]])
+        .launch("gemm", call_us=12, call_duration_us=5, start_us=30, duration_us=40)
+        .build()
+    )
+    deviceless = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").step(1, 0, 100).op("aten::mm", 10, 20).build()
+    result = trust([analyze_rank(sound), analyze_rank(deviceless)])
+    assert result is not None
+    assert (result.steps, result.incomplete_steps, result.lost_events) == (2, 0, 0)
+    assert (result.kernels, result.unlinked_kernels) == (1, 0)
+    assert result.deviceless_ranks == 1
+    assert not result.sound
+    alone = trust([analyze_rank(sound)])
+    assert alone is not None
+    assert alone.sound
