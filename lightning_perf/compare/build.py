@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.comparison import Arm, Candidate, Comparison, Run
+from lightning_perf.compare.comparison import Arm, Candidate, Comparison, MetricResult, Prediction, Run
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.fairness import Difference, Fairness, check_fairness
 from lightning_perf.compare.gates import Gate, GateResult, judge
@@ -126,7 +126,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
     gates: list[GateResult] = []
     for name in names[1:]:
         pair = Pair(names[0], name, of_arm, used, blocked, confidence)
-        candidate = _candidate(pair, settings, accuracy, fairness[name])
+        candidate = _candidate(pair, settings, accuracy, fairness[name], arms[names[0]])
         candidates.append(candidate)
         results = {result.metric: result for result in candidate.metrics}
         for gate in settings.gates:
@@ -151,12 +151,16 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=_notes(fairness.values(), blocked),
+        notes=(*_notes(fairness.values(), blocked), *_run_notes(used)),
         gates=tuple(gates),
+        equivalence=settings.equivalence,
+        hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
     )
 
 
-def _candidate(pair: Pair, settings: Settings, accuracy: str | None, fairness: Fairness) -> Candidate:
+def _candidate(
+    pair: Pair, settings: Settings, accuracy: str | None, fairness: Fairness, baseline: Sequence[RunRecord]
+) -> Candidate:
     results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
     kept = non_inferiority(pair.difference(*pair.values("accuracy")), settings.margin) if accuracy else None
     counts = [sum(point.collapsed for point in points) for points in pair.points]
@@ -189,7 +193,32 @@ def _candidate(pair: Pair, settings: Settings, accuracy: str | None, fairness: F
         time_spread=time_spread,
         accuracy_spread=accuracy_spread,
         differences=fairness.differences,
+        prediction=_prediction(baseline, pair.records[1], results),
     )
+
+
+def _prediction(
+    baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], results: Sequence[MetricResult]
+) -> Prediction | None:
+    """The gain that a profiled run of the baseline promised, for a candidate that is in mixed precision."""
+    if not candidate or not all("mixed" in str(run.facts.get("train.precision")) for run in candidate):
+        return None
+    source = next((run for run in baseline if run.predicted_speedup is not None), None)
+    time = next((result.estimate for result in results if result.metric == "step_time"), None)
+    if source is None or source.predicted_speedup is None or time is None:
+        return None
+    low, high = source.predicted_speedup
+    measured = time.map(lambda ratio: 1 / ratio)
+    held = low <= measured.value <= high if measured.value is not None else None
+    return Prediction(source.run_id, low, high, measured, held)
+
+
+def _hardware(run: RunRecord) -> str | None:
+    """The device by name; of a processor with the threads that computed, which its speed depends on."""
+    name, threads = run.facts.get("device.name"), run.facts.get("device.threads")
+    if name is None:
+        return None
+    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
 
 
 def _collapsed(accuracy: float | None, limit: float | None) -> bool:
@@ -294,4 +323,15 @@ def _notes(checks: Iterable[Fairness], blocked: bool) -> tuple[str, ...]:
     unchecked = sorted({fact for check in checks for fact in check.unchecked})
     if unchecked:
         notes.append(f"Not recorded by any run, so taken on trust: {', '.join(unchecked)}.")
+    return tuple(notes)
+
+
+def _run_notes(used: Mapping[str, Sequence[RunRecord]]) -> tuple[str, ...]:
+    """What single runs leave to be said."""
+    notes = []
+    for name, runs in used.items():
+        remarks = Counter(remark for run in runs for remark in run.remarks)
+        notes += [f"{name}: in {count} of {len(runs)} runs {remark}." for remark, count in remarks.items()]
+        unread = [run.steps_problem for run in runs if run.steps_problem is not None]
+        notes += [f"{name}: a run has no step times, since they cannot be read: {problem}" for problem in unread]
     return tuple(notes)

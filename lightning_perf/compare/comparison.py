@@ -14,7 +14,7 @@ from lightning_perf.compare.statistics.margins import NonInferiority
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate, Probability
 
-__all__ = ["Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
+__all__ = ["Arm", "Candidate", "Comparison", "MetricResult", "Prediction", "Run", "Verdict", "VerdictKind"]
 
 VERSION = 1
 
@@ -113,6 +113,25 @@ class MetricResult:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What mixed precision was predicted to bring, beside what it brought.
+
+    Attributes:
+        run_id: The profiled run of the baseline that the prediction is from.
+        low: Least speed-up of a step predicted.
+        high: Most speed-up predicted.
+        measured: Speed-up measured: step time of the baseline over that of the candidate, with its interval.
+        held: Whether the measured speed-up is within what was predicted; None when nothing was measured.
+    """
+
+    run_id: str
+    low: float
+    high: float
+    measured: Estimate
+    held: bool | None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One arm against the baseline.
 
@@ -126,6 +145,8 @@ class Candidate:
         time_spread: Spread of the step times (logarithms), or None when there are none.
         accuracy_spread: Spread of the accuracies without collapsed runs, or None when there are none.
         differences: Facts that differ, all of them allowed.
+        prediction: For a candidate in mixed precision the gain that a profiled run of the baseline had predicted, or
+            None.
     """
 
     arm: str
@@ -137,6 +158,7 @@ class Candidate:
     time_spread: Spread | None
     accuracy_spread: Spread | None
     differences: tuple[Difference, ...]
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,8 @@ class Comparison:
         drift: Change of the step time over the order of runs.
         notes: What the reader should know.
         gates: Outcome of the gates, when there were any.
+        equivalence: Times within this share of each other count as equivalent.
+        hardware: The devices that the used runs ran on.
         version: Of this document.
     """
 
@@ -175,4 +199,6 @@ class Comparison:
     drift: Drift
     notes: tuple[str, ...]
     gates: tuple[GateResult, ...] = ()
+    equivalence: float = 0.01
+    hardware: tuple[str, ...] = ()
     version: int = VERSION

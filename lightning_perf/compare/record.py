@@ -16,9 +16,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from lightning_perf.analysis.amp_gain import AmpGain
 from lightning_perf.analysis.json_lines import read_json_lines
 from lightning_perf.analysis.step_times import StepTimes, read_samples, summarize_step_times
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.trace.errors import TraceError
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
 VERSION = 1
 RECORD_NAME = "run.jsonl"
 STEPS_NAME = "steps.rank0.jsonl"
+REPORT_NAME = "report.json"
 
 PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
 """Environment variable by which a study tells a run its place, as JSON."""
@@ -110,10 +113,11 @@ class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
 
 
 class HealthSeen(msgspec.Struct, frozen=True, tag="health"):
-    """Something that makes the run's times invalid, seen on the device."""
+    """Something seen on the device that makes the run's times invalid, or, when not `invalid`, is worth a word."""
 
     problem: str
     train_time_s: float
+    invalid: bool = True
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
@@ -124,6 +128,18 @@ class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
     error: str | None = None
     peak_device_bytes: int | None = None
     peak_host_bytes: int | None = None
+
+
+class _ReportRank(msgspec.Struct, frozen=True):
+    amp_gain: AmpGain | None = None
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What a record takes from a report."""
+
+    schema_version: int
+    lead: int | None
+    ranks: list[_ReportRank]
 
 
 Line: TypeAlias = RunStarted | FactsAdded | EpochEnded | HealthSeen | RunEnded
@@ -164,7 +180,11 @@ class RunRecord:
         peak_device_bytes: Most device memory allocated at once, or None.
         peak_host_bytes: Most resident memory of the process, or None.
         problems: Why its times are invalid: throttling, foreign processes on the device.
+        remarks: What was seen of the device and does not make them invalid, as that it was at its power limit.
         steps: Step times, or None when they are missing.
+        steps_problem: Why they cannot be read, when they are there.
+        predicted_speedup: Least and most speed-up of a step that mixed precision is predicted to bring, by the run's
+            report; None when the run was not profiled or had no device to profile.
     """
 
     run_id: str
@@ -180,7 +200,10 @@ class RunRecord:
     peak_device_bytes: int | None
     peak_host_bytes: int | None
     problems: tuple[str, ...]
+    remarks: tuple[str, ...]
     steps: StepTimes | None = field(repr=False)
+    steps_problem: str | None = None
+    predicted_speedup: tuple[float, float] | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -202,7 +225,7 @@ def append_line(path: Path, line: Line) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     append_line(Path(folder, "run.jsonl"), HealthSeen("throttled", 1.5))
         ...     Path(folder, "run.jsonl").read_bytes()
-        b'{"type":"health","problem":"throttled","train_time_s":1.5}\n'
+        b'{"type":"health","problem":"throttled","train_time_s":1.5,"invalid":true}\n'
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -216,7 +239,8 @@ def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run.
 
     Args:
-        path: A ``run.jsonl`` file. Its step samples are read from ``steps.rank0.jsonl`` beside it.
+        path: A ``run.jsonl`` file. Its step samples are read from ``steps.rank0.jsonl`` beside it, and the prediction
+            from ``report.json``.
 
     Returns:
         The record.
@@ -236,16 +260,17 @@ def read_record(path: str | Path) -> RunRecord:
     facts = dict(started.facts)
     ended: RunEnded | None = None
     epochs: list[Epoch] = []
-    problems: list[str] = []
+    health: list[HealthSeen] = []
     for line in lines[1:]:
         if isinstance(line, FactsAdded):
             facts |= line.facts
         elif isinstance(line, EpochEnded):
             epochs.append(Epoch(line.epoch, line.train_time_s, line.steps, line.metrics))
         elif isinstance(line, HealthSeen):
-            problems.append(line.problem)
+            health.append(line)
         elif isinstance(line, RunEnded):
             ended = line
+    steps, steps_problem = _step_times(path.with_name(STEPS_NAME))
     return RunRecord(
         run_id=started.run_id,
         path=path,
@@ -259,8 +284,11 @@ def read_record(path: str | Path) -> RunRecord:
         train_time_s=ended.train_time_s if ended else None,
         peak_device_bytes=ended.peak_device_bytes if ended else None,
         peak_host_bytes=ended.peak_host_bytes if ended else None,
-        problems=tuple(dict.fromkeys(problems)),
-        steps=_step_times(path.with_name(STEPS_NAME)),
+        problems=tuple(dict.fromkeys(seen.problem for seen in health if seen.invalid)),
+        remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
+        steps=steps,
+        steps_problem=steps_problem,
+        predicted_speedup=_predicted_speedup(path.with_name(REPORT_NAME)),
     )
 
 
@@ -292,12 +320,27 @@ def _lines(path: Path) -> tuple[Line, ...]:
         raise CompareError(str(error)) from error
 
 
-def _step_times(path: Path) -> StepTimes | None:
+def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
+    """The step times, and why there are none although there is a file."""
+    if not path.exists():
+        return None, None
     try:
         samples = read_samples(path)
-    except TraceError:
+    except TraceError as error:
+        return None, str(error)
+    return (summarize_step_times(samples) if samples else None), None
+
+
+def _predicted_speedup(path: Path) -> tuple[float, float] | None:
+    """The prediction of a report; None where there is none, or a report that another version wrote."""
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=_Report)
+    except (OSError, msgspec.DecodeError):
         return None
-    return summarize_step_times(samples) if samples else None
+    if report.schema_version != SCHEMA_VERSION or report.lead is None or not 0 <= report.lead < len(report.ranks):
+        return None
+    gain = report.ranks[report.lead].amp_gain
+    return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None
 
 
 def numbers_only(metrics: Mapping[str, object]) -> dict[str, float | None]:

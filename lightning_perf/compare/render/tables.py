@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.comparison import Arm, Comparison, MetricResult, Prediction
 from lightning_perf.compare.fairness import Difference
 from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.statistics.describe import Summary
@@ -108,6 +108,8 @@ def footnotes(comparison: Comparison) -> tuple[str, ...]:
         if candidate.first_to_accuracy is not None and candidate.first_to_accuracy.p is not None:
             test = candidate.first_to_accuracy
             lines.append(f"First to the accuracy goal within blocks: p = {test.p:.3g} ({test.method}, {test.n} tell).")
+        if candidate.prediction is not None and candidate.prediction.measured.value is not None:
+            lines.append(_prediction(candidate.arm, candidate.prediction))
     if comparison.accuracy_goal is not None:
         for arm in comparison.arms:
             median = arm.median_time_to_accuracy_s
@@ -150,6 +152,14 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
     return (
         f"Spread of {what}, SD of {arm} over {baseline}: {ratio.value:.2f} ({interval}). Brown–Forsythe {p}; "
         f"it sees such a ratio in {power} of studies of this size, and {needed} would do."
+    )
+
+
+def _prediction(arm: str, prediction: Prediction) -> str:
+    outcome = "within" if prediction.held else "outside"
+    return (
+        f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {prediction.low:.3f} to "
+        f"{prediction.high:.3f}. Measured: {prediction.measured.value:.3f}, {outcome} the prediction."
     )
 
 

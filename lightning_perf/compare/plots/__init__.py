@@ -1,0 +1,1 @@
+"""Plots of a `Comparison`: they draw what it holds and compute nothing."""

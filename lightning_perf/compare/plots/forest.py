@@ -1,0 +1,183 @@
+"""Forest plot: every metric's ratio to the baseline with its interval; of the accuracy the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
+
+from lightning_perf.compare.comparison import Comparison, MetricResult
+from lightning_perf.compare.metrics import METRICS, Scale
+from lightning_perf.compare.plots.style import (
+    FAINT,
+    INK,
+    ArmLook,
+    finish,
+    hide_frame,
+    looks,
+    new_figure,
+    number_axis,
+    short_name,
+    wrapped,
+)
+from lightning_perf.compare.verdict import signed_percent
+
+__all__ = ["draw_ratios"]
+
+ZONE = "#d8e8d8"
+TICK_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
+MOST_TICKS = 8
+WIDE = 8.0
+"""Most over least from which on even steps would crowd one end of a logarithmic axis."""
+
+_Row = tuple[str, MetricResult, ArmLook]
+
+
+def draw_ratios(comparison: Comparison) -> Figure | None:
+    """Candidate over baseline in every metric, with its interval, beside the zone that counts as equivalent.
+
+    Args:
+        comparison: The document.
+
+    Returns:
+        The figure; None when no metric has a value.
+    """
+    of_arm = looks(comparison)
+    rows: list[_Row] = []
+    for name in METRICS:
+        for candidate in comparison.candidates:
+            found = next((r for r in candidate.metrics if r.metric == name and r.estimate.value is not None), None)
+            if found is not None:
+                rows.append((candidate.arm, found, of_arm[candidate.arm]))
+    ratios = [row for row in rows if METRICS[row[1].metric].scale is Scale.RATIO]
+    differences = [row for row in rows if METRICS[row[1].metric].scale is Scale.DIFFERENCE]
+    panels = [part for part in (ratios, differences) if part]
+    if not panels:
+        return None
+    lines = 1.3 * sum(wrapped(c.arm, 40).count("\n") + 1 for c in comparison.candidates)
+    legend = 0.16 * (lines if _legend_columns(comparison) == 1 else 1.3)
+    figure = new_figure(legend + 0.3 * len(rows) + 0.75 * len(panels))
+    heights = [len(part) + 1.0 for part in panels]
+    of_panel = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, part in zip(of_panel, panels, strict=True):
+        if part is ratios:
+            _draw_ratio_axes(axes, part, comparison)
+        else:
+            _draw_difference_axes(axes, part, comparison)
+        _label_rows(axes, part)
+    _legend(figure, comparison)
+    base = short_name(comparison.baseline)
+    coverage = f"{100 * comparison.confidence:.3g} %"
+    detail = f"{coverage} intervals" + (", all candidates together." if len(comparison.candidates) > 1 else ".")
+    return finish(figure, comparison, f"Change against {base}", detail)
+
+
+def _draw_ratio_axes(axes: Any, rows: Sequence[_Row], comparison: Comparison) -> None:
+    zone = 1 + comparison.equivalence
+    axes.axvspan(1 / zone, zone, color=ZONE, linewidth=0, zorder=0)
+    axes.axvline(1, color=INK, linewidth=1, zorder=1)
+    axes.set_xscale("log")
+    ends = [1 / zone, zone]
+    for number, (_, result, look) in enumerate(rows):
+        _draw_interval(axes, -number, result, look, 1.0)
+        estimate = result.estimate
+        ends += [value for value in (estimate.value, estimate.low, estimate.high) if value is not None and value > 0]
+    low, high = min(ends), max(ends)
+    room = (high / low) ** 0.06
+    axes.set_xlim(low / room, high * room)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(low / room, high * room)))
+    axes.xaxis.set_minor_locator(FixedLocator([]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.set_xlabel(f"ratio to the baseline; shaded: times within ±{100 * comparison.equivalence:.3g} % are equivalent")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round ratios from low to high, 1 among them where it is between."""
+    if high / low > WIDE:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        return [tick for d in decades for m in (1, 2, 5) if low <= (tick := m * 10.0**d) <= high]
+    for step in TICK_STEPS:
+        numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
+        if len(numbers) <= MOST_TICKS:
+            return [round(number * step, 3) for number in numbers]
+    return [1.0]
+
+
+def _draw_difference_axes(axes: Any, rows: Sequence[_Row], comparison: Comparison) -> None:
+    axes.axvline(0, color=INK, linewidth=1, zorder=1)
+    for number, (_, result, look) in enumerate(rows):
+        _draw_interval(axes, -number, result, look, 100.0)
+    label = "difference to the baseline in percentage points"
+    margin = next((c.accuracy.margin for c in comparison.candidates if c.accuracy is not None), None)
+    if margin is not None:
+        axes.axvline(-100 * margin, color="#a00000", linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        label += f"; dashed: the margin of −{100 * margin:.3g}"
+    number_axis(axes.xaxis)
+    axes.margins(x=0.08)
+    axes.set_xlabel(label)
+
+
+def _draw_interval(axes: Any, height: float, result: MetricResult, look: ArmLook, scale: float) -> None:
+    estimate = result.estimate
+    if estimate.low is not None and estimate.high is not None:
+        axes.plot(
+            [scale * estimate.low, scale * estimate.high], [height] * 2, color=look.color, linewidth=2.2, zorder=2
+        )
+    hollow = {"markerfacecolor": "white", "markeredgecolor": look.color, "markeredgewidth": 1.4}
+    without = {} if estimate.low is not None or result.deterministic else hollow
+    axes.plot([scale * (estimate.value or 0.0)], [height], zorder=3, **look.points(markersize=7) | without)
+
+
+def _label_rows(axes: Any, rows: Sequence[_Row]) -> None:
+    """The metrics on the left, once for all their candidates; the figures on the right."""
+    labels = []
+    last = ""
+    for number, (_, result, _) in enumerate(rows):
+        metric = METRICS[result.metric]
+        better = "higher" if metric.higher_is_better else "lower"
+        labels.append(f"{metric.title} ({better} is better)" if result.metric != last else "")
+        if number and result.metric != last:
+            axes.axhline(0.5 - number, color="#eeeeee", linewidth=0.8, zorder=0)
+        last = result.metric
+        axes.text(
+            1.01, -number, _figures(result), transform=axes.get_yaxis_transform(), va="center", ha="left", fontsize=8.5
+        )
+    axes.set_yticks([-n for n in range(len(rows))], labels)
+    axes.set_ylim(-len(rows) + 0.4, 0.6)
+    hide_frame(axes)
+
+
+def _figures(result: MetricResult) -> str:
+    estimate = result.estimate
+
+    def text(value: float | None) -> str:
+        if value is None:
+            return "–"
+        if METRICS[result.metric].scale is Scale.RATIO:
+            return signed_percent(value)
+        return f"{'−' if value < 0 else '+'}{abs(100 * value):.2f} pt"
+
+    if estimate.low is None or estimate.high is None:
+        return f"{text(estimate.value)} ({'the same in every run' if result.deterministic else 'no interval'})"
+    return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"
+
+
+def _legend(figure: Figure, comparison: Comparison) -> None:
+    from matplotlib.lines import Line2D
+
+    of_arm = looks(comparison)
+    handles = [
+        Line2D([], [], linewidth=2.2, label=wrapped(c.arm, 40), **of_arm[c.arm].points(linestyle="-", markersize=7))
+        for c in comparison.candidates
+    ]
+    hollow: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": FAINT, "markeredgewidth": 1.4}
+    if any(r.estimate.low is None and not r.deterministic for c in comparison.candidates for r in c.metrics):
+        handles.append(Line2D([], [], marker="o", linestyle="none", label="no interval", **hollow))
+    figure.legend(handles=handles, loc="outside lower left", ncols=_legend_columns(comparison), frameon=False)
+
+
+def _legend_columns(comparison: Comparison) -> int:
+    return 1 if any(len(candidate.arm) > 24 for candidate in comparison.candidates) else 4

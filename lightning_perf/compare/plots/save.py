@@ -1,0 +1,150 @@
+"""Draw the plots of a comparison and save them: PNG, SVG, and TensorBoard's images."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.extras import import_extra
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["SavedPlots", "draw_plots", "save_plots"]
+
+EVENTS_SUFFIX = ".comparison"
+PNG_DPI = 150
+
+
+class SavedPlots:
+    """What was saved, in words.
+
+    Args:
+        folder: Where.
+        files: The image files.
+        in_tensorboard: Whether TensorBoard's event file was written as well.
+    """
+
+    def __init__(self, folder: Path, files: tuple[Path, ...], *, in_tensorboard: bool) -> None:
+        self.folder, self.files, self.in_tensorboard = folder, files, in_tensorboard
+
+    def __str__(self) -> str:
+        names = ", ".join(file.stem for file in self.files if file.suffix == ".png") or "none, there is nothing to draw"
+        how = f"tensorboard --logdir {self.folder}" if self.in_tensorboard else "TensorBoard is not installed"
+        return f"{names}: {self.folder} ({how})"
+
+
+def draw_plots(comparison: Comparison) -> dict[str, Figure]:
+    """Draw every plot that the comparison has something for.
+
+    Args:
+        comparison: The document.
+
+    Returns:
+        The figures by name: ``times``, ``accuracy``, ``pairs``, ``ratios``, ``order``, ``prediction``. Save them
+        within `lightning_perf.compare.plots.style.drawing`, which holds their settings.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    import_extra("matplotlib", "compare")
+    from lightning_perf.compare.plots.drift import draw_order
+    from lightning_perf.compare.plots.forest import draw_ratios
+    from lightning_perf.compare.plots.paired import draw_pairs
+    from lightning_perf.compare.plots.prediction import draw_prediction
+    from lightning_perf.compare.plots.spread import draw_accuracy, draw_times
+    from lightning_perf.compare.plots.style import drawing
+
+    draws = {
+        "times": draw_times,
+        "accuracy": draw_accuracy,
+        "pairs": draw_pairs,
+        "ratios": draw_ratios,
+        "order": draw_order,
+        "prediction": draw_prediction,
+    }
+    with drawing():
+        drawn = {name: draw(comparison) for name, draw in draws.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
+    """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.
+
+    Plots of an earlier comparison in the folder are replaced; those that this one does not have are removed.
+
+    Args:
+        comparison: The document.
+        folder: Where to; made when it does not exist.
+
+    Returns:
+        What was saved.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        CompareError: The folder cannot be written.
+    """
+    figures = draw_plots(comparison)
+    from lightning_perf.compare.plots.style import drawing
+
+    images: dict[str, bytes] = {}
+    with drawing():
+        for name, figure in figures.items():
+            images[f"{name}.png"] = _image(figure, "png")
+            images[f"{name}.svg"] = _image(figure, "svg")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in images.items():
+            _write(folder / name, content)
+        for name in ("times", "accuracy", "pairs", "ratios", "order", "prediction"):
+            if name not in figures:
+                for suffix in (".png", ".svg"):
+                    (folder / name).with_suffix(suffix).unlink(missing_ok=True)
+        in_tensorboard = _write_events(folder, {name: images[f"{name}.png"] for name in figures}, figures)
+    except OSError as error:
+        raise CompareError(f"{folder}: plots cannot be written ({error.strerror}). Give another folder.") from error
+    return SavedPlots(folder, tuple(folder / name for name in images), in_tensorboard=in_tensorboard)
+
+
+def _image(figure: Figure, kind: str) -> bytes:
+    stream = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {"Software": "lightning_perf"}
+    figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=metadata)
+    return stream.getvalue()
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def _write_events(folder: Path, images: Mapping[str, bytes], figures: Mapping[str, Figure]) -> bool:
+    """Write TensorBoard's event file in place of that of an earlier comparison."""
+    try:
+        event = importlib.import_module("tensorboard.compat.proto.event_pb2")
+        summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary
+        writing = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    except ImportError:
+        return False
+    earlier = list(folder.glob(f"events.out.tfevents.*{EVENTS_SUFFIX}"))
+    values = []
+    for name, content in images.items():
+        width, height = (round(PNG_DPI * inches) for inches in figures[name].get_size_inches())
+        image = summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
+        values.append(summary.Value(tag=f"comparison/{name}", image=image))
+    writer = writing.EventFileWriter(str(folder), filename_suffix=EVENTS_SUFFIX)
+    try:
+        writer.add_event(event.Event(wall_time=time.time(), step=0, summary=summary(value=values)))
+    finally:
+        writer.close()
+    for path in earlier:
+        path.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,198 @@
+"""What all plots share: colours, marks, names that fit, titles, and figures that need no window and no global state."""
+
+from __future__ import annotations
+
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from lightning_perf.compare.comparison import Arm, Comparison
+from lightning_perf.report.console.safe import plain
+
+__all__ = [
+    "ArmLook",
+    "drawing",
+    "finish",
+    "hide_frame",
+    "looks",
+    "new_figure",
+    "row_height",
+    "runs_text",
+    "short_name",
+    "unit_scale",
+    "wrapped",
+]
+
+WIDTH_INCHES = 8.0
+NAME_CHARACTERS = 24
+NAME_LINES = 3
+TITLE_CHARACTERS = 105
+INK, FAINT = "#222222", "#8a8a8a"
+
+_LOOKS = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#E69F00", "v"),
+    ("#56B4E9", "P"),
+)
+"""Colours that are told apart also with a colour vision deficiency (Okabe and Ito, Color Universal Design, 2008), each
+with a marker of its own."""
+
+_SETTINGS: dict[str, Any] = {
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "white",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    # Names of arms are the user's: a $ in one is a $.
+    "text.parse_math": False,
+    # The same comparison gives the same file.
+    "svg.hashsalt": "lightning_perf",
+}
+
+
+class ArmLook:
+    """How the runs of an arm are drawn.
+
+    Args:
+        number: The arm's place among the arms.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.color, self.marker = _LOOKS[number % len(_LOOKS)]
+
+    def points(self, **more: Any) -> dict[str, Any]:
+        """Arguments of a plot of points without a line."""
+        look = {
+            "color": self.color,
+            "marker": self.marker,
+            "linestyle": "none",
+            "markersize": 6,
+            "markeredgewidth": 0.7,
+        }
+        return look | {"markeredgecolor": "white"} | more
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Settings of all plots, for the time of drawing and saving."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)  # type: ignore[arg-type]
+        # A character that the font lacks is a box in the plot, and no matter for the user's console.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def looks(comparison: Comparison) -> dict[str, ArmLook]:
+    """The look of each arm, by its name."""
+    return {arm.name: ArmLook(number) for number, arm in enumerate(comparison.arms)}
+
+
+def new_figure(height_inches: float) -> Figure:
+    """An empty figure, which belongs to nobody else."""
+    return Figure(figsize=(WIDTH_INCHES, height_inches), dpi=150, layout="constrained")
+
+
+def row_height(names: list[str]) -> float:
+    """Inches that a row needs for the longest of the names beside it."""
+    return 0.42 + 0.17 * max(wrapped(name).count("\n") + 1 for name in names)
+
+
+def wrapped(name: str, characters: int = NAME_CHARACTERS) -> str:
+    """A name in lines; a very long one loses its middle, since names of runs differ at their ends."""
+    text = plain(name).plain
+    room = characters * NAME_LINES - 2
+    if len(text) > room:
+        text = f"{text[: room // 2]}…{text[-(room // 2) :]}"
+    return "\n".join(textwrap.wrap(text, characters, break_on_hyphens=True)) or text
+
+
+def short_name(name: str, characters: int = 40) -> str:
+    """A name on one line, for legends and titles."""
+    text = plain(name).plain
+    return text if len(text) <= characters else f"{text[: characters // 2]}…{text[-(characters // 2 - 1) :]}"
+
+
+def runs_text(comparison: Comparison) -> str:
+    """How many runs of each arm are drawn, and how many are not and why."""
+    counts = [arm.used for arm in comparison.arms]
+    text = f"n = {counts[0]} an arm" if len(set(counts)) == 1 else "n = " + ", ".join(map(_count, comparison.arms))
+    text += ", in blocks" if comparison.blocked else ", not in blocks"
+    left_out = sum((Counter(arm.left_out) for arm in comparison.arms), Counter[str]())
+    if left_out:
+        text += f" (left out: {', '.join(f'{count} {short_name(reason)}' for reason, count in left_out.items())})"
+    return text
+
+
+def _count(arm: Arm) -> str:
+    return f"{arm.used} {short_name(arm.name, 24)}"
+
+
+def finish(figure: Figure, comparison: Comparison, title: str, detail: str | None = None) -> Figure:
+    """Put the title over a figure: what it shows, then the runs and the hardware.
+
+    Args:
+        figure: The figure.
+        comparison: The document.
+        title: What is shown, without the numbers of runs.
+        detail: A further sentence.
+    """
+    hardware = ", ".join(plain(name).plain for name in comparison.hardware) or "hardware not recorded"
+    small = [f"{runs_text(comparison)} · {hardware}", *([detail] if detail else [])]
+    lines = [line for text in small for line in textwrap.wrap(text, TITLE_CHARACTERS)]
+    head = 0.48 + 0.18 * len(lines)
+    height = figure.get_figheight() + head
+    figure.set_figheight(height)
+    words: dict[str, Any] = {"ha": "left", "va": "top"}
+    figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **words)
+    figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **words)
+    # The layout has the rest of the figure to itself.
+    engine: Any = figure.get_layout_engine()
+    engine.set(w_pad=0.08, rect=(0, 0, 1, 1 - head / height))
+    return figure
+
+
+def hide_frame(axes: Any, *, grid: str = "x") -> None:
+    """Leave only what helps reading: a light grid, no box."""
+    for side in ("top", "right", "left" if grid == "x" else ""):
+        if side:
+            axes.spines[side].set_visible(False)
+    axes.grid(axis=grid)
+    axes.tick_params(length=0)
+
+
+def unit_scale(unit: str, largest: float) -> tuple[float, str]:
+    """By what to multiply values for an axis, and the unit that they then have.
+
+    Example:
+        >>> unit_scale("ms", 25_000.0), unit_scale("share", 1.0)
+        ((0.001, 's'), (100, '%'))
+    """
+    if unit == "share":
+        return 100, "%"
+    if unit == "ms":
+        return (0.001, "s") if largest >= 10_000 else (1, "ms") if largest >= 0.1 else (1000, "µs")
+    if unit == "s" and largest >= 600:
+        return 1 / 60, "min"
+    return 1, unit
+
+
+def number_axis(axis: Any, count: int = 6) -> None:
+    """Plain numbers on an axis, never 1e-3 + offset."""
+    axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))
