@@ -19,6 +19,7 @@ from lightning_perf.analysis.modules import ModuleTree, modules
 from lightning_perf.analysis.operators import OperatorTable, operators
 from lightning_perf.analysis.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.phases import Phases, phases
+from lightning_perf.analysis.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.wrappers import Wrapper, wrappers
 from lightning_perf.trace.columns import Metadata, Problems, Trace
@@ -53,6 +54,7 @@ class RankAnalysis:
         communication: Collectives, and what hides them.
         wrappers: Parallel wrappers that the model ran in.
         amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
+        stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
     """
 
     rank: int | None
@@ -77,6 +79,7 @@ class RankAnalysis:
     communication: Communication | None
     wrappers: tuple[Wrapper, ...]
     amp_gain: AmpGain | None = None
+    stop_flags: StopFlags | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -115,4 +118,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         communication=communication(trace),
         wrappers=wrappers(trace),
         amp_gain=amp_gain(trace, step_time, launched, table),
+        stop_flags=stop_flags(trace),
     )

@@ -23,6 +23,7 @@ from lightning_perf.findings.memory_spare import memory_spare
 from lightning_perf.findings.pageable_copies import pageable_copies
 from lightning_perf.findings.rank_imbalance import rank_imbalance
 from lightning_perf.findings.small_kernels import small_kernels
+from lightning_perf.findings.stop_flags import stop_flags
 from lightning_perf.findings.sync_points import sync_points
 from lightning_perf.findings.tensor_cores import tensor_cores
 from lightning_perf.findings.tf32_off import tf32_off
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     memory_spare,
     pageable_copies,
     small_kernels,
+    stop_flags,
     sync_points,
     tensor_cores,
     tf32_off,
@@ -60,7 +62,7 @@ RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 """Rules that weigh ranks against each other."""
 
 
-SHARED_WAITS = frozenset({"exposed-communication"})
+SHARED_WAITS = frozenset({"exposed-communication", "stop-flags"})
 """Waits that end for all ranks at once: the rank that arrives last has nothing but the transfer, and what the others
 have beyond that is their wait for it. So the rank with the least speaks, and none does if it has none worth telling."""
 
