@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lightning_perf.callbacks.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.callbacks.recorder import RunRecorder
@@ -41,6 +42,7 @@ class FitRecord:
         self._faults = faults
         self._finished_epoch: int | None = None
         self._recorder: RunRecorder | None = None
+        self._health: DeviceHealth | None = None
         self._awaits_batch = False
         if folder is None or not trainer.is_global_zero:
             return
@@ -61,11 +63,18 @@ class FitRecord:
 
     def training_begins(self) -> None:
         """The preparations are over: training time counts from here."""
-        if self._recorder is not None:
-            self._recorder.training_begins()
+        if self._recorder is None:
+            return
+        self._recorder.training_begins()
+        try:
+            self._health = self._watch()
+        except Exception as error:
+            self._unwatched(error)
 
     def batch_begins(self, batch: Any) -> None:
         """A batch is about to be trained on; the first one is hashed."""
+        if self._health is not None:
+            self._health.tick()
         if not self._awaits_batch:
             return
         self._awaits_batch = False
@@ -89,11 +98,11 @@ class FitRecord:
         self._end(Outcome.FINISHED)
 
     def fails(self, error: BaseException) -> None:
-        """The fit was ended by an error, or from outside: Ctrl-C and SIGTERM come as exceptions that are no errors."""
+        """The fit was ended by an error, or stopped: Ctrl-C and SIGTERM come as exceptions that are no errors."""
         if isinstance(error, Exception):
             self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
         else:
-            self._end(Outcome.INTERRUPTED, type(error).__name__)
+            self._end(Outcome.STOPPED, type(error).__name__)
 
     def _ask(self, what: str, source: Callable[[], dict[str, FactValue]]) -> dict[str, FactValue]:
         try:
@@ -102,7 +111,25 @@ class FitRecord:
             self._faults.report(f"the run record lacks facts of {what}", error)
             return {}
 
+    def _watch(self) -> DeviceHealth | None:
+        uuids = gpu_uuids(self._trainer)
+        if not uuids:
+            return None
+        return DeviceHealth(
+            uuids,
+            tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
+            fail=self._unwatched,
+            siblings=int(self._trainer.world_size) > 1,
+        )
+
+    def _unwatched(self, error: BaseException) -> None:
+        self._faults.report("the device is not watched for throttling and other processes", error)
+
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
+        health, self._health = self._health, None
+        if health is not None:
+            health.look()
+            health.close()
         self._write(lambda recorder: recorder.ends(outcome, error=error, peak_device_bytes=self._peak_device_bytes()))
 
     def _peak_device_bytes(self) -> int | None:

@@ -42,8 +42,8 @@ class PerfCallback(HostCallback):
     on, with the same results as without the callback.
 
     Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
-    and a fingerprint of settings, weights and data. In a run of a study nothing is profiled, and the study names the
-    folder.
+    and a fingerprint of settings, weights and data. In a run of a study nothing is profiled, neither loss scale nor
+    gradients are monitored, so that all arms are timed alike, and the study names the folder.
 
     With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does; a conflict there is
     an error before the first step. The report says in which precision the fit ran and which FP32 that was, and under
@@ -173,10 +173,11 @@ class PerfCallback(HostCallback):
         folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
         world_size = int(trainer.world_size)
         self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, faults=faults)
-        if self._numbers is self._own_numbers:
-            self._tell("watch", trainer, pl_module, folder, faults)
-        else:
-            self._numbers.watch(trainer, pl_module, folder, faults)
+        if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
+            if self._numbers is self._own_numbers:
+                self._tell("watch", trainer, pl_module, folder, faults)
+            else:
+                self._numbers.watch(trainer, pl_module, folder, faults)
         setting = self._numbers.setting
         self._record = FitRecord(trainer, pl_module, folder, faults, setting.keep_fp32 if setting is not None else ())
         try:

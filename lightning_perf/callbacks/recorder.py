@@ -79,9 +79,9 @@ class RunRecorder:
         """
         append_line(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
 
-    def health(self, problem: str) -> None:
-        """Record what makes the run's times invalid."""
-        append_line(self.path, HealthSeen(problem, self._train_time_s()))
+    def health(self, problem: str, *, invalid: bool = True) -> None:
+        """Record what was seen on the device, and whether it makes the run's times invalid."""
+        append_line(self.path, HealthSeen(problem, self._train_time_s(), invalid))
 
     def ends(
         self,

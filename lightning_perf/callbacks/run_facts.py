@@ -78,8 +78,8 @@ def model_facts(module: Module) -> Facts:
         module: The LightningModule.
 
     Returns:
-        Its class, number of parameters, and a hash over its parameters and buffers; of a sharded model over the
-        shards of this rank.
+        Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
+        its parameters and buffers; of a sharded model over the shards of this rank.
     """
     parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: making one may be a collective, and runs hooks of the user's.
@@ -92,6 +92,7 @@ def model_facts(module: Module) -> Facts:
     return {
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
+        "model.compiled": _is_compiled(module),
         "model.initial_weights": hash_tensors(weights),
     }
 
@@ -151,6 +152,17 @@ def dataset_files(dataset: Any) -> list[str] | None:
     ):
         return None
     return [os.fspath(sample[0]) for sample in samples]
+
+
+def _is_compiled(module: Module) -> bool:
+    # `_compiler_ctx` is Lightning's note of a module that was compiled as a whole; the others are torch's: a module
+    # wrapped by torch.compile(), known by name so that the compiler is not imported, and one compiled in place.
+    if getattr(module, "_compiler_ctx", None) is not None:
+        return True
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        for part in module.modules()
+    )
 
 
 def _manifest(dataset: Any) -> str | None:
