@@ -1,0 +1,207 @@
+"""`Campaign`: build, check and time the variants of one model, whatever happens to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.inference.build import BuiltVariant, build_variant
+from lightning_perf.inference.chains import Chains
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.judge import Judge
+from lightning_perf.inference.measure import Effort, summarise, take_turns
+from lightning_perf.inference.running import Running, relative_difference
+from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.summary import cell_of
+from lightning_perf.inference.tradeoff import Cell, Row
+from lightning_perf.inference.variant import BASELINE, Variant
+
+__all__ = ["Campaign", "Place"]
+
+AGAIN = f"{BASELINE} again"
+"""The baseline's twin: the same artefact in another process, to see what no difference looks like."""
+
+WORTH_PACKING = 0.9
+"""A packed size is told when it is below this share of the plain one: otherwise there was nothing to pack."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files go, and what the artefacts are told.
+
+    Attributes:
+        artefacts: Folder of the artefacts.
+        kept: Whether that folder stays.
+        work: Folder for files of no later use; the inputs are in it, as ``inputs.npy``.
+        source: Name of the model.
+        labels: Names of its classes.
+        timeout_s: What one step of one variant may take.
+    """
+
+    artefacts: Path
+    kept: bool
+    work: Path
+    source: str
+    labels: tuple[str, ...]
+    timeout_s: float
+
+    @property
+    def inputs(self) -> Path:
+        """The inputs to time and compare with."""
+        return self.work / "inputs.npy"
+
+
+class Campaign:
+    """Carries variants through all steps; `rows` and `cells` hold what came out.
+
+    Args:
+        variants: The variants, the baseline first.
+        subject: The original.
+        original: Its outputs on the subject's inputs.
+        chains: Applies transforms.
+        judge: Measures accuracy; None without validation data.
+        place: Where files go.
+        effort: How much is measured.
+        say: Is told what is being done.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        subject: Subject,
+        original: NDArray[np.float32],
+        chains: Chains,
+        judge: Judge | None,
+        place: Place,
+        effort: Effort,
+        say: Callable[[str], None],
+    ) -> None:
+        self._variants = variants
+        self._subject = subject
+        self._original = original
+        self._chains = chains
+        self._judge = judge
+        self._place = place
+        self._effort = effort
+        self._say = say
+        self._rows = {variant.name: _empty_row(variant) for variant in variants}
+        self._cells: list[Cell] = []
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The variants, as far as they came."""
+        return tuple(self._rows.values())
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The batch sizes and numbers of threads measured so far."""
+        return tuple(self._cells)
+
+    def run(self, threads: int, batch_sizes: Sequence[int]) -> None:
+        """Build all variants for a number of threads, start them, and time them.
+
+        Raises:
+            InferenceError: The original itself cannot be measured.
+        """
+        running: dict[str, Running] = {}
+        with ExitStack() as stack:
+            for variant in self._variants:
+                if self._rows[variant.name].reason is None:
+                    try:
+                        self._start(variant, threads, running, stack)
+                    except VariantError as error:
+                        self._fail(variant.name, error)
+            for batch in batch_sizes:
+                self._time(running, threads, batch)
+
+    def _start(self, variant: Variant, threads: int, running: dict[str, Running], stack: ExitStack) -> None:
+        if reason := variant.runtime.missing(self._subject.device):
+            raise VariantError(reason)
+        self._say(f"{variant.name}: building")
+        built = self._build(variant, threads)
+        process = self._run(built, threads, stack)
+        reload = process.check_reload()
+        row = self._rows[variant.name]
+        if row.cold is None:
+            row = self._described(row, variant, built)
+            row = replace(row, cold=process.cold, reload=reload)
+            if self._judge is not None:
+                self._say(f"{variant.name}: accuracy on {self._judge.n} inputs")
+                row = replace(row, accuracy=self._judge.judge(process))
+            self._rows[variant.name] = row
+        running[variant.name] = process
+        if variant.name == BASELINE:
+            running[AGAIN] = self._run(built, threads, stack)
+
+    def _build(self, variant: Variant, threads: int) -> BuiltVariant:
+        folder = variant.name if not self._cells else f"{variant.name}@{threads}-threads"
+        return build_variant(
+            variant,
+            self._chains.subject_file(variant.transforms, threads),
+            self._place.artefacts / folder,
+            self._place.work,
+            source=self._place.source,
+            labels=self._place.labels,
+            threads=threads,
+            timeout_s=self._place.timeout_s,
+        )
+
+    def _run(self, built: BuiltVariant, threads: int, stack: ExitStack) -> Running:
+        process = Running(built, self._place.inputs, str(self._subject.device), threads, self._place.timeout_s)
+        stack.callback(process.close)
+        return process
+
+    def _described(self, row: Row, variant: Variant, built: BuiltVariant) -> Row:
+        module = self._chains.module(variant.transforms)
+        packed = None
+        if variant.transforms:
+            storage = self._chains.storage(variant.transforms)
+            if storage.packed_bytes < WORTH_PACKING * storage.dense_bytes:
+                packed = storage.packed_bytes
+        return replace(
+            row,
+            folder=str(built.folder) if self._place.kept else None,
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            size_bytes=built.artefact.size_bytes,
+            packed_bytes=packed,
+            build_s=built.seconds,
+            output_error=relative_difference(np.load(built.outputs), self._original),
+            provenance=built.artefact.provenance,
+        )
+
+    def _time(self, running: dict[str, Running], threads: int, batch: int) -> None:
+        timers = {
+            name: process.time for name, process in running.items() if name == AGAIN or self._rows[name].reason is None
+        }
+        self._say(f"Timing {len(timers) - 1} variants in turns: batch {batch}, threads {threads}")
+        turns = take_turns(timers, batch, self._effort, self._fail)
+        for name, rounds in turns.items():
+            if name != AGAIN:
+                baseline = None if name == BASELINE else turns[BASELINE]
+                latency = summarise(rounds, baseline, batch=batch, threads=threads)
+                row = self._rows[name]
+                self._rows[name] = replace(row, latencies=(*row.latencies, latency))
+        self._cells.append(
+            cell_of(self.rows, threads=threads, batch=batch, baseline=turns[BASELINE], again=turns[AGAIN])
+        )
+
+    def _fail(self, name: str, error: VariantError) -> None:
+        if name in (BASELINE, AGAIN):
+            raise InferenceError(f"the original itself cannot be measured: {error}") from error
+        self._say(f"{name}: {error}")
+        self._rows[name] = replace(self._rows[name], reason=str(error))
+
+
+def _empty_row(variant: Variant) -> Row:
+    parts = [*(transform.summary for transform in variant.transforms), variant.runtime.summary]
+    return Row(
+        variant=variant.name,
+        transforms=tuple(transform.name for transform in variant.transforms),
+        runtime=variant.runtime.name,
+        summary="; ".join(parts),
+    )

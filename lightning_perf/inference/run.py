@@ -1,0 +1,218 @@
+"""Build, check and measure the variants of a model: `measure_variants`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_perf import __version__
+from lightning_perf.environment import cpu_name, device_facts, host_notes, version_facts
+from lightning_perf.inference.build import check_subject
+from lightning_perf.inference.campaign import Campaign, Place
+from lightning_perf.inference.chains import Chains
+from lightning_perf.inference.count import count_model
+from lightning_perf.inference.count_document import Count
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.judge import Judge
+from lightning_perf.inference.measure import Effort
+from lightning_perf.inference.recommend import recommend
+from lightning_perf.inference.runtimes.faults import reason_of
+from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.summary import condition_notes
+from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff, to_json
+from lightning_perf.inference.transform import FineTune
+from lightning_perf.inference.validation import Validation
+from lightning_perf.inference.variant import DEFAULT_VARIANTS, parse_variants
+
+__all__ = ["TRADEOFF_FILE", "measure_variants"]
+
+TRADEOFF_FILE = "tradeoff.json"
+"""The document, beside the artefacts."""
+
+MOST_INPUTS = 64
+"""Inputs that outputs are compared on, and that batches are made of."""
+
+
+def measure_variants(
+    module: nn.Module,
+    *,
+    inputs: Tensor | None = None,
+    validation: Validation | None = None,
+    calibration: Tensor | None = None,
+    fine_tune: FineTune | None = None,
+    students: Mapping[str, Callable[[], nn.Module]] | None = None,
+    variants: Sequence[str] = DEFAULT_VARIANTS,
+    batch_sizes: Sequence[int] = (1, 32),
+    threads: Sequence[int] = (1,),
+    device: torch.device | str = "cpu",
+    effort: Effort | None = None,
+    max_latency_ms: float | None = None,
+    max_accuracy_drop_points: float | None = None,
+    name: str | None = None,
+    labels: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    out: Path | None = None,
+    timeout_s: float = 1800.0,
+    say: Callable[[str], None] | None = None,
+) -> Tradeoff:
+    """Build variants of a model, check each against the original, and measure them in turns.
+
+    Each variant is built in a process of its own and measured in another, fresh one, from its artefact on disk: one
+    that fails or crashes is a row with its reason, and the others go on.
+
+    Args:
+        module: The model, from float32 ``(n, …)`` to float32 ``(n, …)``; its class can be imported by a fresh process.
+        inputs: Real inputs to time, ``(n, …)``; the first of the validation data when not given.
+        validation: Held-out inputs with labels. Without it accuracy is not measured.
+        calibration: Real inputs from the training side, for int8; `inputs` when not given, which a note says.
+        fine_tune: Trains a changed model. Without it, transforms that need training are rows with that reason.
+        students: What makes each student to distil to, untrained, by its name: ``distil-NAME`` is a transform.
+        variants: Names as `parse_variant` reads them; the original comes first in any case.
+        batch_sizes: Inputs a call. The first one, with the first of `threads`, decides the recommendation.
+        threads: CPU threads; for each number all is built and measured anew.
+        device: Where variants run.
+        effort: How much is measured.
+        max_latency_ms: Recommend one whose p90 stays below.
+        max_accuracy_drop_points: Recommend one whose accuracy is lower by no more, in percentage points.
+        name: What to call the model; its class's name when not given.
+        labels: Names of the classes, kept in the artefacts.
+        notes: What a reader must know, for the document.
+        out: Folder that keeps the artefacts and ``tradeoff.json``; nothing is kept when not given.
+        timeout_s: What building, loading, or predicting the validation data may take for one variant.
+        say: Is told what is being done.
+
+    Returns:
+        The document.
+
+    Raises:
+        InferenceError: The model, its data or a setting cannot be used.
+    """
+    say = say or (lambda _: None)
+    effort = effort or Effort()
+    device = torch.device(device)
+    _check_settings(batch_sizes, threads, device)
+    parsed = parse_variants(variants, students)
+    if inputs is None:
+        if validation is None:
+            raise InferenceError("no inputs: give real inputs to time, or validation data.")
+        inputs = validation.inputs
+    inputs = inputs[:MOST_INPUTS].float().contiguous()
+    said = list(notes)
+    if calibration is None:
+        calibration = inputs
+        said.append(f"int8 was calibrated on the {len(inputs)} inputs that were timed: no calibration data was given.")
+    subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
+    original = check_subject(subject).numpy()
+    name = name or type(module).__name__
+    machine = _machine(device)
+
+    with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
+        work = Path(folder)
+        place = Place(
+            artefacts=work / "artefacts" if out is None else out,
+            kept=out is not None,
+            work=work,
+            source=name,
+            labels=tuple(labels),
+            timeout_s=timeout_s,
+        )
+        _make_folder(place.artefacts)
+        np.save(place.inputs, inputs.numpy())
+        judge = Judge(validation, subject.input_shape, original.shape, work) if validation is not None else None
+        chains = Chains(subject, fine_tune, work, say)
+        campaign = Campaign(parsed, subject, original, chains, judge, place, effort, say)
+        for number in threads:
+            campaign.run(number, batch_sizes)
+        said += judge.notes() if judge is not None else ()
+    rows, cells = campaign.rows, campaign.cells
+    machine = replace(machine, load_after=_load())
+    count = _count(subject, said)
+    recommendation = None
+    if max_latency_ms is not None or max_accuracy_drop_points is not None:
+        recommendation = recommend(
+            rows, cells[0], max_latency_ms=max_latency_ms, max_accuracy_drop_points=max_accuracy_drop_points
+        )
+    tradeoff = Tradeoff(
+        schema_version=SCHEMA_VERSION,
+        method_version=METHOD_VERSION,
+        tool_version=__version__,
+        model=name,
+        input_shape=subject.input_shape,
+        machine=machine,
+        effort=effort,
+        validation_inputs=None if validation is None else len(validation.inputs),
+        notes=(*said, *condition_notes(machine, rows, cells)),
+        rows=rows,
+        cells=cells,
+        recommendation=recommendation,
+        count=count,
+    )
+    if out is not None:
+        (out / TRADEOFF_FILE).write_bytes(to_json(tradeoff, indent=2) + b"\n")
+    return tradeoff
+
+
+def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int], device: torch.device) -> None:
+    for what, values in (("batch sizes", batch_sizes), ("threads", threads)):
+        if not values or min(values) < 1 or len(set(values)) != len(values):
+            raise InferenceError(
+                f"{what}: {', '.join(map(str, values)) or 'none'} given. Give different numbers above 0."
+            )
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")
+    if device.type not in ("cpu", "cuda"):
+        raise InferenceError(f"device {device}: variants are built for cpu or cuda.")
+
+
+def _prepared(module: nn.Module) -> nn.Module:
+    """A copy of the model to study, so that its owner's stays as it is."""
+    try:
+        return copy.deepcopy(module).cpu().float().eval().requires_grad_(False)
+    except Exception as error:  # copying runs code of the model's, which may raise anything
+        raise InferenceError(f"{type(module).__name__} cannot be copied ({reason_of(error)}).") from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InferenceError(f"{folder}: cannot be made ({error.strerror}). Give another --out.") from error
+
+
+def _count(subject: Subject, notes: list[str]) -> Count | None:
+    try:
+        return count_model(subject.module, subject.input_shape)
+    except InferenceError as error:
+        notes.append(f"FLOPs were not counted: {error}")
+        return None
+
+
+def _machine(device: torch.device) -> Machine:
+    facts, notes = device_facts(device), host_notes()
+    return Machine(
+        device=str(facts["device.name"]),
+        device_type=device.type,
+        cpu=cpu_name(),
+        cpus=os.cpu_count() or 1 if notes["cpus"] is None else int(notes["cpus"]),
+        platform=str(notes["platform"]),
+        load_before=_load(),
+        load_after=None,
+        versions={
+            fact.partition(".")[2]: str(version) for fact, version in version_facts().items() if version is not None
+        },
+    )
+
+
+def _load() -> float | None:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None

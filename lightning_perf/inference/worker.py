@@ -1,0 +1,145 @@
+"""The process that runs one variant: a fresh one, as a deployment would start it."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.inference.helper_main import Channel, run_helper
+from lightning_perf.inference.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from lightning_perf.inference.runtime import Call
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Load the artefact of the order, then do what is asked until nobody asks any more."""
+    run_helper(WorkOrder, _work)
+
+
+def _work(order: WorkOrder, channel: Channel) -> None:
+    import numpy as np
+    import torch
+
+    from lightning_perf.inference.artefact import load_artefact
+
+    torch.set_num_threads(order.threads)
+    device = torch.device(order.device)
+    inputs = torch.from_numpy(np.load(order.inputs))
+    if device.type == "cuda":
+        torch.zeros(1, device=device)  # the context is the process's, not the variant's
+    with torch.inference_mode():
+        began = time.perf_counter()
+        call = load_artefact(Path(order.folder), device, order.threads)
+        loaded = time.perf_counter()
+        call(inputs[:1].to(device))
+        _finish(device)
+        called = time.perf_counter()
+        channel.reply(
+            Ready(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), _peak_device_bytes(device))
+        )
+        batches: dict[int, Tensor] = {}
+        for request in channel.requests():
+            if isinstance(request, Predict):
+                _predict(call, device, request)
+                channel.reply(Predicted())
+            else:
+                if request.batch not in batches:
+                    batches[request.batch] = _batch(inputs, request.batch).to(device)
+                channel.reply(_time(call, batches[request.batch], device, request))
+
+
+def _predict(call: Call, device: torch.device, request: Predict) -> None:
+    import numpy as np
+    import torch
+
+    inputs = np.load(request.inputs, mmap_mode="r")
+    parts = []
+    for start in range(0, len(inputs), request.batch):
+        part = torch.from_numpy(np.array(inputs[start : start + request.batch]))
+        parts.append(call(part.to(device)).cpu().numpy())
+    np.save(request.outputs, np.concatenate(parts))
+
+
+def _batch(inputs: Tensor, size: int) -> Tensor:
+    """A batch of this size out of the real inputs, from the first again when they run out."""
+    import torch
+
+    return inputs[torch.arange(size) % len(inputs)].contiguous()
+
+
+def _time(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
+    import torch
+
+    for _ in range(request.warmup):
+        call(batch)
+    _finish(device)
+    walls: list[int] = []
+    cpus: list[int] = []
+    devices: list[int] = []
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    gc.collect()
+    gc.disable()  # a collection in the midst of a call is no part of it
+    try:
+        deadline = time.perf_counter() + request.seconds
+        while len(walls) < request.most and (len(walls) < request.least or time.perf_counter() < deadline):
+            cpu = time.process_time_ns()
+            wall = time.perf_counter_ns()
+            if on_cuda:
+                start.record()
+            call(batch)
+            if on_cuda:
+                stop.record()
+                stop.synchronize()
+            walls.append(time.perf_counter_ns() - wall)
+            cpus.append(time.process_time_ns() - cpu)
+            if on_cuda:
+                devices.append(round(1e6 * start.elapsed_time(stop)))
+    finally:
+        gc.enable()
+    return Timed(tuple(walls), tuple(cpus), tuple(devices))
+
+
+def _finish(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak_rss_bytes() -> int | None:
+    """The most memory that this process held.
+
+    Linux starts ``ru_maxrss`` of a new program at its parent's peak (``exec_mmap`` in fs/exec.c), so the process's own
+    high-water mark is read where there is one.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _peak_device_bytes(device: torch.device) -> int | None:
+    """The most memory that torch held on the device; other runtimes' memory is not in it."""
+    import torch
+
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+
+
+if __name__ == "__main__":
+    main()
