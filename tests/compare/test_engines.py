@@ -1,13 +1,17 @@
 import os
+import signal
+import threading
+import time
 
 import pytest
 
+from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study import run_study
+from lightning_perf.compare.study import run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
-from tests.compare.support import fake_study
+from tests.compare.support import fake_arm, fake_study
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +48,39 @@ def test_no_slurm_here_is_said():
     pytest.importorskip("submitit")
     with pytest.raises(CompareError, match="SLURM cannot be used"):
         SlurmEngine().check()
+
+
+def test_a_killed_ray_worker_loses_nothing_finished_and_the_report_tells(tmp_path, ray_engine):
+    """Ray itself would not repeat the block, and its driver does not see the run: only the worker's death."""
+    arms = (fake_arm("a", "--sleep=0.8"), fake_arm("b", "--sleep=0.8", "--precision=x"))
+    killed = []
+
+    def kill_in_second_run():
+        while not killed:
+            time.sleep(0.05)
+            state = journal.read_block(tmp_path, 1)
+            if state.open_run is None or len(state.finished) != 1:
+                continue
+            words = (tmp_path / state.open_run.folder / "output.log").read_text().split()
+            if len(words) == 4:  # "training PRECISION under PID": the worker is the run's parent
+                killed.append((state.open_run, state.finished, int(words[3])))
+                os.kill(int(words[3]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_in_second_run, daemon=True)
+    killer.start()
+    lines = []
+    states = run_study(fake_study(arms=arms, blocks=1), tmp_path, ray_engine, lines.append)
+    killer.join(5)
+    ((cut_off, finished, pid),) = killed
+    assert pid != os.getpid()
+    assert all(state.done for state in states.values())
+    assert states[1].begun == 3, "the run that had finished is not run again"
+    runs = [run for runs in study_arms(tmp_path).values() for run in runs if run.place.block == 1]
+    outcomes = sorted((run.place.arm, run.outcome.value) for run in runs)
+    assert outcomes == sorted([("a", "finished"), ("b", "finished"), (cut_off.arm, "interrupted")])
+    (note,) = study_notes(tmp_path)
+    assert note.startswith("Block 1: its Ray worker was lost (")
+    assert any("its Ray worker was lost" in line for line in lines)
+    (lost,) = [run for run in runs if run.outcome.value == "interrupted"]
+    assert lost.path.is_relative_to(tmp_path / cut_off.folder)
+    assert {cut_off.arm, *finished} == {"a", "b"}
