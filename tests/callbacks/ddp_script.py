@@ -1,8 +1,14 @@
-"""A training on two CPU processes; run as a script: package, strategy, folder, and ``fail`` to fail on rank 1."""
+"""A training on several CPU processes; run as a script: package, strategy, folder, mode, number of processes.
+
+Modes: ``plain``; ``fail``: rank 1 raises; ``die``: rank 1 is gone without a word; ``windows``: rank 1 records one window
+less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank is slow.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,21 +18,27 @@ import pytorch_lightning
 import torch
 
 from lightning_perf import PerfCallback
+from lightning_perf.callbacks import perf
 from tests.callbacks.training import loader, make_trainer, package
 
 
 class Steps:
     """What both modules below do; they stand at module level because spawned processes unpickle them."""
 
-    def __init__(self, *, fail: bool) -> None:
+    def __init__(self, *, mode: str) -> None:
         super().__init__()
-        self.fail = fail
+        self.mode = mode
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(4, 2)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        if self.fail and self.global_rank == 1 and batch_idx == 3:
-            raise ZeroDivisionError("rank 1 fails")
+        if self.global_rank == 1 and batch_idx == 3:
+            if self.mode == "fail":
+                raise ZeroDivisionError("rank 1 fails")
+            if self.mode == "die":
+                os._exit(17)
+        if self.mode == "straggler" and self.global_rank == self.trainer.world_size - 1:
+            time.sleep(0.1)
         loss = torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
         # Averaged over the ranks, which waits for all of them: reading it on one alone would hang.
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
@@ -44,14 +56,39 @@ class PytorchLightningNet(Steps, pytorch_lightning.LightningModule):
     pass
 
 
-def main(name: str, strategy: str, folder: str, fail: str = "") -> None:
+def own_disk(folder: str) -> None:
+    """Let this process's files go elsewhere, as on a machine that does not share the folder."""
+    shared = perf.claim_run_folder
+
+    def claim(*arguments: Any) -> Path | None:
+        shared(*arguments)  # a collective call
+        elsewhere = Path(folder) / "elsewhere"
+        elsewhere.mkdir()
+        return elsewhere
+
+    perf.claim_run_folder = claim
+
+
+def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: str = "2") -> None:
     net = LightningNet if name == "lightning.pytorch" else PytorchLightningNet
     logger = package(f"{name}.loggers").TensorBoardLogger(folder)
-    callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=2)
+    # Lightning's launcher, torchrun and SLURM each have a variable of their own for it.
+    rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID") or 0)
+    if mode == "unshared" and rank == 1:
+        own_disk(folder)
+    repeat = 1 if mode == "windows" and rank == 1 else 2
+    callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=repeat, ranks=[1] if mode == "chosen" else None)
     trainer = make_trainer(
-        Path(folder), callback, name, strategy=strategy, devices=2, logger=logger, log_every_n_steps=2, max_epochs=1
+        Path(folder),
+        callback,
+        name,
+        strategy=strategy,
+        devices=int(processes),
+        logger=logger,
+        log_every_n_steps=2,
+        max_epochs=1,
     )
-    trainer.fit(net(fail=bool(fail)), loader(16))  # eight batches a rank
+    trainer.fit(net(mode=mode), loader(8 * int(processes)))  # eight batches a rank
     print(f"rank {trainer.global_rank} finished after {trainer.global_step} steps", flush=True)
 
 

@@ -1,26 +1,33 @@
-"""`PerfCallback` on two processes."""
+"""`PerfCallback` on several processes: Lightning's own launcher, torchrun, SLURM."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from lightning_perf import analyze
 from lightning_perf.compare.record import Outcome, find_records
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport, from_json
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(Path(__file__).with_name("ddp_script.py")), *arguments]
+SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
+
+
+def run(*arguments: str, launcher: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *launcher, SCRIPT, *arguments]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
     # A group of its own: Lightning starts the other rank as a child, and a hanging test must leave neither behind.
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
@@ -32,6 +39,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         output, errors = process.communicate()
         pytest.fail(f"two processes did not end\n{output}\n{errors}")
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 @pytest.mark.slow
@@ -75,3 +88,97 @@ def test_a_rank_that_fails_ends_the_run_as_without_the_callback(tmp_path: Path) 
     assert [m.finished for m in step_marks(rank_1[0])] == [True, False]
     (record,) = find_records(tmp_path)
     assert record.outcome is not Outcome.FINISHED
+
+
+def report_in(folder: Path) -> PerfReport:
+    (file,) = folder.rglob("report.json")
+    return from_json(file.read_bytes())
+
+
+@pytest.mark.slow
+def test_torchrun_and_ranks_with_different_numbers_of_windows(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}")
+    done = run(PACKAGES[0], "ddp", str(tmp_path), "windows", launcher=launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = report_in(tmp_path)
+    assert [(rank.rank, len(rank.breakdown.steps)) for rank in report.ranks] == [(0, 4), (1, 2)]
+    assert report.distributed is not None
+    assert report.distributed.matched_collectives > 0
+    assert report.trust is not None
+    assert report.trust.steps == 6
+    assert len(report.trust.windows) == 2, "of rank 0, whose steps are timed in the report"
+    assert not list(tmp_path.rglob(".rank*")), "markers are left behind"
+    assert done.stdout.count("\nWhy ") == 1
+
+
+@pytest.mark.slow
+def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
+    slurm = {
+        "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_JOB_ID": "70001",
+        "SLURM_JOB_NAME": "training",
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": "localhost",
+        "MASTER_PORT": str(free_port()),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    with ThreadPoolExecutor() as pool:
+        ranks = [
+            pool.submit(
+                run, PACKAGES[0], "ddp", str(tmp_path), "chosen", **slurm, SLURM_PROCID=rank, SLURM_LOCALID=rank
+            )
+            for rank in ("0", "1")
+        ]
+    for rank in ranks:
+        assert rank.result().returncode == 0, rank.result().stdout + rank.result().stderr
+    report = report_in(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [1]
+    assert "Rank 0 recorded no step: PerfCallback(ranks=…) leaves it out." in report.notes
+    assert report.step_times is not None, "every rank is timed"
+    assert [row["step"] for row in samples(tmp_path, 1)] == list(range(8))
+
+
+@pytest.mark.slow
+def test_folders_that_are_not_shared_are_analysed_afterwards(tmp_path: Path) -> None:
+    done = run(PACKAGES[0], "ddp", str(tmp_path), "unshared")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = report_in(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [0]
+    (note,) = [note for note in report.notes if "does not share" in note]
+    assert note.startswith("Rank 1 wrote to ")
+    together = tmp_path / "together"
+    together.mkdir()
+    for file in (*trace_files(tmp_path), *tmp_path.rglob("*.jsonl")):
+        shutil.copy(file, together)
+    merged = analyze(together)
+    assert [(rank.rank, len(rank.breakdown.steps)) for rank in merged.ranks] == [(0, 4), (1, 4)]
+    assert merged.distributed is not None
+    assert merged.distributed.missing_ranks == ()
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_does_not_hang_the_report(tmp_path: Path) -> None:
+    done = run(PACKAGES[0], "ddp", str(tmp_path), "die")
+    assert done.returncode != 0
+    (record,) = find_records(tmp_path)
+    assert record.outcome is not Outcome.FINISHED
+    (folder,) = {file.parent for file in tmp_path.rglob("steps.rank0.jsonl")}
+    report = analyze(folder)  # with what there is: rank 0 was recording step 3 when rank 1 died
+    assert [rank.rank for rank in report.ranks] == [0]
+    assert any("no trace of 1 rank: 1" in note for note in report.notes)
+
+
+@pytest.mark.slow
+def test_four_ranks_and_the_one_that_they_wait_for(tmp_path: Path) -> None:
+    done = run(PACKAGES[0], "ddp", str(tmp_path), "straggler", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    compared = report_in(tmp_path).distributed
+    assert compared is not None
+    assert [rank.rank for rank in compared.ranks] == [0, 1, 2, 3]
+    assert compared.straggler is not None
+    assert compared.straggler.rank == 3
+    # It sleeps 100 ms in each forward; the others wait that long for it.
+    waits_ms = [rank.wait_ns / 1e6 for rank in compared.ranks[:3] if rank.wait_ns is not None]
+    assert len(waits_ms) == 3
+    assert all(50 < wait_ms < 400 for wait_ms in waits_ms)
