@@ -24,7 +24,7 @@ from lightning_perf.compare.render.tables import (
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
 
-__all__ = ["print_comparison", "print_unfair"]
+__all__ = ["print_comparison", "print_table", "print_unfair"]
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -49,7 +49,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         arm_table(comparison),
         difference_table(comparison),
     ):
-        _print_table(table, console)
+        print_table(table, console)
     for line in footnotes(comparison):
         console.print(plain(line))
 
@@ -65,14 +65,15 @@ def print_unfair(error: UnfairError, notes: Sequence[str] = (), console: Console
     console = console or ReportConsole(stderr=True, highlight=False)
     console.print(plain(f"Refused as unfair. {error}", "bold"))
     for candidate, differences in error.differences.items():
-        _print_table(unfair_table(error.baseline, candidate, differences), console)
+        print_table(unfair_table(error.baseline, candidate, differences), console)
     for note in notes:
         console.print(plain(note))
     fact = likely_cause({row.fact for rows in error.differences.values() for row in rows})
     console.print(plain(f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."))
 
 
-def _print_table(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
+    """Print a table; nothing when it has no rows."""
     if not table.rows:
         return
     grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

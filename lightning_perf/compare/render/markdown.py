@@ -15,7 +15,7 @@ from lightning_perf.compare.render.tables import (
 )
 from lightning_perf.report.console.safe import plain
 
-__all__ = ["render_markdown"]
+__all__ = ["escape", "markdown_table", "render_markdown"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -32,31 +32,33 @@ def render_markdown(comparison: Comparison) -> str:
     parts = []
     for candidate in comparison.candidates:
         verdict = candidate.verdict
-        parts.append(f"**{_escape(verdict.headline)}**")
-        parts.append("\n".join(f"- {_escape(line)}" for line in verdict.details))
+        parts.append(f"**{escape(verdict.headline)}**")
+        parts.append("\n".join(f"- {escape(line)}" for line in verdict.details))
         if verdict.next:
-            parts.append(f"Next: {_escape(verdict.next)}")
+            parts.append(f"Next: {escape(verdict.next)}")
     if comparison.gates:
-        parts.append(_table(gate_table(comparison)))
-    parts += [_table(result_table(comparison)), _table(difference_table(comparison))]
+        parts.append(markdown_table(gate_table(comparison)))
+    parts += [markdown_table(result_table(comparison)), markdown_table(difference_table(comparison))]
     parts.append(
         "<details><summary>Runs</summary>\n\n"
-        + _table(arm_table(comparison))
+        + markdown_table(arm_table(comparison))
         + "\n\n"
-        + "\n".join(f"- {_escape(line)}" for line in footnotes(comparison))
+        + "\n".join(f"- {escape(line)}" for line in footnotes(comparison))
         + "\n\n</details>"
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table in GitHub-flavoured Markdown, its cells escaped; empty when it has no rows."""
     if not table.rows:
         return ""
-    lines = ["| " + " | ".join(_escape(head) for head in table.columns) + " |"]
+    lines = ["| " + " | ".join(escape(head) for head in table.columns) + " |"]
     lines.append("|---" + "|---:" * (len(table.columns) - 1) + "|")
-    lines += ["| " + " | ".join(_escape(cell) for cell in row) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Text that shows as itself: no markup in it does anything."""
     return _SPECIAL.sub(r"\\\1", plain(text).plain)
