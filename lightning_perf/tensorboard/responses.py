@@ -131,10 +131,11 @@ def answer_stream(stream: BinaryIO, name: str) -> Response:
     response.content_type = "application/octet-stream"
     response.content_length = size_bytes
     response.headers.set("Content-Disposition", "attachment", filename=name)
-    response.call_on_close(stream.close)
+    response.call_on_close(stream.close)  # for a reader that leaves early
     return response
 
 
 def _parts(stream: BinaryIO) -> Iterator[bytes]:
-    while part := stream.read(CHUNK_BYTES):
-        yield part
+    with stream:
+        while part := stream.read(CHUNK_BYTES):
+            yield part

@@ -12,7 +12,7 @@ from lightning_perf.tensorboard.logdirs import Root
 __all__ = ["Scanner"]
 
 FRESH_S = 2.0
-FRESH_RUNS = 10.0
+FRESH_LOOKS = 10.0
 """A table stays fresh for two seconds, or for ten times as long as looking it up took."""
 
 PATIENCE_S = 0.3
@@ -24,12 +24,20 @@ class Scanner:
     Args:
         roots: The folders to look in.
         fresh_s: How long a table stays fresh at least.
+        fresh_looks: It stays fresh for so many times as long as looking it up took.
         patience_s: How long a reader waits for a fresh table when there is an older one.
     """
 
-    def __init__(self, roots: Sequence[Root], fresh_s: float = FRESH_S, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        fresh_s: float = FRESH_S,
+        fresh_looks: float = FRESH_LOOKS,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._roots = roots
         self._fresh_s = fresh_s
+        self._fresh_looks = fresh_looks
         self._patience_s = patience_s
         self._sniffer = Sniffer()
         self._lock = threading.Lock()
@@ -63,5 +71,5 @@ class Scanner:
             table = Table(known.runs, (f"The runs cannot be listed ({type(error).__name__}: {error}).",))
         end = time.monotonic()
         self._table = table
-        self._stale_s = end + max(self._fresh_s, FRESH_RUNS * (end - begin))
+        self._stale_s = end + max(self._fresh_s, self._fresh_looks * (end - begin))
         self._scanned.set()

@@ -1,0 +1,120 @@
+"""Log directories for the tests, and a client that asks the plugin through TensorBoard's own application."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tensorboard.backend.application import TensorBoardWSGI
+from tensorboard.plugins import base_plugin
+from werkzeug.test import Client, TestResponse
+
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.jobs import Jobs
+from lightning_perf.tensorboard.logdirs import read_roots
+from lightning_perf.tensorboard.plugin import PerfPlugin
+from lightning_perf.tensorboard.routes import Routes
+from lightning_perf.tensorboard.scanner import Scanner
+from lightning_perf.tensorboard.storage import StorageError, StoredFile
+from lightning_perf.tensorboard.task import Answer, Task
+from lightning_perf.tensorboard.worker import work
+from tests.support.trace_builder import TraceBuilder
+
+PREFIX = "/data/plugin/lightning_perf"
+
+
+class InlineJobs(Jobs):
+    """Makes each document at once, in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Task] = []
+        self.said: list[Answer] = []
+
+    def ask(self, task: Task) -> Answer:
+        self.asked.append(task)
+        return work(task, self.said.append)
+
+
+class TestedPlugin(PerfPlugin):
+    """The plugin with a table that is always fresh and with the given jobs."""
+
+    def __init__(self, logdir: str | None, jobs: Jobs, logdir_spec: str | None = None, fresh_s: float = 0.0) -> None:
+        super().__init__(base_plugin.TBContext(logdir=logdir, flags=SimpleNamespace(logdir_spec=logdir_spec)))
+        self._scanner = Scanner(read_roots(logdir, logdir_spec), fresh_s, fresh_looks=0.0, patience_s=60.0)
+        self._jobs = jobs
+
+    def get_plugin_apps(self) -> Any:
+        return Routes(self._scanner, self._jobs).applications()
+
+
+@dataclass
+class Asker:
+    """Asks the plugin."""
+
+    client: Client
+    jobs: Jobs
+
+    def get(self, address: str, **arguments: Any) -> TestResponse:
+        return self.client.get(f"{PREFIX}/{address}", query_string=arguments)
+
+    def json(self, address: str, status: int = 200, **arguments: Any) -> Any:
+        response = self.get(address, **arguments)
+        assert response.status_code == status, response.text
+        assert response.content_type == "application/json"
+        return json.loads(response.data)
+
+    def names(self) -> list[str]:
+        return [run["name"] for run in self.json("data/runs")["runs"]]
+
+
+def asker(
+    logdir: Path | str | None, jobs: Jobs | None = None, logdir_spec: str | None = None, fresh_s: float = 0.0
+) -> Asker:
+    """A client for a log directory."""
+    jobs = jobs or InlineJobs()
+    plugin = TestedPlugin(str(logdir) if logdir is not None else None, jobs, logdir_spec, fresh_s)
+    return Asker(Client(TensorBoardWSGI([plugin])), jobs)
+
+
+def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:
+    """A trace of two steps of 100 µs, each with kernels of known length."""
+    builder = TraceBuilder().gpu("GPU")
+    for step in range(2):
+        begin = step * 100
+        builder.step(step + 1, begin, 100)
+        for number in range(kernels):
+            issued = begin + 10 + 2 * number
+            builder.op(f"aten::op{number}", issued, 2)
+            builder.launch(
+                f"kernel_{number:04}",
+                call_us=issued,
+                call_duration_us=1,
+                start_us=issued + 1,
+                duration_us=kernel_us,
+                stream=number + 1,
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return builder.write(path)
+
+
+def stored(path: str, size_bytes: int = 10, updated_s: float = 100.0, version: str = "v1") -> StoredFile:
+    """A listed file."""
+    return StoredFile(path, size_bytes, updated_s, version)
+
+
+def changed(run: Run, **changes: Any) -> Run:
+    """A run with changed fields."""
+    return replace(run, **changes)
+
+
+def fails(error: str = "") -> Any:
+    """A stand-in for any function of a storage."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StorageError(error)
+
+    return fail

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.tensorboard.cache import BESIDE, bound_folder, cache_root, find, key_of, places_of, write
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.local_storage import LocalStorage
+from lightning_perf.tensorboard.remote_storage import RemoteStorage
+from tests.tensorboard.support import changed, stored
+
+NOW_S = 1000.0
+
+
+def run(logdir: Path, *others: object) -> Run:
+    return Run("fit", "run", LocalStorage(logdir), "fit", (stored("fit/a.pt.trace.json"),), tuple(others))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", [{"size_bytes": 11}, {"version": "v2"}, {"path": "fit/b.pt.trace.json"}])
+def test_a_key_changes_with_a_trace(logdir: Path, change: dict[str, object]) -> None:
+    before = run(logdir)
+    trace = {"path": "fit/a.pt.trace.json", **change}
+    assert key_of(changed(before, traces=(stored(**trace),))) != key_of(before)  # type: ignore[arg-type]
+
+
+def test_a_key_changes_with_a_new_window_the_tool_and_the_schema(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run(logdir)
+    keys = {key_of(before), key_of(changed(before, traces=(*before.traces, stored("fit/c.pt.trace.json"))))}
+    for name, value in (("__version__", "9.9"), ("SCHEMA_VERSION", 99)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"lightning_perf.tensorboard.cache.{name}", value)
+            keys.add(key_of(before))
+    assert len(keys) == 4
+
+
+def test_a_key_does_not_depend_on_where_the_run_lies(logdir: Path) -> None:
+    there = Run("x/y", "run", LocalStorage("/elsewhere"), "x/y", (stored("x/y/a.pt.trace.json"),), ())
+    assert key_of(there) == key_of(run(logdir))
+
+
+def test_a_log_being_written_changes_the_key_by_a_quarter_not_by_a_step(logdir: Path) -> None:
+    def key(size_bytes: int, age_s: float, *others: object) -> str:
+        log = stored("fit/steps.rank0.jsonl", size_bytes, NOW_S - age_s, version=str(size_bytes))
+        return key_of(run(logdir, log, *others), NOW_S)
+
+    assert key(100_000, 1) == key(100_100, 1)
+    assert key(100_000, 1) != key(130_000, 1)
+    assert key(100_000, 400) != key(100_100, 400)  # nobody writes it any more: every step counts
+    report = stored("fit/report.json")
+    assert key(100_000, 1, report) != key(100_100, 1, report)  # the fit is over
+
+
+def test_documents_lie_beside_the_data(logdir: Path) -> None:
+    (logdir / "fit").mkdir()
+    fit = run(logdir)
+    place = write(places_of(fit), "k", [("report", b"whole"), ("page", b"part")])
+    assert place == logdir / "fit" / BESIDE
+    assert sorted(path.name for path in place.iterdir()) == ["k.page", "k.report"]
+    found = find(fit, "k", "page")
+    assert found is not None
+    assert found.read_bytes() == b"part"
+    assert find(fit, "other", "page") is None
+
+
+def test_new_documents_replace_those_of_older_files(logdir: Path) -> None:
+    (logdir / "fit").mkdir()
+    places = places_of(run(logdir))
+    write(places, "old", [("report", b""), ("page", b"")])
+    write(places, "study", [("study", b"")])
+    place = write(places, "new", [("report", b""), ("page", b"")])
+    assert sorted(path.name for path in place.iterdir()) == ["new.page", "new.report", "study.study"]
+
+
+def test_a_folder_made_read_only_is_left_alone_even_by_root(logdir: Path, user_cache: Path) -> None:
+    folder = logdir / "fit"
+    folder.mkdir()
+    folder.chmod(0o555)
+    fit = run(logdir)
+    try:
+        place = write(places_of(fit), "k", [("report", b"x")])
+    finally:
+        folder.chmod(0o755)
+    assert not list(folder.iterdir())
+    assert user_cache in place.parents
+    found = find(fit, "k", "report")
+    assert found is not None
+    assert found.parent == place
+
+
+def test_a_link_in_place_of_the_cache_is_neither_written_nor_read(logdir: Path, tmp_path: Path) -> None:
+    (logdir / "fit").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "k.page").write_text("secret")
+    (logdir / "fit" / BESIDE).symlink_to(tmp_path / "home")
+    fit = run(logdir)
+    assert find(fit, "k", "page") is None
+    write(places_of(fit), "k", [("report", b"x")])
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["k.page"]
+
+
+def test_a_document_that_is_a_link_is_not_read(logdir: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (logdir / "fit" / BESIDE).mkdir(parents=True)
+    (logdir / "fit" / BESIDE / "k.page").symlink_to(tmp_path / "secret")
+    assert find(run(logdir), "k", "page") is None
+
+
+def test_documents_of_remote_runs_lie_in_the_user_s_cache(user_cache: Path) -> None:
+    far = Run("fit", "trace", RemoteStorage("memory://bucket"), "fit", (stored("fit/a.json"),), ())
+    assert user_cache in write(places_of(far), "k", [("report", b"x")]).parents
+
+
+def test_where_nothing_can_be_written_the_fault_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        write([tmp_path / "file" / "x"], "k", [("report", b"x")])
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write([tmp_path / "cache"], "k", [("report", b"x")])
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    for age, name in enumerate(("newest", "middle", "oldest")):
+        path = tmp_path / name / "x.json"
+        path.parent.mkdir()
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (1000 - age, 1000 - age))
+    bound_folder(tmp_path, 250)
+    assert sorted(path.parent.name for path in tmp_path.rglob("x.json")) == ["middle", "newest"]
+
+
+def test_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTNING_PERF_CACHE", "/named")
+    assert cache_root() == Path("/named")
+    monkeypatch.delenv("LIGHTNING_PERF_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_root() == Path("/xdg/lightning_perf")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the specification says to ignore it
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_root() == Path("/home/someone/.cache/lightning_perf")

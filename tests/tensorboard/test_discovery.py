@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.tensorboard.discovery import Sniffer, Table, discover
+from lightning_perf.tensorboard.local_storage import LocalStorage
+from lightning_perf.tensorboard.logdirs import read_roots
+from tests.tensorboard.support import write_trace
+
+
+def found(logdir: Path | str, sniffer: Sniffer | None = None) -> Table:
+    return discover(read_roots(str(logdir), None), sniffer or Sniffer())
+
+
+def kinds(logdir: Path) -> dict[str, str]:
+    return {name: run.kind for name, run in found(logdir).runs.items()}
+
+
+def test_a_folder_of_traces_is_one_run_with_its_workers_and_windows(logdir: Path) -> None:
+    for name in ("host_1.17", "host_1.29", "host_2.17"):
+        write_trace(logdir / "fit" / f"{name}000000000.pt.trace.json")
+    write_trace(logdir / "other" / "rank0.1.pt.trace.json.gz")
+    runs = found(logdir).runs
+    assert list(runs) == ["fit", "other"]
+    assert [file.name for file in runs["fit"].traces] == [
+        "host_1.17000000000.pt.trace.json",
+        "host_1.29000000000.pt.trace.json",
+        "host_2.17000000000.pt.trace.json",
+    ]
+    assert runs["fit"].kind == "trace"
+
+
+def test_what_perf_callback_left_is_a_run(logdir: Path) -> None:
+    write_trace(logdir / "v0" / "perf" / "rank0.17.pt.trace.json.gz")
+    (logdir / "v0" / "hparams.json").write_text("{}")
+    (logdir / "v0" / "perf" / "report.json").write_text('{"schema_version": 1}')
+    (logdir / "v0" / "perf" / "precision.json").write_text("{}")
+    (logdir / "v1").mkdir()
+    (logdir / "v1" / "steps.rank0.jsonl").write_bytes(encode_sample(StepSample(0, 1, 0, None, 1, False)))
+    runs = found(logdir).runs
+    assert {name: run.kind for name, run in runs.items()} == {"v0/perf": "run", "v1": "run"}
+    assert [file.name for file in runs["v0/perf"].others] == ["precision.json", "report.json"]
+    assert [file.name for file in runs["v0/perf"].traces] == ["rank0.17.pt.trace.json.gz"]
+
+
+def test_the_log_directory_itself_may_be_the_run(logdir: Path) -> None:
+    write_trace(logdir / "a.pt.trace.json")
+    assert kinds(logdir) == {".": "trace"}
+
+
+def test_json_files_of_other_names_are_traces_when_they_begin_like_one(logdir: Path) -> None:
+    write_trace(logdir / "exported" / "trace.json")
+    write_trace(logdir / "zipped" / "trace.json.gz")
+    (logdir / "config").mkdir()
+    (logdir / "config" / "config.json").write_text('{"lr": 0.1}')
+    (logdir / "broken").mkdir()
+    (logdir / "broken" / "x.json.gz").write_bytes(b"\x1f\x8bnonsense")
+    assert kinds(logdir) == {"exported": "trace", "zipped": "trace"}
+
+
+def test_profiler_s_own_names_win_over_other_json_files(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    write_trace(logdir / "fit" / "copy.json")
+    assert [file.name for file in found(logdir).runs["fit"].traces] == ["a.pt.trace.json"]
+
+
+def test_a_report_of_another_tool_is_none(logdir: Path) -> None:
+    (logdir / "report.json").write_text('{"coverage": 1}')
+    assert kinds(logdir) == {}
+
+
+def test_a_study_has_its_runs_files_and_they_know_it(logdir: Path) -> None:
+    study = logdir / "amp"
+    run = study / "blocks" / "block001" / "fp32"
+    run.mkdir(parents=True)
+    (study / "study.json").write_text('{"arms": []}')
+    (study / "blocks" / "block001.jsonl").write_text("")
+    (run / "run.jsonl").write_text("")
+    (run / "steps.rank0.jsonl").write_text("")
+    write_trace(run / "rank0.17.pt.trace.json")
+    write_trace(logdir / "amp_other" / "a.pt.trace.json")
+    runs = found(logdir).runs
+    assert {name: run.kind for name, run in runs.items()} == {
+        "amp": "study",
+        "amp/blocks/block001/fp32": "run",
+        "amp_other": "trace",
+    }
+    assert runs["amp/blocks/block001/fp32"].study == "amp"
+    assert runs["amp_other"].study is None
+    assert sorted(file.path for file in runs["amp"].others) == [
+        "amp/blocks/block001.jsonl",
+        "amp/blocks/block001/fp32/run.jsonl",
+        "amp/blocks/block001/fp32/steps.rank0.jsonl",
+        "amp/study.json",
+    ]
+
+
+def test_a_study_of_another_tool_is_none(logdir: Path) -> None:
+    (logdir / "study.json").write_text('{"trials": []}')
+    assert kinds(logdir) == {}
+
+
+def test_two_kinds_in_one_folder_have_names_of_their_own(logdir: Path) -> None:
+    write_trace(logdir / "x" / "a.pt.trace.json")
+    (logdir / "x" / "study.json").write_text('{"arms": []}')
+    (logdir / "x" / "tradeoff.json").write_text("{}")
+    assert kinds(logdir) == {"x": "trace", "x (study)": "study", "x (inference)": "inference"}
+
+
+def test_groups_stand_before_the_names(logdir: Path) -> None:
+    write_trace(logdir / "a" / "fit" / "a.pt.trace.json")
+    write_trace(logdir / "b" / "fit" / "b.pt.trace.json")
+    spec = f"before:{logdir}/a,{logdir}/b,{logdir}/a"
+    runs = discover(read_roots(None, spec), Sniffer()).runs
+    assert list(runs) == ["before/fit", "fit", "fit (trace)"]
+    assert runs["fit"].traces[0].name == "b.pt.trace.json"
+
+
+def test_a_root_that_fails_does_not_hide_the_others(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    table = discover(read_roots(None, f"nosuchscheme://x,{logdir}"), Sniffer())
+    assert list(table.runs) == ["fit"]
+    assert "nosuchscheme://x cannot be reached" in table.notes[0]
+
+
+def test_looks_into_each_version_of_a_file_once(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real_open = LocalStorage.open
+
+    def counting_open(storage: LocalStorage, path: str) -> BinaryIO:
+        opened.append(path)
+        return real_open(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "open", counting_open)
+    (logdir / "a.json").write_text("{}")
+    sniffer = Sniffer()
+    found(logdir, sniffer)
+    found(logdir, sniffer)
+    assert opened == ["a.json"]
+    write_trace(logdir / "a.json")
+    assert list(found(logdir, sniffer).runs) == ["."]
+    assert opened == ["a.json"] * 2
+
+
+def test_looks_into_no_more_files_than_it_may(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.discovery.MOST_SNIFFED", 3)
+    for number in range(5):
+        write_trace(logdir / str(number) / "trace.json")
+    sniffer = Sniffer()
+    assert len(found(logdir, sniffer).runs) == 3
+    assert len(found(logdir, sniffer).runs) == 5  # the next look goes on with the others
+
+
+def test_a_gzip_bomb_is_not_unpacked(logdir: Path) -> None:
+    (logdir / "bomb.json.gz").write_bytes(gzip.compress(b" " * (8 << 20) + b'{"traceEvents": []}'))
+    assert kinds(logdir) == {}

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lightning_perf.report.build import build_report
+from lightning_perf.report.compared import compare_reports
+from lightning_perf.report.document import from_json, to_json
+from lightning_perf.tensorboard.excerpt import excerpt_diff, excerpt_report, read_rows
+from tests.tensorboard.support import write_trace
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> bytes:
+    return to_json(build_report([write_trace(tmp_path / "a.json", kernels=30)]))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, report: bytes) -> Path:
+    path = tmp_path / "k.report"
+    path.write_bytes(report)
+    return path
+
+
+def test_a_report_of_short_tables_stays_as_it_is(report: bytes) -> None:
+    assert excerpt_report(report) == report
+
+
+def test_long_tables_are_cut_and_say_so(report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
+    whole, cut = json.loads(report), json.loads(excerpt_report(report))
+    assert cut.pop("truncated") == {"operators": 30, "kernels": 30}
+    for name in ("operators", "kernels"):
+        assert cut["ranks"][0][name]["rows"] == whole["ranks"][0][name]["rows"][:25]
+        cut["ranks"][0][name]["rows"] = whole["ranks"][0][name]["rows"]
+    assert cut == whole
+
+
+def test_a_cut_report_is_still_one(report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
+    assert from_json(excerpt_report(report)).verdict == from_json(report).verdict
+
+
+def test_many_ranks_share_the_rows(report: bytes) -> None:
+    document = json.loads(report)
+    document["ranks"] *= 300
+    cut = json.loads(excerpt_report(json.dumps(document).encode()))
+    assert cut["truncated"] == {"operators": 30, "kernels": 30}
+    assert {len(rank["kernels"]["rows"]) for rank in cut["ranks"]} == {20}
+
+
+def test_long_diffs_keep_the_greatest_changes(tmp_path: Path, report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = build_report([write_trace(tmp_path / "b.json", kernels=30, kernel_us=50)])
+    compared = msgspec.json.encode(compare_reports(from_json(report), other))
+    assert excerpt_diff(compared) == compared
+    monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
+    cut = json.loads(excerpt_diff(compared))
+    assert cut["truncated"]["kernels"] == 30
+    assert cut["diff"]["kernels"]["rows"] == json.loads(compared)["diff"]["kernels"]["rows"][:25]
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("sort", ["name", "calls", "blocks_per_sm", "launchers"])
+def test_pages_are_those_of_the_whole_sorted_table(kept: Path, report: bytes, sort: str, descending: bool) -> None:
+    rows = json.loads(report)["ranks"][0]["kernels"]["rows"]
+    rows[3]["blocks_per_sm"], rows[7]["blocks_per_sm"] = 4.0, 2.0
+    document = json.loads(report)
+    document["ranks"][0]["kernels"]["rows"] = rows
+    kept.write_text(json.dumps(document))
+
+    def key(row: dict[str, Any]) -> Any:
+        return row[sort][0]["operator"] if sort == "launchers" else row[sort]
+
+    valued = sorted((row for row in rows if row[sort] is not None), key=key, reverse=descending)
+    expected = valued + [row for row in rows if row[sort] is None]
+    paged: list[dict[str, Any]] = []
+    for offset in range(0, 40, 8):
+        page = read_rows(kept, 0, "kernels", offset=offset, limit=8, sort=sort, descending=descending)
+        assert (page.total, page.offset) == (30, offset)
+        paged += page.rows
+    assert paged == expected
+
+
+def test_all_words_have_to_be_somewhere_in_a_row(kept: Path) -> None:
+    found = read_rows(kept, 0, "kernels", wanted="KERNEL op7")
+    assert [row["name"] for row in found.rows] == ["kernel_0007"]  # the operator that launched it is in the row, too
+    assert read_rows(kept, 0, "kernels", wanted="kernel nothing").total == 0
+
+
+@pytest.mark.parametrize(
+    ("rank", "table", "sort", "missing"),
+    [(1, "kernels", None, "rank 1"), (-1, "kernels", None, "rank -1"), (0, "kernels", "no_such", "no_such")],
+)
+def test_what_is_not_there_is_named(kept: Path, rank: int, table: Any, sort: str | None, missing: str) -> None:
+    with pytest.raises(KeyError, match=missing):
+        read_rows(kept, rank, table, sort=sort)
+
+
+def test_a_rank_without_the_table(kept: Path, report: bytes) -> None:
+    document = json.loads(report)
+    document["ranks"][0]["kernels"] = None
+    kept.write_text(json.dumps(document))
+    with pytest.raises(KeyError, match="kernels"):
+        read_rows(kept, 0, "kernels")

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.report.build import analyze, build_report
+from lightning_perf.report.document import ReportError, to_json
+from lightning_perf.tensorboard.make_report import make_report
+from lightning_perf.trace.errors import TraceError
+from tests.tensorboard.support import write_trace
+
+
+def write_steps(path: Path, steps: int = 50) -> Path:
+    path.write_bytes(b"".join(encode_sample(StepSample(n, 5_000_000, 0, None, 8, False)) for n in range(steps)))
+    return path
+
+
+def test_equals_what_the_command_says(tmp_path: Path) -> None:
+    trace, steps = write_trace(tmp_path / "rank0.1.pt.trace.json"), write_steps(tmp_path / "steps.rank0.jsonl")
+    assert make_report([trace], [steps], {}) == analyze(tmp_path)
+
+
+def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", folder)
+    traces = sorted(folder.iterdir())
+    ours, theirs = make_report(traces, [], {}), analyze(folder)
+    assert to_json(ours) == to_json(theirs)
+
+
+def test_the_finished_report_is_used_with_its_notes(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    path = tmp_path / "report.json"
+    path.write_bytes(to_json(build_report([trace], notes=["said by the callback"])))
+    assert "said by the callback" in make_report([trace], [path], {}).notes
+
+
+def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
+    first = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    path = tmp_path / "report.json"
+    path.write_bytes(to_json(build_report([first], notes=["old"])))
+    second = write_trace(tmp_path / "rank1.1.pt.trace.json", kernel_us=50)
+    report = make_report([first, second], [path], {})
+    assert "old" not in report.notes
+    assert len(report.sources) == 2
+
+
+def test_a_report_of_another_version_is_used_only_where_there_is_nothing_else(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    path = tmp_path / "report.json"
+    data = to_json(build_report([trace], notes=["old"])).replace(b'"tool_version":"', b'"tool_version":"0.0.')
+    path.write_bytes(data)
+    assert "old" not in make_report([trace], [path], {}).notes
+    assert "old" in make_report([], [path], {}).notes
+
+
+def test_a_report_of_another_schema_says_so_where_there_is_nothing_else(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    path = tmp_path / "report.json"
+    path.write_text('{"schema_version": 999}')
+    assert make_report([trace], [path], {}).sources == (str(trace),)
+    with pytest.raises(ReportError, match="schema version 999"):
+        make_report([], [path], {})
+
+
+def test_broken_side_files_become_notes(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    (tmp_path / "steps.rank0.jsonl").write_text("nonsense\nnonsense\n")
+    (tmp_path / "precision.json").write_text("[]")
+    report = make_report([trace], [tmp_path / "steps.rank0.jsonl", tmp_path / "precision.json"], {})
+    assert [note.split(":")[0] for note in report.notes] == [
+        "Step times are left out",
+        "The run's precision is left out",
+    ]
+
+
+def test_a_run_that_was_too_short_to_be_profiled(tmp_path: Path) -> None:
+    report = make_report([], [write_steps(tmp_path / "steps.rank0.jsonl")], {})
+    assert report.step_times is not None
+    assert report.step_times.p50_ns == 5_000_000
+
+
+def test_files_are_called_by_where_they_were_found(tmp_path: Path) -> None:
+    good = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    bad = tmp_path / "rank1.1.pt.trace.json"
+    bad.write_text("nothing")
+    report = make_report([good, bad], [], {good: "s3://b/good", bad: "s3://b/bad"})
+    assert report.sources == report.ranks[0].sources == ("s3://b/good",)
+    assert any("s3://b/bad" in note for note in report.notes)
+    assert str(tmp_path) not in to_json(report).decode()
+
+
+def test_unreadable_traces_are_an_error(tmp_path: Path) -> None:
+    bad = tmp_path / "a.pt.trace.json"
+    bad.write_text("nothing")
+    with pytest.raises(TraceError):
+        make_report([bad], [], {})
