@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from recipes.signlang import train_command
+from recipes.signlang import compare_command, train_command
 from recipes.signlang.errors import RecipeError
 
 __all__ = ["main"]
 
-_COMMANDS = {"train": train_command}
+_COMMANDS = {"train": train_command, "compare": compare_command}
 """Each has ``HELP``, ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and loads torch only in ``run``."""
 
 _DEFAULT = "train"

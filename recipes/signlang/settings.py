@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from recipes.signlang.split import SplitKind
 
@@ -35,7 +36,10 @@ class TrainSettings:
         lr: Learning rate of SGD.
         split: How pictures are held out.
         validation_fraction: Share of each label to hold out.
-        seed: Seed of the embedded data, the split, the weights and the order.
+        seed: Seed of the weights and the order; without `data_seed` also of the embedded data and the split.
+        data_seed: Seed of the embedded data and the split; None takes `seed`.
+        tf32: ``on`` or ``off`` sets TF32 for what computes in FP32; None leaves it alone.
+        checkpoints: Save checkpoints.
         input: Pictures decoded once into memory, or from their files each time they are drawn.
         augment: Rotate and shift training pictures a little, every time anew.
         workers: DataLoader worker processes; None chooses by the cores.
@@ -57,9 +61,17 @@ class TrainSettings:
     split: SplitKind = SplitKind.CAPTURE
     validation_fraction: float = 0.2
     seed: int = 0
+    data_seed: int | None = None
+    tf32: Literal["on", "off"] | None = None
+    checkpoints: bool = True
     input: InputKind = InputKind.MEMORY
     augment: bool = False
     workers: int | None = None
     accelerator: str = "auto"
     devices: int = 1
     log_dir: Path = Path("lightning_logs")
+
+    @property
+    def seed_of_data(self) -> int:
+        """The seed that draws the embedded data and the split."""
+        return self.seed if self.data_seed is None else self.data_seed

@@ -35,14 +35,15 @@ class TrainResult:
 
     Attributes:
         accuracy: On the held-out pictures, with the weights of the last epoch.
-        best: The highest of the epochs' accuracies; chosen on the same pictures, hence too high.
-        best_checkpoint: The weights of that epoch.
+        best: The highest of the epochs' accuracies, chosen on the same pictures, hence too high; None without
+            checkpoints.
+        best_checkpoint: The weights of that epoch; None without checkpoints.
         log_dir: Where everything of the run is.
     """
 
     accuracy: Accuracy
-    best: float
-    best_checkpoint: Path
+    best: float | None
+    best_checkpoint: Path | None
     log_dir: Path
 
 
@@ -79,7 +80,8 @@ def train(settings: TrainSettings) -> TrainResult | None:
         accelerator=settings.accelerator,
         devices=settings.devices,
         logger=TensorBoardLogger(settings.log_dir, name="", default_hp_metric=False),
-        callbacks=[best, interrupted, PerfCallback()],
+        callbacks=[*([best, interrupted] if settings.checkpoints else []), PerfCallback(tf32=settings.tf32)],
+        enable_checkpointing=settings.checkpoints,
         log_every_n_steps=min(10, batches),
         # Its size in MB is wrong under mixed precision, as it says in a warning; one line says what matters.
         enable_model_summary=False,
@@ -93,12 +95,13 @@ def train(settings: TrainSettings) -> TrainResult | None:
         # Lightning ends Ctrl-C by leaving the process, after the callbacks have saved their state.
         if not trainer.interrupted:
             raise
-        _say(f"Interrupted. Checkpoints are in {_log_dir(trainer) / 'checkpoints'}")
+        where = f" Checkpoints are in {_log_dir(trainer) / 'checkpoints'}" if settings.checkpoints else ""
+        _say(f"Interrupted.{where}")
         return None
     result = TrainResult(
         accuracy=wilson(float(trainer.callback_metrics["val/accuracy"]), split.held_out_units),
-        best=float(best.best_model_score) if best.best_model_score is not None else 0.0,
-        best_checkpoint=Path(best.best_model_path),
+        best=float(best.best_model_score) if best.best_model_score is not None else None,
+        best_checkpoint=Path(best.best_model_path) if best.best_model_path else None,
         log_dir=_log_dir(trainer),
     )
     _say_result(settings, split, result)
@@ -125,14 +128,14 @@ def _runnable(settings: TrainSettings) -> TrainSettings:
 def _load(settings: TrainSettings) -> tuple[ImageSet, Split]:
     """Read the data, split them, and say what they are."""
     if settings.data is None:
-        spec = SyntheticSet(seed=settings.seed, size=settings.image_size)
+        spec = SyntheticSet(seed=settings.seed_of_data, size=settings.image_size)
         path = ensure_synthetic(spec, settings.cache_dir or default_cache_dir())
     else:
         path = settings.data
     began = time.perf_counter()
     images = read_image_set(path, settings.image_size, copies=settings.copies, skip_unreadable=settings.skip_unreadable)
     seconds = time.perf_counter() - began
-    split = split_images(images, settings.split, settings.validation_fraction, settings.seed)
+    split = split_images(images, settings.split, settings.validation_fraction, settings.seed_of_data)
     kind = "synthetic (rendered hands, no photographs)" if settings.data is None else images.layout
     left_out = f", {images.skipped} unreadable left out" if images.skipped else ""
     twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
@@ -152,7 +155,8 @@ def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> N
     units = "pictures" if settings.split is SplitKind.RANDOM else "held-out captures"
     _say(f"Accuracy on {len(split.held_out)} held-out {kind}pictures: {result.accuracy}")
     _say(f"            last epoch; Wilson interval over {result.accuracy.units} {units}; split {split.rule}")
-    _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
+    if result.best is not None:
+        _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
     _say(f"Logs        {result.log_dir}; see them with: tensorboard --logdir {settings.log_dir}")
 
 

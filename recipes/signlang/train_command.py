@@ -9,11 +9,11 @@ from pathlib import Path
 from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["HELP", "MODELS", "AtLeast", "add_arguments", "add_data_arguments", "add_optimizer_arguments", "run"]
 
 HELP = "Train a sign-language classifier and report where its step time goes."
 
-_MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
+MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
 """The keys of `recipes.signlang.model.MODELS`, named here so that ``--help`` need not load torch."""
 
 _INTERRUPTED = 130
@@ -24,6 +24,58 @@ _PRECISIONS = ("32-true", "16-mixed", "bf16-mixed")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; their defaults are those of `TrainSettings`."""
+    default = TrainSettings()
+    data = add_data_arguments(parser)
+    data.add_argument(
+        "--image-size",
+        type=AtLeast(18),
+        default=default.image_size,
+        metavar="PIXELS",
+        help="width and height that pictures are scaled to, or rendered at",
+    )
+
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--precision", choices=_PRECISIONS, default=default.precision, help="16-mixed runs as bf16-mixed on a CPU"
+    )
+    training.add_argument(
+        "--tf32",
+        choices=("on", "off"),
+        default=argparse.SUPPRESS,
+        help="TF32 for what computes in FP32, on GPUs that have it (default: as PyTorch has it)",
+    )
+    training.add_argument("--model", choices=MODELS, default=default.model, help="without pretrained weights")
+    training.add_argument(
+        "--epochs", type=AtLeast(1), default=default.epochs, metavar="N", help="passes over the training pictures"
+    )
+    add_optimizer_arguments(training)
+    training.add_argument(
+        "--seed",
+        type=AtLeast(0),
+        default=default.seed,
+        metavar="N",
+        help="of weights and order, and of synthetic data and split where --data-seed is not given",
+    )
+    training.add_argument(
+        "--data-seed",
+        type=AtLeast(0),
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="of synthetic data and split (default: that of --seed)",
+    )
+    training.add_argument("--devices", type=AtLeast(1), default=default.devices, metavar="N", help="how many")
+    training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
+    training.add_argument(
+        "--no-checkpoints", dest="checkpoints", action="store_false", default=argparse.SUPPRESS, help="save none"
+    )
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options about the data, but for the size of the pictures.
+
+    Returns:
+        Their group.
+    """
     default = TrainSettings()
     data = parser.add_argument_group("data")
     data.add_argument(
@@ -42,13 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the synthetic set is kept (default: the user's cache folder)",
     )
     data.add_argument(
-        "--image-size",
-        type=_AtLeast(18),
-        default=default.image_size,
-        metavar="PIXELS",
-        help="width and height that pictures are scaled to, or rendered at",
-    )
-    data.add_argument(
         "--split",
         choices=[kind.value for kind in SplitKind],
         default=default.split.value,
@@ -63,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--copies",
-        type=_AtLeast(1),
+        type=AtLeast(1),
         metavar="N",
         default=argparse.SUPPRESS,
         help="numbers that make a capture in the flat layout; 10 in the original (default: told by the data)",
@@ -87,36 +132,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--workers",
-        type=_AtLeast(0),
+        type=AtLeast(0),
         metavar="N",
         default=argparse.SUPPRESS,
         help="DataLoader processes (default: chosen by the cores)",
     )
+    return data
 
-    training = parser.add_argument_group("training")
+
+def add_optimizer_arguments(training: argparse._ArgumentGroup) -> None:
+    """Add the options about batches, learning rate and accelerator."""
+    default = TrainSettings()
     training.add_argument(
-        "--precision", choices=_PRECISIONS, default=default.precision, help="16-mixed runs as bf16-mixed on a CPU"
-    )
-    training.add_argument("--model", choices=_MODELS, default=default.model, help="without pretrained weights")
-    training.add_argument(
-        "--epochs", type=_AtLeast(1), default=default.epochs, metavar="N", help="passes over the training pictures"
-    )
-    training.add_argument(
-        "--batch-size", type=_AtLeast(2), default=default.batch_size, metavar="N", help="pictures a step"
+        "--batch-size", type=AtLeast(2), default=default.batch_size, metavar="N", help="pictures a step"
     )
     training.add_argument("--lr", type=_positive, default=default.lr, metavar="RATE", help="learning rate of SGD")
     training.add_argument(
-        "--seed",
-        type=_AtLeast(0),
-        default=default.seed,
-        metavar="N",
-        help="of synthetic data, split, weights and order",
-    )
-    training.add_argument(
         "--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"), help="what to train on"
     )
-    training.add_argument("--devices", type=_AtLeast(1), default=default.devices, metavar="N", help="how many")
-    training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -130,13 +163,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if finished is not None else _INTERRUPTED
 
 
-class _AtLeast:
+class AtLeast:
     """An integer option with a lower bound."""
 
     def __init__(self, lowest: int) -> None:
         self._lowest = lowest
 
     def __call__(self, text: str) -> int:
+        """The number that a text is."""
         try:
             number = int(text)
         except ValueError:
