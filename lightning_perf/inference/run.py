@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.inference.build import check_subject
 from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.chains import Chains
@@ -22,12 +20,15 @@ from lightning_perf.inference.count import count_model
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.judge import Judge
+from lightning_perf.inference.machine import describe_machine, load_average
 from lightning_perf.inference.measure import Effort
+from lightning_perf.inference.peaks import find_peaks
 from lightning_perf.inference.recommend import recommend
+from lightning_perf.inference.roofline import Roofline, roofline
 from lightning_perf.inference.runtimes.faults import reason_of
 from lightning_perf.inference.subject import Subject
 from lightning_perf.inference.summary import condition_notes
-from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff, to_json
+from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tradeoff, to_json
 from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.validation import Validation
 from lightning_perf.inference.variant import DEFAULT_VARIANTS, parse_variants
@@ -112,7 +113,7 @@ def measure_variants(
     subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
     original = check_subject(subject).numpy()
     name = name or type(module).__name__
-    machine = _machine(device)
+    machine = describe_machine(device)
 
     with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
         work = Path(folder)
@@ -133,8 +134,8 @@ def measure_variants(
             campaign.run(number, batch_sizes)
         said += judge.notes() if judge is not None else ()
     rows, cells = campaign.rows, campaign.cells
-    machine = replace(machine, load_after=_load())
-    count = _count(subject, said)
+    machine = replace(machine, load_after=load_average())
+    count, bound = _arithmetic(subject, batch_sizes[0], said)
     recommendation = None
     if max_latency_ms is not None or max_accuracy_drop_points is not None:
         recommendation = recommend(
@@ -154,6 +155,7 @@ def measure_variants(
         cells=cells,
         recommendation=recommendation,
         count=count,
+        roofline=bound,
     )
     if out is not None:
         (out / TRADEOFF_FILE).write_bytes(to_json(tradeoff, indent=2) + b"\n")
@@ -187,32 +189,15 @@ def _make_folder(folder: Path) -> None:
         raise InferenceError(f"{folder}: cannot be made ({error.strerror}). Give another --out.") from error
 
 
-def _count(subject: Subject, notes: list[str]) -> Count | None:
+def _arithmetic(subject: Subject, batch: int, notes: list[str]) -> tuple[Count | None, Roofline | None]:
     try:
-        return count_model(subject.module, subject.input_shape)
+        count = count_model(subject.module, subject.input_shape)
+        batched = count_model(subject.module, subject.input_shape, batch)
     except InferenceError as error:
         notes.append(f"FLOPs were not counted: {error}")
-        return None
-
-
-def _machine(device: torch.device) -> Machine:
-    facts, notes = device_facts(device), host_notes()
-    return Machine(
-        device=str(facts["device.name"]),
-        device_type=device.type,
-        cpu=cpu_name(),
-        cpus=os.cpu_count() or 1 if notes["cpus"] is None else int(notes["cpus"]),
-        platform=str(notes["platform"]),
-        load_before=_load(),
-        load_after=None,
-        versions={
-            fact.partition(".")[2]: str(version) for fact, version in version_facts().items() if version is not None
-        },
-    )
-
-
-def _load() -> float | None:
-    try:
-        return round(os.getloadavg()[0], 2)
-    except OSError:
-        return None
+        return None, None
+    if count.uncounted:
+        kinds = ", ".join(sorted({layer.kind for layer in count.uncounted}))
+        notes.append(f"FLOPs are too few: no formula is known for operators in {kinds}.")
+    peaks = find_peaks(subject.device, subject.threads, working_set_bytes=batched.compulsory_bytes)
+    return count, roofline(batched, peaks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.inference.helper_main import Channel, run_helper
-from lightning_perf.inference.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
+from lightning_perf.inference.messages import Predict, Predicted, Ready, WorkOrder
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +30,7 @@ def _work(order: WorkOrder, channel: Channel) -> None:
     import torch
 
     from lightning_perf.inference.artefact import load_artefact
+    from lightning_perf.inference.timing import finish, time_calls
 
     torch.set_num_threads(order.threads)
     device = torch.device(order.device)
@@ -42,7 +42,7 @@ def _work(order: WorkOrder, channel: Channel) -> None:
         call = load_artefact(Path(order.folder), device, order.threads)
         loaded = time.perf_counter()
         call(inputs[:1].to(device))
-        _finish(device)
+        finish(device)
         called = time.perf_counter()
         channel.reply(
             Ready(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), _peak_device_bytes(device))
@@ -55,7 +55,7 @@ def _work(order: WorkOrder, channel: Channel) -> None:
             else:
                 if request.batch not in batches:
                     batches[request.batch] = _batch(inputs, request.batch).to(device)
-                channel.reply(_time(call, batches[request.batch], device, request))
+                channel.reply(time_calls(call, batches[request.batch], device, request))
 
 
 def _predict(call: Call, device: torch.device, request: Predict) -> None:
@@ -75,47 +75,6 @@ def _batch(inputs: Tensor, size: int) -> Tensor:
     import torch
 
     return inputs[torch.arange(size) % len(inputs)].contiguous()
-
-
-def _time(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
-    import torch
-
-    for _ in range(request.warmup):
-        call(batch)
-    _finish(device)
-    walls: list[int] = []
-    cpus: list[int] = []
-    devices: list[int] = []
-    on_cuda = device.type == "cuda"
-    if on_cuda:
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    gc.collect()
-    gc.disable()  # a collection in the midst of a call is no part of it
-    try:
-        deadline = time.perf_counter() + request.seconds
-        while len(walls) < request.most and (len(walls) < request.least or time.perf_counter() < deadline):
-            cpu = time.process_time_ns()
-            wall = time.perf_counter_ns()
-            if on_cuda:
-                start.record()
-            call(batch)
-            if on_cuda:
-                stop.record()
-                stop.synchronize()
-            walls.append(time.perf_counter_ns() - wall)
-            cpus.append(time.process_time_ns() - cpu)
-            if on_cuda:
-                devices.append(round(1e6 * start.elapsed_time(stop)))
-    finally:
-        gc.enable()
-    return Timed(tuple(walls), tuple(cpus), tuple(devices))
-
-
-def _finish(device: torch.device) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _peak_rss_bytes() -> int | None:

@@ -1,0 +1,64 @@
+"""Time calls one by one, in this process."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from lightning_perf.inference.messages import Time, Timed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_perf.inference.runtime import Call
+
+__all__ = ["finish", "time_calls"]
+
+
+def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
+    """Time calls with a batch, each to the end of its work on the device.
+
+    Args:
+        call: The model.
+        batch: Inputs on the device, ``(n, …)``.
+        device: Where it runs.
+        request: How many calls, and how long.
+    """
+    for _ in range(request.warmup):
+        call(batch)
+    finish(device)
+    walls: list[int] = []
+    cpus: list[int] = []
+    devices: list[int] = []
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    gc.collect()
+    gc.disable()  # a collection in the midst of a call is no part of it
+    try:
+        deadline = time.perf_counter() + request.seconds
+        while len(walls) < request.most and (len(walls) < request.least or time.perf_counter() < deadline):
+            cpu = time.process_time_ns()
+            wall = time.perf_counter_ns()
+            if on_cuda:
+                start.record()
+            call(batch)
+            if on_cuda:
+                stop.record()
+                stop.synchronize()
+            walls.append(time.perf_counter_ns() - wall)
+            cpus.append(time.process_time_ns() - cpu)
+            if on_cuda:
+                devices.append(round(1e6 * start.elapsed_time(stop)))
+    finally:
+        gc.enable()
+    return Timed(tuple(walls), tuple(cpus), tuple(devices))
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
