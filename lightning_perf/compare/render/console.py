@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -21,10 +21,14 @@ from lightning_perf.compare.render.tables import (
     result_table,
     unfair_table,
 )
+from lightning_perf.compare.render.widths import column_widths
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
 
 __all__ = ["print_comparison", "print_table", "print_unfair"]
+
+PADDING = 3
+"""Columns of the terminal between two columns of a table, and a margin."""
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -77,8 +81,16 @@ def print_table(table: Table, console: Console) -> None:
     if not table.rows:
         return
     grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    widths = column_widths(_columns(table), console.width - PADDING * len(table.columns))
     for number, head in enumerate(table.columns):
-        grid.add_column(plain(head), justify="left" if number == 0 else "right", overflow="fold")
+        justify: JustifyMethod = "left" if number == 0 else "right"
+        width = widths[number] if widths is not None else None
+        grid.add_column(plain(head), justify=justify, overflow="fold", width=width)
     for row in table.rows:
         grid.add_row(*(plain(cell) for cell in row))
     console.print(grid)
+
+
+def _columns(table: Table) -> list[tuple[str, ...]]:
+    cells = [[plain(cell).plain for cell in row] for row in (table.columns, *table.rows)]
+    return list(zip(*cells, strict=True))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from lightning_perf.compare.comparison import Arm, Comparison, MetricResult, Prediction
 from lightning_perf.compare.fairness import Difference
 from lightning_perf.compare.metrics import METRICS, Scale
-from lightning_perf.compare.statistics.describe import Summary
+from lightning_perf.compare.render.figures import figures_of
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.compare.verdict import signed_percent, two_digits
-from lightning_perf.units import NOT_AVAILABLE, format_bytes, format_duration, format_rate
+from lightning_perf.units import NOT_AVAILABLE, format_duration
 
 __all__ = [
     "Table",
@@ -40,14 +40,18 @@ class Table:
 
 
 def arm_table(comparison: Comparison) -> Table:
-    """Mean, SD, median, quartiles, 90th percentile, least and most of every metric and arm."""
-    rows = []
+    """Mean, SD, median, quartiles, 90th percentile, least and most of every metric and arm, each below its metric."""
+    heads = ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max")
+    rows: list[tuple[str, ...]] = []
     for name, metric in METRICS.items():
-        for arm in comparison.arms:
-            summary = arm.metrics[name]
-            if summary.n:
-                rows.append((f"{metric.title}, {arm.name}", str(summary.n), *_figures(summary, metric.unit)))
-    return Table("Runs", ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max"), tuple(rows))
+        summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
+        figures = figures_of(metric.unit, [summary.max for summary in summaries.values()])
+        if summaries:
+            rows.append((f"{metric.title} ({figures.unit})", *[""] * (len(heads) - 1)))
+        for arm, s in summaries.items():
+            values = (figures.value(value) for value in (s.min, s.q1, s.median, s.q3, s.p90, s.max))
+            rows.append((f"  {arm}", str(s.n), figures.value(s.mean), figures.spread(s.sd), *values))
+    return Table("Runs", heads, tuple(rows))
 
 
 def result_table(comparison: Comparison) -> Table:
@@ -161,27 +165,6 @@ def _prediction(arm: str, prediction: Prediction) -> str:
         f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {prediction.low:.3f} to "
         f"{prediction.high:.3f}. Measured: {prediction.measured.value:.3f}, {outcome} the prediction."
     )
-
-
-def _figures(summary: Summary, unit: str) -> tuple[str, ...]:
-    values = (
-        summary.mean, summary.sd, summary.min, summary.q1, summary.median, summary.q3, summary.p90, summary.max,
-    )  # fmt: skip
-    return tuple(_value(value, unit) for value in values)
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return NOT_AVAILABLE
-    if unit == "ms":
-        return format_duration(value * 1e6)
-    if unit == "s":
-        return format_duration(value * 1e9)
-    if unit == "bytes":
-        return format_bytes(value)
-    if unit == "share":
-        return f"{100 * value:.2f} %"
-    return format_rate(value, "samples")
 
 
 def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:

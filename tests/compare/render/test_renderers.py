@@ -105,15 +105,15 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path):
     assert not re.search(r"(?<!\\)<script", markdown)
     assert not re.search(r"(?<!\\)&lt;", markdown)
     rows = [line for line in markdown.splitlines() if line.startswith("| step time")]
-    assert len(rows) == 3
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {7, 11}
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in rows] == [7, 11]
     assert parse_json(render_json(hostile)) == hostile
 
 
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(make(tmp_path, train__batch_size=64, version__torch=HOSTILE))
-    text = console_text(print_unfair, refusal.value)
+    text = console_text(lambda error, console: print_unfair(error, ["Block 2: failed."], console), refusal.value)
+    assert "Block 2: failed." in text
     assert re.search(r"train\.batch_size\s+32\s+64", text)
     assert "--treatment train.batch_size" in text
     assert "--allow train.batch_size" in text
@@ -124,7 +124,21 @@ def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
     single = compare_arms({name: runs[:1] for name, runs in make(tmp_path).items()})
     (row,) = (row for row in result_table(single).rows if row[0].startswith("step time"))
     assert row == ("step time, amp", "−6.0 %", "–", "1", "−6.0 %", "–")
-    (row,) = (row for row in arm_table(single).rows if row[0] == "step time, amp")
+    rows = arm_table(single).rows
+    row = rows[[row[0] for row in rows].index("  amp")]
     assert row[3] == "–"  # SD
     for text in (console_text(print_comparison, single), render_markdown(single)):
         assert not re.search(r"\b(nan|None|inf)\b", text)
+
+
+def test_at_80_columns_no_figure_and_no_word_is_broken(comparison):
+    text = console_text(print_comparison, comparison, width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    rows = arm_table(comparison).rows
+    for row in rows:
+        if row[1]:
+            assert re.search(r"^ " + r"\s+".join(map(re.escape, row)) + r"\s*$", text, re.MULTILINE), row
+    assert "Hodges–Lehmann" in text
+    step_time = rows[: 1 + len(comparison.arms)]
+    assert step_time[0][0] == "step time (ms)"
+    assert step_time[1][:4] == ("  fp32", "6", "100.8", "2.3")
