@@ -9,6 +9,14 @@ from lightning_perf.units import format_count, format_duration
 
 __all__ = ["stop_flags"]
 
+ACTION = (
+    "Lightning does it from version 2.5.6 on (Lightning-AI/pytorch-lightning#20825), and no option turns it off. Where "
+    "the launcher sends SIGTERM to every rank itself, as SLURM and torchrun do, leave it out before training: "
+    "from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop; "
+    "_TrainingEpochLoop._broadcast_sigterm_tensor = lambda self: None. Elsewhere do more in each batch: a larger one "
+    "rather than accumulate_grad_batches, which has a broadcast for each of its batches."
+)
+
 
 def stop_flags(analysis: RankAnalysis) -> Finding | None:
     """Find time that goes into Lightning's broadcast of a stop flag.
@@ -33,9 +41,7 @@ def stop_flags(analysis: RankAnalysis) -> Finding | None:
             f"No device works in {format_duration(exposed_ns)} of it.",
             "It tells every rank before every batch whether rank 0 got SIGTERM; no work can be queued ahead of it.",
         ],
-        "It is Lightning's own, from version 2.5.6 on (Lightning-AI/pytorch-lightning#20825), and no option turns it "
-        "off: pin lightning<2.5.6 where that will do, and do more in each batch (a larger one, rather than "
-        "accumulate_grad_batches, which broadcasts for each of its batches).",
+        ACTION,
         saving_ns=(exposed_ns / 2, exposed_ns),
         step_ns=step_ns(analysis),
         model="Half to all of the wait goes, on the rank that waits least; what others wait beyond it stays.",

@@ -1,7 +1,8 @@
 """A training on several CPU processes; run as a script: package, strategy, folder, mode, number of processes.
 
-Modes: ``plain``; ``fail``: rank 1 raises; ``die``: rank 1 is gone without a word; ``windows``: rank 1 records one window
-less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank is slow.
+Modes: ``plain``; ``fail``: rank 1 raises; ``die``: rank 1 is gone without a word; ``windows``: rank 1 records one
+window less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank is
+slow; ``fsdp``: the model is sharded by FSDP 2, whatever the strategy's name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import lightning.pytorch
 import pytorch_lightning
 import torch
+from torch.distributed.fsdp import fully_shard
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks import perf
@@ -44,6 +46,10 @@ class Steps:
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
+    def configure_model(self) -> None:
+        if self.mode == "fsdp":
+            fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 0.1)
 
@@ -69,6 +75,13 @@ def own_disk(folder: str) -> None:
     perf.claim_run_folder = claim
 
 
+def fsdp2() -> Any:
+    """Lightning's strategy for FSDP 2, which unlike the older one also runs on the CPU."""
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    return ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1, process_group_backend="gloo")
+
+
 def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: str = "2") -> None:
     net = LightningNet if name == "lightning.pytorch" else PytorchLightningNet
     logger = package(f"{name}.loggers").TensorBoardLogger(folder)
@@ -82,7 +95,7 @@ def main(name: str, strategy: str, folder: str, mode: str = "plain", processes: 
         Path(folder),
         callback,
         name,
-        strategy=strategy,
+        strategy=fsdp2() if mode == "fsdp" else strategy,
         devices=int(processes),
         logger=logger,
         log_every_n_steps=2,

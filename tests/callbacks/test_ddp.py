@@ -104,11 +104,27 @@ def test_torchrun_and_ranks_with_different_numbers_of_windows(tmp_path: Path) ->
     assert [(rank.rank, len(rank.breakdown.steps)) for rank in report.ranks] == [(0, 4), (1, 2)]
     assert report.distributed is not None
     assert report.distributed.matched_collectives > 0
+    flags = report.ranks[0].stop_flags
+    assert flags is not None, "Lightning's own broadcast before each batch, of 2.5.6 and later"
+    assert flags.calls == flags.steps == 4
     assert report.trust is not None
     assert report.trust.steps == 6
     assert len(report.trust.windows) == 2, "of rank 0, whose steps are timed in the report"
     assert not list(tmp_path.rglob(".rank*")), "markers are left behind"
     assert done.stdout.count("\nWhy ") == 1
+
+
+@pytest.mark.slow
+def test_fsdp(tmp_path: Path) -> None:
+    done = run(PACKAGES[0], "ddp", str(tmp_path), "fsdp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = report_in(tmp_path)
+    assert [(rank.rank, len(rank.breakdown.steps)) for rank in report.ranks] == [(0, 4), (1, 4)]
+    for rank in report.ranks:
+        assert rank.operators is not None
+        assert {"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"} <= {row.name for row in rank.operators.rows}
+    assert report.distributed is not None
+    assert report.distributed.matched_collectives > 0
 
 
 @pytest.mark.slow
