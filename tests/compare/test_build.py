@@ -1,11 +1,15 @@
+import msgspec
 import numpy as np
 import pytest
 from scipy import stats
 
+from lightning_perf.analysis.amp_gain import AmpGain
 from lightning_perf.compare.build import InvalidRunsError, Settings, UnfairError, compare_arms
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.gates import GateOutcome, parse_gate
-from lightning_perf.compare.record import Outcome, Place
+from lightning_perf.compare.record import Outcome, Place, read_record
+from lightning_perf.compare.render.tables import footnotes
+from lightning_perf.report.document import SCHEMA_VERSION
 from tests.compare.support import write_run
 
 BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
@@ -240,3 +244,60 @@ def test_an_arm_without_runs_and_a_metric_that_no_run_has(arms):
         compare_arms(made | {"amp": []})
     with pytest.raises(CompareError, match=r'No run has a metric "top5"\. They have: val_acc'):
         compare_arms(made, Settings(accuracy="top5"))
+
+
+def test_hardware_and_the_zone_of_equivalence_are_in_the_document(arms):
+    cpu = {"device__name": "Xeon", "device__threads": 2}
+    comparison = compare_arms(arms(blocked=False, **cpu), Settings(equivalence=0.02, allow=("device",)))
+    assert comparison.hardware == ("Xeon, 2 threads",)
+    assert comparison.equivalence == 0.02
+
+
+def leave_prediction(run, speedup, steps_ms=100.0):
+    """A report beside a run that predicts this speed-up at the most, and one of 1.25 at the least."""
+    gain = AmpGain("H200", 5, 1e6 * steps_ms, (), 0.0, 0.2e6 * steps_ms, 1e6 * steps_ms * (1 - 1 / speedup))
+    report = {"schema_version": SCHEMA_VERSION, "lead": 0, "ranks": [{"amp_gain": gain, "more": [1]}], "notes": []}
+    run.path.with_name("report.json").write_bytes(msgspec.json.encode(report))
+    return read_record(run.path)
+
+
+@pytest.mark.parametrize(("candidate_ms", "held"), [(50.0, True), (90.0, False), (30.0, False)])
+def test_a_prediction_of_the_baseline_stands_beside_what_mixed_precision_brought(arms, tmp_path, candidate_ms, held):
+    made = arms(candidate=tuple(candidate_ms / 100 * ms for ms in BASE_MS), train__precision="16-mixed")
+    warm_up = write_run(tmp_path / "warm-up", started=0.5, place=Place("s", "fp32", 0, 0, treatment=("precision",)))
+    made["fp32"] = [leave_prediction(warm_up, 2.5), *made["fp32"]]
+    comparison = compare_arms(made)
+    prediction = comparison.candidates[0].prediction
+    assert (prediction.run_id, prediction.held) == ("warm-up", held)
+    assert (prediction.low, prediction.high) == pytest.approx((1.25, 2.5))
+    assert prediction.measured.value == pytest.approx(100 / candidate_ms)
+    (line,) = [line for line in footnotes(comparison) if line.startswith("Predicted")]
+    assert ("within" if held else "outside") in line
+
+
+def test_a_prediction_is_only_for_mixed_precision(arms):
+    made = arms(flags__tf32_cudnn="ieee", train__precision="32-true")
+    made["fp32"][0] = leave_prediction(made["fp32"][0], 2.5)
+    assert compare_arms(made, Settings(treatment=("flags",))).candidates[0].prediction is None
+
+
+@pytest.mark.parametrize("report", [b"", b"{}", b'{"schema_version": 99, "lead": 0, "ranks": []}', b"[1]"])
+def test_a_report_that_cannot_be_read_predicts_nothing(arms, report):
+    run = arms()["fp32"][0]
+    run.path.with_name("report.json").write_bytes(report)
+    assert read_record(run.path).predicted_speedup is None
+
+
+def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
+    arms = {name: [write_run(tmp_path / name / str(n), train__seed=n) for n in range(3)] for name in "ab"}
+    path = arms["b"][1].path.with_name("steps.rank0.jsonl")
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:3], b"garbage", *lines[4:]]))
+    arms["b"][1] = read_record(arms["b"][1].path)
+    comparison = compare_arms(arms)
+    (note,) = (note for note in comparison.notes if "step times" in note)
+    assert note.startswith(f"b: a run has no step times, since they cannot be read: {path}")
+    assert comparison.arms[1].used == 3
+    assert comparison.arms[1].metrics["step_time"].n == 2
+    path.unlink()
+    assert read_record(path.with_name("run.jsonl")).steps_problem is None
