@@ -1,0 +1,67 @@
+"""All runtimes, and the one function that finds one."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.runtime import Runtime
+from lightning_perf.inference.runtimes.aot_inductor import AotInductor
+from lightning_perf.inference.runtimes.bf16 import Bf16
+from lightning_perf.inference.runtimes.channels_last import ChannelsLast
+from lightning_perf.inference.runtimes.channels_last_fused import ChannelsLastFused
+from lightning_perf.inference.runtimes.compiled import Compile
+from lightning_perf.inference.runtimes.eager import Eager
+from lightning_perf.inference.runtimes.fp16 import Fp16
+from lightning_perf.inference.runtimes.int8_pt2e import Int8Pt2e
+from lightning_perf.inference.runtimes.int8_weight_only import Int8WeightOnly
+from lightning_perf.inference.runtimes.onnxruntime_float32 import OnnxRuntime
+from lightning_perf.inference.runtimes.onnxruntime_int8 import OnnxRuntimeInt8
+from lightning_perf.inference.runtimes.onnxruntime_int8_dynamic import OnnxRuntimeInt8Dynamic
+from lightning_perf.inference.runtimes.openvino_float32 import OpenVino
+from lightning_perf.inference.runtimes.openvino_int8 import OpenVinoInt8
+from lightning_perf.inference.runtimes.tensorrt_fp16 import TensorRtFp16
+from lightning_perf.inference.runtimes.tensorrt_int8 import TensorRtInt8
+
+__all__ = ["RUNTIMES", "find_runtime"]
+
+RUNTIMES: tuple[Runtime, ...] = (
+    Eager(),
+    ChannelsLast(),
+    ChannelsLastFused(),
+    Compile(),
+    AotInductor(),
+    Bf16(),
+    Fp16(),
+    OnnxRuntime(),
+    OnnxRuntimeInt8(),
+    OnnxRuntimeInt8Dynamic(),
+    OpenVino(),
+    OpenVinoInt8(),
+    Int8Pt2e(),
+    Int8WeightOnly(),
+    TensorRtFp16(),
+    TensorRtInt8(),
+)
+"""Each way to execute a model, the baseline first."""
+
+
+def find_runtime(name: str) -> Runtime:
+    """Find a runtime.
+
+    Args:
+        name: Its name.
+
+    Raises:
+        InferenceError: There is none of this name.
+
+    Example:
+        >>> find_runtime("onnxruntime-int8").summary
+        'ONNX Runtime, int8 weights and activations, calibrated'
+    """
+    names = {runtime.name: runtime for runtime in RUNTIMES}
+    if name in names:
+        return names[name]
+    near = get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InferenceError(f"no runtime is called {name!r}: {hint}there are {', '.join(names)}.")

@@ -1,0 +1,49 @@
+"""The model as a graph that no longer needs Python, for any batch size."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lightning_perf.inference.runtimes.faults import variant_errors
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+__all__ = ["dynamic_batch", "example_batch", "export_program", "tracing"]
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Neither gradients nor inference mode, in which the caller may be: tensors made in that mode cannot be traced."""
+    with torch.inference_mode(False), torch.no_grad():  # in this order: the first one turns gradients on
+        yield
+
+
+def example_batch(inputs: Tensor) -> Tensor:
+    """Two inputs to trace with: a batch of one would be taken for a constant (torch.export, "0/1 specialization")."""
+    return inputs[torch.arange(2, device=inputs.device) % len(inputs)]
+
+
+def dynamic_batch() -> tuple[dict[int, object]]:
+    """Say that the first dimension of the one input may have any size; ``dynamic_shapes`` of `torch.export.export`."""
+    return ({0: torch.export.Dim("batch")},)
+
+
+def export_program(module: nn.Module, inputs: Tensor, *, strict: bool = False) -> ExportedProgram:
+    """Export a model for any batch size.
+
+    Args:
+        module: The model, on the device of the inputs.
+        inputs: Real inputs, ``(n, …)``.
+        strict: Whether to trace by bytecode (TorchDynamo) instead of by running it.
+
+    Raises:
+        VariantError: Its Python depends on the numbers that flow through it or on the batch size.
+    """
+    with variant_errors("torch.export cannot take this model"), tracing():
+        return torch.export.export(module, (example_batch(inputs),), dynamic_shapes=dynamic_batch(), strict=strict)
