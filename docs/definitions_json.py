@@ -1,8 +1,8 @@
 """Write the page's definitions from ``docs/definitions.md``: ``python docs/definitions_json.py``.
 
 An entry is a section (what it says before its first list, table or heading), a row of the table of categories, or a
-list item or paragraph that begins with its term in bold or italics. Its key is the term in lower case, joined by hyphens; a
-term that comes twice has both texts.
+list item or paragraph that begins with its term in bold or italics. Its key is the term in lower case, joined by
+hyphens; a term that comes twice has both texts.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     if charts is not None:
         # After the modules, so that they need not wait for it; taken out of its packing when a chart comes into sight.
         body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
-    return page.replace(_MODULE, "\n".join(body)).encode()
+    return page.replace(_MODULE, "\n".join(body)).encode(errors="replace")
 
 
 def _head(title: str, nonce: str, style: str) -> str:

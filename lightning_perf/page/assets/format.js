@@ -94,7 +94,7 @@ function scaled(value, units) {
 }
 
 function grouped(value) {
-  return Number(fixed(value, 0)).toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
 // toFixed rounds a tie away from zero, Python to even. Only a number with its last digit exactly 5 can tie.

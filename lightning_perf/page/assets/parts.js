@@ -3,6 +3,7 @@
 import { term } from "./definitions.js";
 import { h, prose } from "./dom.js";
 import * as format from "./format.js";
+import { paint } from "./theme.js";
 
 /** A titled part of a view. `definition`: key of what its title means; `aside`: a remark beside the title. */
 export function section(title, { definition = null, aside = null, wide = true } = {}, ...children) {
@@ -27,9 +28,15 @@ export function tiles(items) {
     "dl",
     { class: "tiles" },
     shown.map(({ label, value, note, definition }) =>
-      h("div", { class: "tile" }, h("dt", {}, term(label, definition)), h("dd", {}, value, note ? h("small", {}, note) : null)),
+      h("div", { class: "tile" }, h("dt", {}, term(label, definition)), h("dd", {}, figure(value), note ? h("small", {}, note) : null)),
     ),
   );
+}
+
+// A figure with its unit set smaller.
+function figure(value) {
+  const parts = /^([<>+-]?[\d.,]+) (\D+)$/.exec(value);
+  return parts ? [parts[1], " ", h("span", { class: "unit" }, parts[2])] : value;
 }
 
 /** Why there is nothing to show. */
@@ -63,7 +70,7 @@ export function stack(parts, { title, total = null } = {}) {
       "div",
       { class: "stack-bar", role: "img", "aria-label": `${title}: ${shown.map((part) => `${part.label} ${part.text}`).join(", ")}` },
       shown.map((part) =>
-        h("span", { title: `${part.label}: ${part.text}`, style: { width: `${(100 * part.value) / whole}%`, background: `var(--${part.color})` } }),
+        h("span", { title: `${part.label}: ${part.text}`, style: { width: `${(100 * part.value) / whole}%`, background: paint(part.color) } }),
       ),
     ),
     h(
@@ -76,7 +83,7 @@ export function stack(parts, { title, total = null } = {}) {
 
 /** The colour of a category or the like, as a small square. */
 export function swatch(color) {
-  return h("i", { class: "swatch", "aria-hidden": "true", style: { background: `var(--${color})` } });
+  return h("i", { class: "swatch", "aria-hidden": "true", style: { background: paint(color) } });
 }
 
 /** A list of facts: [label, value, definition]. */

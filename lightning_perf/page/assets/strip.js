@@ -3,6 +3,7 @@
 import { fill, h, svg } from "./dom.js";
 import * as format from "./format.js";
 import { swatch } from "./parts.js";
+import { paint } from "./theme.js";
 import { label } from "./words.js";
 
 const WIDTH = 1000; // units of the drawings, which stretch to the page's width
@@ -43,14 +44,14 @@ export function strip(rank) {
         "aria-label": `${breakdown.marked ? `Step ${step.number}` : "Recording"}, ${format.duration(step.wall_ns)}`,
         on: { click: () => show(i), focus: () => show(i), mouseenter: () => show(i) },
       },
-      rows.map((row) => h("span", { style: { "flex-grow": row.per_step_ns[i], background: `var(--${row.name})` } })),
+      rows.map((row) => h("span", { style: { "flex-grow": row.per_step_ns[i], background: paint(row.name) } })),
       h("b", {}, breakdown.marked ? step.number : ""),
     ),
   );
   const gaps = (rank.idle?.longest ?? []).map((gap) =>
     h("span", {
       class: "strip-gap",
-      style: { left: at(gap.start_ns), width: at(begin + gap.length_ns), background: `var(--${gap.cause})` },
+      style: { left: at(gap.start_ns), width: at(begin + gap.length_ns), background: paint(gap.cause) },
       title: `${format.duration(gap.length_ns)} idle, ${label("gaps", gap.cause)}`,
     }),
   );
@@ -83,6 +84,6 @@ function area(series, begin, end, color) {
   return svg(
     "svg",
     { class: "strip-lane area", viewBox: `0 0 ${WIDTH} 100`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("path", { d: `${path}V100Z`, style: { fill: `var(--${color})` } }),
+    svg("path", { d: `${path}V100Z`, style: { fill: paint(color) } }),
   );
 }

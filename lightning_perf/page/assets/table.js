@@ -118,10 +118,10 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       h("button", { type: "button", "aria-label": title, disabled: to < 0 || to >= pages, on: { click: () => change({ page: to + 1 }) } }, sign);
     const sizes = h("select", { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } }, SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)));
     return [
-      h("span", { role: "status" }, text),
+      h("span", { role: "status" }, small ? "" : text),
       pages > 1 ? [turn(now.page - 1, "Page before", "‹"), turn(now.page + 1, "Next page", "›")] : null,
       total > SIZES[0] ? sizes : null,
-      small ? null : h("button", { type: "button", class: "export", on: { click: exportAll } }, "CSV"),
+      total > 1 ? h("button", { type: "button", class: "export", on: { click: exportAll } }, "CSV") : null,
     ];
   }
 
@@ -151,7 +151,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     { class: "table", id: `table-${id}` },
     small || !searchable ? null : h("div", { class: "table-tools" }, search),
     scroll,
-    small ? null : foot,
+    foot,
   );
 }
 

@@ -22,3 +22,8 @@ export function onSystemTheme(listener) {
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+
+/** A colour of the style sheet as a value for a style; that of `unknown` for a name that cannot be one. */
+export function paint(name) {
+  return `var(--${/^[a-z][\w-]*$/i.test(name) ? name : "unknown"})`;
+}

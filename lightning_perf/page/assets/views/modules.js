@@ -23,7 +23,7 @@ function render(context) {
   const steps = Math.max(found.steps, 1);
   const onDevice = found.device_ns !== null;
   const outermost = found.rows.filter((row) => row.parent === null);
-  const time = (key, title, definition) => {
+  const time = (key, title, definition, bar = true) => {
     const whole = Math.max(...outermost.map((row) => row[key] ?? 0));
     return {
       key,
@@ -33,7 +33,7 @@ function render(context) {
       csv: `${key}_per_step`,
       value: (row) => (row[key] === null ? null : row[key] / steps),
       show: format.duration,
-      bar: whole > 0 ? (row) => row[key] / whole : undefined,
+      bar: bar && whole > 0 ? (row) => row[key] / whole : undefined,
     };
   };
   const columns = [
@@ -42,12 +42,12 @@ function render(context) {
     ...(onDevice
       ? [
           time("device_total_ns", "Device forward", "module"),
-          time("device_self_ns", "of it self", "module"),
+          time("device_self_ns", "own", "module", false),
           time("backward_device_ns", "Device backward", "module-backward"),
         ]
       : []),
     time("host_total_ns", "Host forward", "module"),
-    time("host_self_ns", "of it self", "module"),
+    time("host_self_ns", "own", "module", false),
     time("backward_host_ns", "Host backward", "module-backward"),
   ].filter((column) => column.kind === "text" || found.rows.some((row) => column.value(row) !== null));
   const apart = found.unattributed_device_ns ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.` : "";

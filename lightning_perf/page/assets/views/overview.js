@@ -6,6 +6,7 @@ import { findingsList } from "../findings.js";
 import * as format from "../format.js";
 import { columns, notice, section, stack, swatch, tiles } from "../parts.js";
 import { table } from "../table.js";
+import { trustLine, windowsPart } from "../trust.js";
 import { arithmeticLabel, label, per } from "../words.js";
 
 export const overview = { id: "overview", title: "Overview", kinds: ["run", "trace"], render };
@@ -13,12 +14,14 @@ export const overview = { id: "overview", title: "Overview", kinds: ["run", "tra
 function render({ report, rank }) {
   return [
     verdict(report),
+    report.trust ? trustLine(report.trust) : null,
     report.notes.map((note) => notice(note)),
     rank && summary(report, rank),
     rank && columns(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report.findings, rank)) : null,
     rank && [phases(rank), arithmetic(rank)],
     report.step_times && stepTimes(report.step_times),
+    windowsPart(report.trust),
     sources(report),
   ];
 }
@@ -98,7 +101,7 @@ function steps(rank) {
   return section(
     times.marked ? "Time of each step" : "Time of the recording",
     { definition: "step" },
-    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height: 330 }),
+    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height: 400 }),
     outliers,
   );
 }
@@ -164,7 +167,6 @@ function phases(rank) {
             title: label("categories", name),
             kind: "number",
             csv: `${name}_ns`,
-            definition: name,
             value: (row) => row.category_mean_ns[i],
             show: (time) => (time ? format.duration(time) : format.NOT_AVAILABLE),
             bar: (row) => row.category_mean_ns[i] / wall,
@@ -233,6 +235,6 @@ function sources(report) {
   return section(
     "Traces",
     { aside: `made by lightning_perf ${report.tool_version}` },
-    h("ul", {}, report.sources.map((source) => h("li", { class: "name code", style: { "max-width": "none" } }, source))),
+    h("ul", {}, report.sources.map((source) => h("li", { class: "path" }, h("code", {}, source)))),
   );
 }

@@ -1,0 +1,75 @@
+"""A browser for the page's tests: one a session, a fresh page a test, which fails on errors and on requests."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.page.html import render_html
+from lightning_perf.report.document import PerfReport, to_json
+
+LOCAL = ("file:", "data:", "blob:", "about:")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs playwright: pip install playwright")
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        running = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+@dataclass
+class Opened:
+    """A page in the browser and what went wrong in it."""
+
+    page: Any
+    faults: list[str] = field(default_factory=list)
+
+    def show(self, view: str, **state: str) -> None:
+        """Go to a view by the address, as a link would, and wait until it is there."""
+        query = "&".join(f"{key}={value}" for key, value in {"view": view, **state}.items())
+        self.page.goto(f"{self.page.url.split('#')[0]}#{query}")
+        self.page.wait_for_selector(f'nav a[href*="view={view}"][aria-current]')
+
+    def texts(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """A function that opens a document from disk: a report, or JSON; the test fails on errors and on requests."""
+    opened: list[Opened] = []
+
+    def open_(document: PerfReport | bytes, title: str = "a run", **settings: Any) -> Opened:
+        file = tmp_path / f"page {len(opened)} #.html"
+        file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), "run", title))
+        page = browser.new_page(**settings)
+        page.set_default_timeout(20_000)
+        result = Opened(page)
+        page.on("pageerror", lambda error: result.faults.append(f"error: {error}"))
+        page.on("console", lambda line: result.faults.append(f"console: {line.text}"))
+        page.on("dialog", lambda dialog: (result.faults.append("a dialog"), dialog.dismiss()))
+        page.on("request", lambda it: it.url.startswith(LOCAL) or result.faults.append(f"request: {it.url}"))
+        page.goto(file.as_uri())
+        page.wait_for_selector("main h1")
+        opened.append(result)
+        return result
+
+    yield open_
+    for result in opened:
+        result.page.close()
+        assert result.faults == []

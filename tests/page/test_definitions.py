@@ -1,0 +1,60 @@
+"""The definitions on the page are those of the docs, and every one that is asked for is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lightning_perf.analysis.breakdown import CATEGORIES
+from lightning_perf.analysis.memory_blocks import MemoryCategory
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "lightning_perf" / "page" / "assets"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("definitions_json", ROOT / "docs" / "definitions_json.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_they_are_those_of_the_docs(generator: ModuleType) -> None:
+    assert generator.TARGET.read_text() == generator.render(), "run: python docs/definitions_json.py"
+
+
+def test_every_definition_that_a_module_names_is_there() -> None:
+    known = json.loads((ASSETS / "definitions.json").read_text())
+    named = {
+        key
+        for module in ASSETS.rglob("*.js")
+        for key in re.findall(r'definition: "([^"]+)"|\bterm\([^,]+, "([^"]+)"', module.read_text())
+        for key in key
+        if key
+    }
+    assert len(named) > 40
+    assert named <= set(known)
+    assert {name for name, parent in CATEGORIES if parent is None} <= set(known)
+    assert {f"memory-{name}" for name in MemoryCategory.__args__} <= set(known)
+
+
+def test_terms_links_and_lists_are_read(generator: ModuleType) -> None:
+    markdown = (
+        "# Title\n\n## One thing\n\nIt is [this](x.md) and *that*.\nMore of it.\n\n- **A term**: what\n  it means.\n"
+        "- *Other*: yes.\n\nNot part of it.\n\n## Two × three\n\n"
+        "| category | active while |\n|---|---|\n| `cat` | it runs |\n"
+    )
+    assert generator.definitions(markdown) == {
+        "one-thing": {"title": "One thing", "text": ["It is this and that. More of it."], "section": "One thing"},
+        "a-term": {"title": "A term", "text": ["What it means."], "section": "One thing"},
+        "other": {"title": "Other", "text": ["Yes."], "section": "One thing"},
+        "cat": {"title": "cat", "text": ["It runs"], "section": "Two × three"},
+    }

@@ -1,0 +1,187 @@
+"""What a reader does: sort, search, page, export, follow links, open definitions, with the mouse and the keyboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.report.document import to_json
+from tests.page.samples import hand_made_report
+
+Rows = Callable[[int], bytes]
+
+
+@pytest.fixture
+def many_operators(tmp_path: Path) -> Rows:
+    """A function that makes a report of as many operators; the n-th took n µs a step on the host, and has 2 n calls."""
+    document = json.loads(to_json(hand_made_report(tmp_path)))
+
+    def make(number: int) -> bytes:
+        table = document["ranks"][document["lead"]]["operators"]
+        table["rows"] = [
+            {
+                **table["rows"][0],
+                "name": f"aten::op_{n:04}",
+                "calls": 2 * n * table["steps"],
+                "host_self_ns": n * 1000 * table["steps"],
+                "device_self_ns": None if n % 10 else 0,
+            }
+            for n in range(number)
+        ]
+        return json.dumps(document).encode()
+
+    return make
+
+
+def names(opened: Any) -> list[str]:
+    return [text.removeprefix("aten::op_") for text in opened.texts("#table-operators tbody th")]
+
+
+def test_sorting_and_paging(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(60))
+    opened.show("operators")
+    head = opened.page.locator("#table-operators thead th", has_text="Host self")
+    head.locator("button").first.click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert names(opened) == [f"{n:04}" for n in range(59, 34, -1)]
+    opened.page.click("[aria-label='Next page']")
+    assert names(opened) == [f"{n:04}" for n in range(34, 9, -1)]
+    assert "26–50 of 60" in opened.page.inner_text("#table-operators .table-foot")
+    head.locator("button").first.click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert names(opened) == [f"{n:04}" for n in range(25)]
+    opened.page.locator("#table-operators thead th", has_text="Operator").locator("button").first.click()
+    assert names(opened)[:2] == ["0000", "0001"]
+
+
+def test_what_has_no_value_comes_last(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(25))
+    opened.show("operators")
+    button = opened.page.locator("#table-operators thead th", has_text="Device self").locator("button").first
+    for _ in ("up", "down"):
+        button.click()
+        assert set(names(opened)[:3]) == {"0000", "0010", "0020"}
+
+
+def test_searching(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(300))
+    opened.show("operators")
+    opened.page.fill("#table-operators input[type=search]", "OP_01 aten")
+    assert "of 100" in opened.page.inner_text("#table-operators .table-foot")
+    opened.page.fill("#table-operators input[type=search]", "no such thing")
+    assert opened.texts("#table-operators tbody td") == ["Nothing matches the search."]
+
+
+def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(300))
+    opened.show("operators")
+    opened.page.fill("#table-operators input[type=search]", "op_01")
+    opened.page.locator("#table-operators thead th", has_text="Calls").locator("button").first.click()
+    opened.page.click("[aria-label='Next page']")
+    opened.page.click("[aria-label='Light or dark']")
+    seen, theme = names(opened), opened.page.evaluate("document.documentElement.dataset.theme")
+    assert seen == [f"{n:04}" for n in range(174, 149, -1)]
+    assert theme == "dark"
+    opened.page.reload()
+    opened.page.wait_for_selector("#table-operators tbody th")
+    assert names(opened) == seen
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
+    assert opened.page.input_value("#table-operators input[type=search]") == "op_01"
+    assert opened.page.locator("th[aria-sort=descending]").inner_text().startswith("Calls")
+
+
+def test_back_goes_back_and_tables_forget(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(30))
+    opened.page.click("nav a:text-is('Operators')")
+    opened.page.fill("#table-operators input[type=search]", "op_0001")
+    opened.page.click("nav a:text-is('Memory')")
+    assert opened.page.inner_text("h1") == "Memory"
+    assert "search" not in opened.page.url
+    assert opened.page.evaluate("document.activeElement.tagName") == "H1"
+    opened.page.go_back()
+    assert opened.page.inner_text("h1") == "Operators"
+    assert names(opened) == ["0001"]
+
+
+def test_export_has_every_row_and_no_formula(many_operators: Rows, open_page: Any) -> None:
+    document = json.loads(many_operators(60))
+    rows = document["ranks"][document["lead"]]["operators"]["rows"]
+    rows[59]["name"] = '=HYPERLINK("http://x"), "quoted"'
+    opened = open_page(json.dumps(document).encode())
+    opened.show("operators", **{"operators.sort": "host_self_ns"})
+    with opened.page.expect_download() as download:
+        opened.page.click("#table-operators .export")
+    assert download.value.suggested_filename == "operators.csv"
+    table = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text(), newline="")))
+    assert len(table) == 60
+    assert table[0]["operator"] == '\'=HYPERLINK("http://x"), "quoted"'
+    assert [float(row["host_self_ns_per_step"]) for row in table] == [1000.0 * n for n in range(59, -1, -1)]
+    assert table[1]["device_self_ns_per_step"] == ""
+
+
+def test_definitions_open_and_close(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(hand_made_report(tmp_path))
+    page, panel = opened.page, opened.page.locator("#definition")
+    page.click("button.term:text-is('Breakdown')")
+    assert "At each instant exactly one category has the time" in panel.inner_text()
+    page.keyboard.press("Escape")
+    assert not panel.is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "Breakdown"
+    page.locator("button.term:text-is('Device busy')").focus()
+    page.keyboard.press("Enter")
+    assert "at least one kernel runs" in panel.inner_text()
+    page.mouse.click(2, 2)
+    assert not panel.is_visible()
+
+
+def test_every_definition_that_a_view_offers_exists(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(hand_made_report(tmp_path))
+    for view in ("overview", "operators", "kernels", "memory", "launches", "distributed"):
+        opened.show(view)
+        texts = opened.page.evaluate(
+            """[...document.querySelectorAll("main .term, main .hint")].map((button) => {
+                button.click();
+                const panel = document.getElementById("definition");
+                return panel.matches(":popover-open") ? panel.querySelector("p").textContent : "closed";
+            })"""
+        )
+        assert texts
+        assert [text for text in texts if len(text) < 15] == []
+        opened.page.keyboard.press("Escape")
+
+
+def test_the_tree_of_modules_by_keyboard(tmp_path: Path, open_page: Any) -> None:
+    document = json.loads(to_json(hand_made_report(tmp_path)))
+    costs = {"calls": 3, "host_total_ns": 9000, "host_self_ns": 0, "device_total_ns": 3000, "device_self_ns": 0}
+    backward = {"backward_host_ns": None, "backward_device_ns": None}
+    rows = [("Net_0", 0, None), ("Block_0", 1, 0), ("Linear_0", 2, 1), ("Block_1", 1, 0)]
+    document["ranks"][document["lead"]]["modules"] = {
+        "rows": [{"name": n, "depth": d, "parent": p, **costs, **backward} for n, d, p in rows],
+        "source": "python",
+        "steps": 3,
+        "device_ns": 3000,
+        "unattributed_device_ns": 0,
+    }
+    opened = open_page(json.dumps(document).encode())
+    opened.show("modules")
+    page = opened.page
+
+    def shown() -> list[str]:
+        return [str(text) for text in page.locator("#table-modules tbody .name").all_inner_texts()]
+
+    assert shown() == ["Net_0", "Block_0", "Linear_0", "Block_1"]
+    page.focus("#table-modules tbody tr[tabindex='0']")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    assert shown() == ["Net_0", "Block_0", "Block_1"]
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "false"
+    page.keyboard.press("ArrowLeft")
+    assert "Net_0" in page.evaluate("document.activeElement.textContent")
+    page.fill("#table-modules input[type=search]", "linear")
+    assert shown() == ["Net_0", "Block_0", "Linear_0"]

@@ -1,0 +1,138 @@
+"""Every view in a real browser, from disk: on real recordings, on hand-made ones, and on hostile ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.report.build import analyze
+from lightning_perf.report.document import to_json
+from lightning_perf.units import format_duration, format_share
+from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
+
+VIEWS = ("overview", "timeline", "operators", "kernels", "modules", "memory", "launches", "distributed", "precision")
+
+# What a recording lacks, said instead of an empty view.
+MISSING = {
+    "kineto/resnet50_num_workers_0/worker0.1623143089861*": {"modules", "distributed"},
+    "hta/nccl_parser_config/*.gz": {"modules", "memory"},
+    "hta/cpu_only/*.gz": {"kernels", "modules", "memory", "launches"},
+    "tracelens/h100/Falconsai*": {"distributed", "precision"},
+}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("pattern", MISSING)
+def test_every_view_of_a_real_recording_opens(corpus: Path, open_page: Any, pattern: str) -> None:
+    trace = next((corpus / "traces").glob(pattern))
+    report = analyze(trace)
+    opened = open_page(report)
+    for view in VIEWS:
+        opened.show(view)
+        assert opened.page.locator("main h1").count() == 1
+        empty = opened.page.locator("main > .missing").count() and not opened.page.locator("main > section").count()
+        assert opened.page.locator("nav a.empty[aria-current]").count() == (view in MISSING[pattern])
+        if view in MISSING[pattern]:
+            assert len(opened.texts("main > .missing")[0]) > 20
+        else:
+            assert not empty
+    opened.show("overview")
+    shown = opened.page.inner_text("main")
+    assert report.verdict.where in shown
+    assert all(finding.title in shown for finding in report.findings)
+    assert report.lead is not None
+    for row in report.ranks[report.lead].breakdown.categories:
+        if row.mean_ns and row.parent is None:
+            assert format_duration(row.mean_ns) in shown
+            assert format_share(row.share) in shown
+
+
+def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(hand_made_report(tmp_path, trained_precision()))
+    opened.show("kernels")
+    assert opened.texts("#table-kernels tbody tr:first-child > *")[:4] == ["gemm", "600 µs", "75.0 %", "1"]
+    opened.show("operators")
+    assert opened.texts("#table-operators tbody th") == ["aten::mm", "aten::add"]
+    opened.show("distributed")
+    ranks = opened.texts("#table-ranks tbody tr")
+    assert [row.split()[0] for row in ranks] == ["0", "1"]
+    assert "400 µs" in ranks[0]
+    assert "600 µs" in ranks[1]
+    opened.show("memory")
+    assert "8.00 KiB" in opened.page.inner_text("main")
+    opened.show("precision")
+    shown = opened.page.inner_text("main")
+    for text in (
+        "65,536 at the start",
+        "first inf in net.fc, the gradient of its output",
+        "all vanished",
+        "beyond seed noise",
+    ):
+        assert text in shown
+    opened.show("timeline")
+    assert opened.page.locator(".strip-step").count() == 3
+    assert "lightning-perf view" in opened.page.inner_text("main")
+
+
+def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(hand_made_report(tmp_path))
+    opened.show("kernels")
+    assert "600 µs" in opened.page.inner_text("#table-kernels tbody tr:first-child")
+    opened.page.select_option("#rank", "0")
+    assert "400 µs" in opened.page.inner_text("#table-kernels tbody tr:first-child")
+    assert "rank=0" in opened.page.url
+
+
+def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
+    report = hand_made_report(tmp_path, trained_precision())
+    document = poisoned(json.loads(to_json(report)))
+    opened = open_page(json.dumps(document).encode(), title=HOSTILE)
+    for view in VIEWS:
+        opened.show(view)
+        for chart in opened.page.locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            chart.locator("svg.main-svg").first.wait_for()
+        assert opened.page.evaluate("globalThis.pwned") is None
+        assert opened.page.locator("main img, main script, main a[href^=http], main iframe").count() == 0
+    opened.show("kernels")
+    name = opened.page.inner_text("#table-kernels tbody tr:first-child th")
+    assert "<img src=x onerror=" in name
+    assert "\\u202eRTL\\x0anewline\\u2028" in name
+
+
+def test_a_run_without_a_recording_says_so(open_page: Any) -> None:
+    document = {
+        "schema_version": 1,
+        "tool_version": "0",
+        "sources": [],
+        "verdict": {"where": "A step takes 5 ms.", "why": "No step was profiled.", "next": "Train for more steps."},
+        "notes": ["A note."],
+        "findings": [],
+        "lead": None,
+        "ranks": [],
+        "distributed": None,
+        "step_times": None,
+        "precision": None,
+    }
+    opened = open_page(json.dumps(document).encode())
+    assert "A step takes 5 ms." in opened.page.inner_text("main")
+    assert "A note." in opened.page.inner_text("main")
+    for view in VIEWS[1:]:
+        opened.show(view)
+        assert opened.page.locator("main > .missing").count() == 1
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
+def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: int, scheme: str) -> None:
+    opened = open_page(
+        hand_made_report(tmp_path, trained_precision()),
+        viewport={"width": width, "height": 800},
+        color_scheme=scheme,
+    )
+    assert opened.page.evaluate("document.documentElement.dataset.theme") == scheme
+    for view in VIEWS:
+        opened.show(view)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, view
