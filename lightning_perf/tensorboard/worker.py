@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -172,10 +171,12 @@ def _watched(sizes: dict[str, int], tell: Callable[[float], None]) -> Iterator[N
         watcher.join()
 
 
-def _end_with_the_server(stream: BinaryIO | None = None) -> None:
-    (stream or sys.stdin.buffer).read()
-    with suppress(OSError):
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # its own group, with the processes it started
+def _end_with_the_server() -> None:
+    while os.read(0, 1024):  # not through sys.stdin, whose lock would be held when the interpreter ends
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # its own group, with the processes it started
+    os._exit(1)
 
 
 def _bound_memory() -> int:

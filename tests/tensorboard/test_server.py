@@ -1,0 +1,154 @@
+"""A real TensorBoard with the plugin: asked by GET, and looked at by a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from tests.conftest import corpus_folder
+from tests.tensorboard.support import write_trace
+
+HAND_MADE = "hand <b>made</b>"
+REAL = "resnet50"
+
+# Other plugins are left out: what they log is theirs.
+_MAIN = """
+from importlib import metadata
+from tensorboard import default, main
+default._iter_entry_points = lambda group: metadata.entry_points(group=group, name="lightning_perf")
+main.run_main()
+"""
+
+
+@dataclass
+class Server:
+    """A running TensorBoard."""
+
+    origin: str
+    log: Path
+
+    def get(self, address: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(f"{self.origin}{address}", timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def finished(self, address: str) -> Any:
+        """The document that an address gives in the end."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            status, body = self.get(f"/data/plugin/lightning_perf/{address}")
+            if status != 202:
+                assert status == 200, body
+                return json.loads(body)
+            time.sleep(0.1)
+        raise AssertionError(f"{address} is not finished: {body!r}")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("tensorboard")
+    logdir, log = folder / "logs", folder / "log"
+    write_trace(logdir / HAND_MADE / "a.pt.trace.json")
+    corpus = corpus_folder()
+    if corpus is not None:
+        shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", logdir / REAL)
+        (logdir / REAL).chmod(0o755)
+    command = (sys.executable, "-c", _MAIN, "--logdir", str(logdir), "--port", "0", "--load_fast", "false")
+    environment = {**os.environ, "LIGHTNING_PERF_CACHE": str(folder / "cache")}
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        end = time.monotonic() + 120
+        while (found := re.search(r"at (http://localhost:\d+)/", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        yield Server(found[1], log)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_a_hand_made_trace(server: Server) -> None:
+    runs = server.finished("data/runs")["runs"]
+    assert HAND_MADE in [run["name"] for run in runs]
+    report = server.finished(f"data/report?{urlencode({'run': HAND_MADE})}")
+    assert report["ranks"][0]["breakdown"]["wall"]["mean_ns"] == 100_000
+
+
+@pytest.mark.corpus
+def test_a_real_trace(server: Server, corpus: Path) -> None:
+    report = server.finished(f"data/report?run={REAL}")
+    assert "178 ms" in report["verdict"]["where"] or "208 ms" in report["verdict"]["where"]
+    page = server.finished(f"data/table?run={REAL}&rank=0&table=kernels&limit=5")
+    assert len(page["rows"]) == 5
+
+
+def test_the_listing_names_the_tab(server: Server) -> None:
+    status, body = server.get("/data/plugins_listing")
+    assert (status, json.loads(body)["lightning_perf"]["tab_name"]) == (200, "PERF")
+
+
+def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
+    for address in ("index.html", "index.js", "static/main.js", "perfetto/index.html", "data/runs", "data/report"):
+        server.get(f"/data/plugin/lightning_perf/{address}")
+    complaints = [
+        line for line in server.log.read_text().splitlines() if re.match(r"[WEF]\d{4} |Traceback|.*Warning", line)
+    ]
+    assert complaints == []
+
+
+@pytest.fixture
+def chromium() -> Iterator[Any]:
+    """A page of a headless browser."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
+    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if executable is None:
+        pytest.skip("needs a Chromium, as of Debian's package chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser.new_page()
+        browser.close()
+
+
+def test_the_tab_shows_the_page(server: Server, chromium: Any) -> None:
+    hosts: set[str] = set()
+    errors: list[str] = []
+    chromium.on("request", lambda request: hosts.add(request.url.split("/")[2]) if "://" in request.url else None)
+    chromium.on("pageerror", lambda error: errors.append(str(error)))
+    chromium.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    chromium.goto(f"{server.origin}/#lightning_perf")
+    chromium.get_by_text("PERF", exact=True).first.wait_for(timeout=60_000)
+    frame = chromium.frame_locator("iframe[src*='lightning_perf']")
+    frame.get_by_text(re.compile("A step takes|The whole recording")).first.wait_for(timeout=60_000)
+    assert frame.locator("option", has_text=HAND_MADE).count() >= 1  # as text: it made no bold letters
+    assert hosts == {server.origin.removeprefix("http://")}
+    assert errors == []
+
+
+def test_the_timeline_opens(server: Server, chromium: Any) -> None:
+    pytest.importorskip("viztracer", reason="needs viztracer: pip install viztracer")
+    base = f"{server.origin}/data/plugin/lightning_perf"
+    trace = f"{base}/trace?{urlencode({'run': HAND_MADE, 'file': 0})}"
+    address = f"{base}/perfetto/index.html#!/?url={quote(trace, safe='')}"
+    chromium.goto(address)
+    chromium.get_by_text("Show timeline").wait_for(timeout=60_000)
+    assert chromium.get_by_text("Oops, something went wrong").count() == 0
+    assert "path /live_reload not found" not in server.log.read_text()
