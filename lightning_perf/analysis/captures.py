@@ -12,11 +12,19 @@ import msgspec
 
 from lightning_perf.analysis.json_lines import read_json_lines
 
-__all__ = ["CaptureRecord", "CaptureTrigger", "Slowdown", "encode_capture", "is_capture_folder", "read_captures"]
+__all__ = [
+    "CaptureRecord",
+    "CaptureTrigger",
+    "Slowdown",
+    "encode_capture",
+    "is_capture_folder",
+    "is_capture_name",
+    "read_captures",
+]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
-_FOLDER = re.compile(r"(?:slow-step|on-demand)-\d+$")
+_FOLDER = re.compile(r"(?:slow-step|on-demand)-\d+")
 
 
 class CaptureTrigger(Enum):
@@ -91,4 +99,14 @@ def is_capture_folder(folder: Path) -> bool:
     Args:
         folder: The folder.
     """
-    return _FOLDER.match(folder.name) is not None and any(folder.parent.glob("captures.rank*.jsonl"))
+    return is_capture_name(folder.name) and any(folder.parent.glob("captures.rank*.jsonl"))
+
+
+def is_capture_name(name: str) -> bool:
+    """Whether a name is one of a capture's folder.
+
+    Example:
+        >>> is_capture_name("slow-step-120"), is_capture_name("../slow-step-120")
+        (True, False)
+    """
+    return _FOLDER.fullmatch(name) is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, read_captures
+from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, is_capture_name, read_captures
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.ranks import analyze_recordings
@@ -70,8 +70,8 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
         rank = rank_in_name(path.name) or 0
         try:
             for record in read_captures(path):
-                if Path(record.folder).name != record.folder:
-                    raise TraceError(path, f"names no folder beside it: {record.folder!r}", "Remove that line")
+                if not is_capture_name(record.folder):
+                    raise TraceError(path, f"names no folder of a capture: {record.folder!r}", "Remove that line")
                 records.setdefault(record.folder, {})[rank] = record
         except TraceError as error:
             notes.append(f"Captures of rank {rank} are left out: {error}")

@@ -66,6 +66,6 @@ def _around(window: WindowTrust) -> list[str]:
 
 def _with_interval(ratio: Ratio) -> str:
     return (
-        f"{format_ratio(ratio.estimate)} ({format_share(ratio.level)} interval "
+        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % interval "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )

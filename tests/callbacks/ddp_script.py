@@ -1,8 +1,8 @@
 """A training on several CPU processes; run as a script: package, strategy, folder, mode, number of processes.
 
 Modes: ``plain``; ``fail``: rank 1 raises; ``die``: rank 1 is gone without a word; ``windows``: rank 1 records one
-window less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank is
-slow; ``fsdp``: the model is sharded by FSDP 2, whatever the strategy's name.
+window less; ``unshared``: rank 1 has a disk of its own; ``chosen``: only rank 1 records; ``straggler``: the last rank
+is slow; ``fsdp``: the model is sharded by FSDP 2, whatever the strategy's name.
 """
 
 from __future__ import annotations

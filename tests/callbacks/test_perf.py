@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, read_trace
+from lightning_perf import PerfCallback, analyze, read_trace
+from lightning_perf.report.document import from_json
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -351,3 +352,29 @@ def test_training_gives_the_same_bits_with_and_without(tmp_path: Path, options: 
     assert trace_files(tmp_path / "b")
     assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
     assert torch.equal(plain_random, observed_random), "random numbers were drawn"
+
+
+def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
+    callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=3, max_overhead=0.0, print_report=False)
+    make_trainer(tmp_path, callback).fit(make_module(), loader(14))
+    assert step_numbers(tmp_path) == [[2, 3]]
+    report = analyze(trace_files(tmp_path)[0].parent)
+    assert report.trust is not None
+    assert [each.window.recorded_steps for each in report.trust.windows] == [2]
+    saved = from_json((trace_files(tmp_path)[0].parent / "report.json").read_bytes())
+    assert "max_overhead is used up: 2 further windows of the profiler were left out." in saved.notes
+    assert saved.trust is not None
+    assert saved.trust.analysis_ns is not None
+
+
+def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> None:
+    callback = PerfCallback(skip_first=9, warmup=2, active=3, print_report=False)
+    make_trainer(tmp_path, callback).fit(make_module(), loader(30))
+    (file,) = trace_files(tmp_path)
+    trust = analyze(file.parent).trust
+    assert trust is not None
+    (each,) = trust.windows
+    assert (each.window.first_step, each.window.last_step, each.window.recorded_steps) == (9, 13, 3)
+    assert each.window.trace_bytes == file.stat().st_size
+    profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
+    assert profiled == list(range(9, 14))
