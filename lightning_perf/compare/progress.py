@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from lightning_perf.compare.study import Study
 
 __all__ = ["Progress", "ProgressLines", "read_progress"]
+
+WAIT_TOLD_S = 3.0
+"""Seconds without a run after which that is said: longer than it takes to go from one to the next."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class ProgressLines:
         if self._last.finished:
             say(f"Going on: {self._last.finished} of {self._last.runs} runs are finished.")
         self._last_running: tuple[str, ...] = ()
+        self._busy_s = time.monotonic()
 
     def tick(self) -> None:
         """Read the progress and say what is new."""
@@ -94,6 +100,11 @@ class ProgressLines:
         if progress.running != self._last_running and progress.running:
             self._say(self._line(progress))
         self._last, self._last_running = progress, progress.running
+        if progress.running or progress.finished == progress.runs:
+            self._busy_s = time.monotonic()
+        elif time.monotonic() - self._busy_s > WAIT_TOLD_S:
+            self._busy_s = math.inf  # once, until a run begins
+            self._say("Waiting for a device: what the next run needs is taken, by another study or in a queue.")
 
     def _line(self, progress: Progress) -> str:
         line = f"run {progress.finished + 1} of {progress.runs} · {', '.join(progress.running)}"

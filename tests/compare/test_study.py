@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -197,6 +198,24 @@ def test_two_devices_run_blocks_side_by_side(tmp_path):
         for block in (1, 2)
     }
     assert sorted(map(tuple, visible.values())) == [("0",), ("1",)]
+
+
+def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_perf.compare.progress.WAIT_TOLD_S", 0.1)
+    device = Device(f"test-{os.getpid()}-taken", "")
+    taken = contextlib.ExitStack()
+    taken.enter_context(Lease(_leases(), device.name))
+    lines = []
+
+    def say(line):
+        lines.append(line)
+        if line.startswith("Waiting for a device"):
+            taken.close()
+
+    with_arms = fake_study(arms=(fake_arm("a", "--sleep=0.6"), fake_arm("b", "--sleep=0.6")), blocks=1)
+    states = run_study(with_arms, tmp_path / "study", LocalEngine([device]), say)
+    assert states[1].done
+    assert [line.startswith("Waiting") for line in lines[:2]] == [True, False]
 
 
 def test_a_second_driver_is_refused(tmp_path, engine):
