@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from lightning_perf import __version__
 from lightning_perf.compare import command as compare
 from lightning_perf.compare import study_command as study
+from lightning_perf.inference import sweep_command as sweep
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
     compare.add_parser(commands)
     study.add_parser(commands)
+    sweep.add_parser(commands)
 
     diff = commands.add_parser(
         "diff",
@@ -176,6 +178,7 @@ _RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "analyze": _analyze,
     "compare": compare.run,
     "study": study.run,
+    "sweep": sweep.run,
     "diff": _diff,
     "view": _view,
 }

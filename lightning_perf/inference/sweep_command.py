@@ -1,0 +1,136 @@
+"""``lightning-perf sweep``: time untrained backbones at one input and device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+__all__ = ["add_parser", "run"]
+
+SUCCESS = 0
+NOTHING_RAN = 1
+USAGE = 2
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to a command line.
+
+    Args:
+        commands: The sub-commands of `argparse`.
+    """
+    parser = commands.add_parser(
+        "sweep",
+        help="time untrained backbones at your input and device",
+        description="Time backbones of torchvision and timm with random weights, in turns, as PyTorch runs them. "
+        "Weights do not change the time: make the shortlist before training. Nothing is downloaded.",
+        epilog="Exit codes: 0 at least one was timed; 1 none could be; 2 wrong usage.",
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a model of torchvision or timm, as resnet18 or timm:mobilenetv4_conv_small (default: twelve of "
+        "torchvision); the first is what speed is over",
+    )
+    parser.add_argument(
+        "--shape",
+        type=_shape,
+        default=(3, 224, 224),
+        metavar="C,H,W",
+        help="channels, height and width of an input (default: 3,224,224)",
+    )
+    parser.add_argument("--classes", type=_positive, default=1000, metavar="N", help="outputs (default: 1000)")
+    parser.add_argument("--batch", type=_positive, default=1, metavar="N", help="inputs a call (default: 1)")
+    parser.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads (default: 1)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=3.0, metavar="S", help="time for each backbone (default: 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the document as JSON to a file, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: .png, .svg or .pdf")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        options: What the parser read.
+
+    Returns:
+        The exit code.
+    """
+    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.report.console.safe import plain
+
+    try:
+        import_extra("torch", "infer")
+        import_extra("scipy", "infer")
+        return _sweep(options)
+    except (InferenceError, MissingExtraError) as error:
+        _say(plain(str(error)).plain)
+        return USAGE
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from lightning_perf.inference.backbones import DEFAULT_BACKBONES
+    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.inference.measure import Effort
+    from lightning_perf.inference.sweep import sweep_backbones
+    from lightning_perf.inference.sweep_document import to_json
+    from lightning_perf.inference.sweep_render import print_sweep, save_plot
+
+    sweep = sweep_backbones(
+        options.names or DEFAULT_BACKBONES,
+        options.shape,
+        classes=options.classes,
+        batch=options.batch,
+        threads=options.threads,
+        device=options.device,
+        effort=Effort(seconds=options.seconds),
+        say=_say,
+    )
+    document = to_json(sweep)
+    if options.json:
+        sys.stdout.write(document)
+    else:
+        print_sweep(sweep)
+    if options.out is not None:
+        try:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(document, encoding="utf-8")
+        except OSError as error:
+            raise InferenceError(f"{options.out}: cannot be written ({error.strerror}). Give another file.") from error
+    if all(row.latency is None for row in sweep.rows):
+        return NOTHING_RAN
+    if options.plot is not None:
+        save_plot(sweep, options.plot)
+    return SUCCESS
+
+
+def _say(line: str) -> None:
+    print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    numbers = [int(part) for part in text.replace("x", ",").split(",")]
+    if len(numbers) != 3 or min(numbers) < 1:
+        raise argparse.ArgumentTypeError("must be channels, height and width, as 3,224,224")
+    channels, height, width = numbers
+    return channels, height, width
