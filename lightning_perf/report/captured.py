@@ -8,8 +8,9 @@ from pathlib import Path
 
 from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, is_capture_name, read_captures
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
+from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.ranks import analyze_recordings
+from lightning_perf.report.ranks import Recording, analyze_recordings
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.words import CATEGORY_LABELS, count_of
 from lightning_perf.trace.errors import TraceError
@@ -39,6 +40,7 @@ class Captured:
         recorded_steps: Complete steps in it.
         step_ns: Their mean time.
         diff: What differs from the same rank's scheduled window; None when there is none to compare with.
+        distributed: The ranks compared; None for one.
         evidence: When, how slow, and what differed, a sentence each.
     """
 
@@ -51,6 +53,7 @@ class Captured:
     recorded_steps: int
     step_ns: float | None
     diff: Diff | None
+    distributed: Distributed | None
     evidence: tuple[str, ...]
 
 
@@ -77,25 +80,21 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
             notes.append(f"Captures of rank {rank} are left out: {error}")
     found = []
     for name, of_ranks in records.items():
-        analyses, faults = _analyses(folder / name)
-        notes += faults
-        found.append(_captured(name, of_ranks, analyses, ranks))
+        try:
+            results = analyze_recordings(group_windows(find_traces(folder / name)))
+        except TraceError:
+            results = []  # it ended before its first whole step, which the evidence says
+        notes += [f"Left out, unreadable: {fault}" for result in results for fault in result.faults]
+        found.append(_captured(name, of_ranks, results, ranks))
     return tuple(sorted(found, key=lambda each: (each.step, each.folder))), notes
 
 
-def _analyses(folder: Path) -> tuple[list[RankAnalysis], list[str]]:
-    try:
-        results = analyze_recordings(group_windows(find_traces(folder)))
-    except TraceError:
-        return [], []  # it ended before its first whole step, which the evidence says
-    faults = [f"Left out, unreadable: {fault}" for result in results for fault in result.faults]
-    return [analysis for result in results for analysis in result.analyses], faults
-
-
 def _captured(
-    name: str, records: dict[int, CaptureRecord], analyses: Sequence[RankAnalysis], usual: Sequence[RankAnalysis]
+    name: str, records: dict[int, CaptureRecord], results: Sequence[Recording], usual: Sequence[RankAnalysis]
 ) -> Captured:
     first = records[min(records)]
+    analyses = [analysis for result in results for analysis in result.analyses]
+    compared = distributed([times for result in results for times in result.times])
     sound = [each for each in analyses if each.breakdown.wall.mean_ns and not each.breakdown.truncated]
     known = {each.rank: each for each in usual if each.breakdown.wall.mean_ns and not each.breakdown.truncated}
     comparable = [each for each in sound if each.rank in known]
@@ -122,7 +121,8 @@ def _captured(
         recorded_steps=lead.breakdown.averaged_steps if lead is not None else 0,
         step_ns=lead.breakdown.wall.mean_ns if lead is not None else None,
         diff=changed,
-        evidence=tuple(_evidence(first, slowdown, lead, changed)),
+        distributed=compared,
+        evidence=(*_evidence(first, slowdown, lead, changed), *_straggler(compared)),
     )
 
 
@@ -169,6 +169,14 @@ def _differences(changed: Diff, *, by_request: bool) -> list[str]:
         if names:
             lines.append(f"Among {what}: {', '.join(names)}.")
     return lines
+
+
+def _straggler(compared: Distributed | None) -> list[str]:
+    straggler = compared.straggler if compared is not None else None
+    if straggler is None:
+        return []
+    category = CATEGORY_LABELS.get(straggler.category, straggler.category)
+    return [f"Rank {straggler.rank} is what others wait for: +{format_duration(straggler.excess_ns)} in {category}."]
 
 
 def _largest(table: DiffTable, labels: dict[str, str], of_ns: float | None = None) -> list[str]:

@@ -20,7 +20,8 @@ def trust_line(trust: Trust) -> str:
         >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
         '5 of 5 steps whole, no event lost.'
     """
-    sentences = [f"{', '.join(_recording(trust))}."] if trust.steps or not trust.sound else []
+    recording = ", ".join(_recording(trust))
+    sentences = [f"{recording[0].upper()}{recording[1:]}."]
     scheduled = [window for window in trust.windows if not window.window.capture]
     timed = [window for window in scheduled or trust.windows if window.overhead is not None or window.lasting]
     if timed:
@@ -34,7 +35,8 @@ def trust_line(trust: Trust) -> str:
 
 
 def _recording(trust: Trust) -> list[str]:
-    parts = [f"{trust.steps - trust.incomplete_steps} of {count_of(trust.steps, 'step')} whole"]
+    whole = trust.steps - trust.incomplete_steps
+    parts = [f"{whole} of {count_of(trust.steps, 'step')} whole"] if trust.steps else []
     parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
     if trust.truncated_ranks:
         parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")

@@ -91,6 +91,9 @@ def test_each_rank_is_compared_with_itself(tmp_path: Path) -> None:
     assert (capture.ranks, capture.rank) == ((0, 1), 1)
     assert capture.diff is not None
     assert capture.diff.step.change_ns == 1_000_000
+    assert capture.distributed is not None
+    assert capture.distributed.straggler is not None
+    assert capture.evidence[-1] == "Rank 1 is what others wait for: +1.00 ms in waiting for input."
 
 
 def test_a_capture_without_a_window_to_compare_with(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ def test_what_is_missing_is_counted() -> None:
     )
 
 
+def test_a_recording_without_step_marks_has_no_steps_to_count() -> None:
+    assert trust_line(Trust(0, 0, 0, 0, 0, 0, 0)) == "No event lost."
+
+
 def test_whether_the_step_time_came_back() -> None:
     for returned, words in (
         (True, "was back"),
