@@ -4,6 +4,7 @@ import { fill, h, visible } from "./dom.js";
 import { color } from "./theme.js";
 
 let loading = null;
+const waiting = new Map(); // charts that have not come into sight yet, and what draws them
 
 /**
  * A chart.
@@ -13,8 +14,8 @@ let loading = null;
  */
 export function chart({ title, draw, height = 280 }) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
-  const observer = new IntersectionObserver(async (entries) => {
-    if (!entries.some((entry) => entry.isIntersecting)) return;
+  const paint = async () => {
+    waiting.delete(box);
     observer.disconnect();
     try {
       const plotly = await (loading ??= load());
@@ -27,9 +28,17 @@ export function chart({ title, draw, height = 280 }) {
       box.style.setProperty("height", "auto");
       box.setAttribute("role", "note");
     }
-  }, { rootMargin: "200px" });
+  };
+  const sight = (entries) => entries.some((entry) => entry.isIntersecting) && paint();
+  const observer = new IntersectionObserver(sight, { rootMargin: "200px" });
   observer.observe(box);
+  waiting.set(box, paint);
   return box;
+}
+
+/** Draw the charts that have not come into sight: paper shows all. */
+export async function drawAll() {
+  await Promise.all([...waiting].map(([box, paint]) => (box.isConnected ? paint() : waiting.delete(box))));
 }
 
 /** A text for Plotly, which takes "<" for the begin of markup. */

@@ -10,6 +10,7 @@ import { viewsFor } from "./views.js";
 import { loadWords } from "./words.js";
 
 const RELOAD_MS = 30_000;
+const LOOK_MS = 2_000; // while there is no run yet
 
 const source = openSource();
 let shell;
@@ -27,11 +28,15 @@ async function start() {
   subscribe(show);
   onSystemTheme(() => show(read()));
   await reload();
-  if (source.live) setInterval(reload, RELOAD_MS);
 }
 
-// The data as the server has them now; a view is drawn anew only when its own have changed.
+// The data as the server has them now, again and again; a view is drawn anew only when its own have changed.
 async function reload() {
+  await refresh();
+  if (source.live) setTimeout(reload, listing.runs.length ? RELOAD_MS : LOOK_MS);
+}
+
+async function refresh() {
   const before = listing;
   try {
     listing = await source.runs();
@@ -46,7 +51,7 @@ async function reload() {
 
 async function show(state, { onlyNew = false } = {}) {
   applyTheme(state.theme);
-  const run = listing.runs.find((item) => item.name === state.run) ?? (state.run ? null : listing.runs[0]);
+  const run = listing.runs.find((item) => item.name === state.run) ?? (state.run ? null : newest(listing.runs));
   shell.runs(listing, run, state);
   if (!run) {
     shown = {};
@@ -90,6 +95,11 @@ function render(state) {
   shell.views(views, view, { report: data, rank });
   shell.ranks(ranks, rank, data.lead);
   shell.show(view, () => view.render({ report: data, rank, run: shown.run, source, runs: listing.runs, state }));
+  performance.mark("figures");
+}
+
+function newest(runs) {
+  return runs.reduce((best, run) => (best && best.updated_s >= run.updated_s ? best : run), undefined);
 }
 
 function unknownRun(name) {

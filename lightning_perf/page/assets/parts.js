@@ -20,6 +20,11 @@ export function columns(...children) {
   return h("div", { class: "columns" }, children);
 }
 
+/** A chart and the table of its figures, side by side where there is room. */
+export function chartAndTable(...children) {
+  return h("div", { class: "columns chart-and-table" }, children);
+}
+
 /** Key figures: {label, value, note, definition}; those without a value are left out. */
 export function tiles(items) {
   const shown = items.filter((item) => item && item.value !== null && item.value !== format.NOT_AVAILABLE);

@@ -1,5 +1,6 @@
 // The frame of the page: the title, what is chosen (run, rank, theme), the menu of views, and the place where one shows.
 
+import { drawAll } from "./chart.js";
 import { fill, h } from "./dom.js";
 import * as format from "./format.js";
 import { link, read, write } from "./state.js";
@@ -28,7 +29,7 @@ export function buildShell({ live }) {
       { class: "tools" },
       live && window.top !== window ? own : null,
       h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark" }, "◐"),
-      h("button", { type: "button", class: "print", on: { click: () => window.print() } }, "Print"),
+      h("button", { type: "button", class: "print", on: { click: () => drawAll().then(() => window.print()) } }, "Print"),
     ),
   );
   const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);

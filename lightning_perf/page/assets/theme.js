@@ -2,9 +2,12 @@
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+// TensorBoard has a switch of its own; its page frames this one.
+const outer = framing();
+
 /** Show a theme: "light", "dark", or the system's. */
 export function applyTheme(name) {
-  const chosen = ["light", "dark"].includes(name) ? name : dark.matches ? "dark" : "light";
+  const chosen = ["light", "dark"].includes(name) ? name : isDark() ? "dark" : "light";
   document.documentElement.dataset.theme = chosen;
 }
 
@@ -16,6 +19,19 @@ export function theme() {
 /** Call a function whenever the system's choice changes. */
 export function onSystemTheme(listener) {
   dark.addEventListener("change", listener);
+  if (outer) new MutationObserver(listener).observe(outer, { attributes: true, attributeFilter: ["class"] });
+}
+
+function isDark() {
+  return outer ? outer.classList.contains("dark-mode") : dark.matches;
+}
+
+function framing() {
+  try {
+    return window.parent === window ? null : window.parent.document.querySelector("body:has(tb-webapp)");
+  } catch {
+    return null; // framed by a page of another origin
+  }
 }
 
 /** The value of a colour of the style sheet, by its name without "--". */

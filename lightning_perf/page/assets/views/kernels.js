@@ -23,11 +23,12 @@ function render(context) {
   const { kernels: found } = rank;
   const steps = Math.max(found.steps, 1);
   const launchers = (row) => row.launchers.map((item) => item.operator ?? "(no operator)").join(", ");
+  const most = Math.max(...found.rows.map((row) => row.share));
   const parent = (name) => name.split("_")[0] === "memcpy" ? "memcpy" : name;
   const columns = [
     { key: "name", title: "Kernel", kind: "text", code: true, csv: "kernel", value: (row) => row.name },
     { key: "total_ns", title: "Time", kind: "number", csv: "total_ns_per_step", value: (row) => row.total_ns / steps, show: format.duration },
-    { key: "share", title: "Share", kind: "number", csv: "share", value: (row) => row.share, show: format.share, bar: (row) => row.share },
+    { key: "share", title: "Share", kind: "number", csv: "share", value: (row) => row.share, show: format.share, bar: (row) => row.share / most },
     { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
     { key: "mean_ns", title: "Mean", kind: "number", csv: "mean_ns", value: (row) => row.mean_ns, show: format.duration },
     { key: "arithmetic", title: "Arithmetic", kind: "text", csv: "arithmetic", definition: "arithmetic", value: (row) => (row.arithmetic === null ? null : arithmeticLabel(row.arithmetic)) },

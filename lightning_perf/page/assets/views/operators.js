@@ -32,17 +32,19 @@ function render(context) {
     show: format.duration,
     bar,
   });
+  const greatest = new Map();
+  const most = (key) => greatest.get(key) ?? greatest.set(key, Math.max(1, ...found.rows.map((row) => row[key]))).get(key);
   const columns = [
     { key: "name", title: "Operator", kind: "text", code: true, csv: "operator", value: (row) => row.name },
-    { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
     ...(onDevice
       ? [
-          time("device_self_ns", "Device self", "device-self-time", (row) => row.device_self_ns / found.device_ns),
+          time("device_self_ns", "Device self", "device-self-time", (row) => row.device_self_ns / most("device_self_ns")),
           time("device_total_ns", "Device total", "device-total-time"),
         ]
       : []),
-    time("host_self_ns", "Host self", "host-self-time", (row) => row.host_self_ns / found.host_ns),
+    time("host_self_ns", "Host self", "host-self-time", (row) => row.host_self_ns / most("host_self_ns")),
     time("host_total_ns", "Host total", "host-total-time"),
+    { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
   ];
   if (found.rows.some((row) => row.input_shapes !== null)) {
     columns.splice(1, 0, { key: "input_shapes", title: "Input shapes", kind: "text", code: true, csv: "input_shapes", value: (row) => row.input_shapes });

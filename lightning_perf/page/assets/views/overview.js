@@ -4,7 +4,7 @@ import { chart, chartText, ink } from "../chart.js";
 import { h } from "../dom.js";
 import { findingsList } from "../findings.js";
 import * as format from "../format.js";
-import { columns, notice, section, stack, swatch, tiles } from "../parts.js";
+import { chartAndTable, notice, section, stack, swatch, tiles } from "../parts.js";
 import { table } from "../table.js";
 import { trustLine, windowsPart } from "../trust.js";
 import { arithmeticLabel, label, per } from "../words.js";
@@ -14,10 +14,9 @@ export const overview = { id: "overview", title: "Overview", kinds: ["run", "tra
 function render({ report, rank }) {
   return [
     verdict(report),
-    report.trust ? trustLine(report.trust) : null,
     report.notes.map((note) => notice(note)),
     rank && summary(report, rank),
-    rank && columns(steps(rank), breakdown(rank)),
+    rank && chartAndTable(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report.findings, rank)) : null,
     rank && [phases(rank), arithmetic(rank)],
     report.step_times && stepTimes(report.step_times),
@@ -45,19 +44,19 @@ function summary(report, rank) {
   ];
   return h(
     "section",
-    { "aria-label": "Summary" },
-    h("p", { class: "aside summary-line" }, facts.filter(Boolean).join(" · ")),
+    { class: "summary", "aria-label": "Summary" },
+    h("p", { class: "aside" }, facts.filter(Boolean).join(" · ")),
     tiles([
       {
         label: times.marked ? "Step time" : "Recording",
         value: format.duration(times.wall.mean_ns),
-        note: times.wall.sd_ns === null ? null : `± ${format.duration(times.wall.sd_ns)} over ${times.averaged_steps}`,
+        note: times.wall.sd_ns === null ? null : `± ${format.duration(times.wall.sd_ns)}`,
         definition: "step",
       },
       { label: "Device busy", value: format.share(device[0]?.busy), note: each, definition: "busy" },
       { label: "SM efficiency", value: format.share(device[0]?.sm_efficiency), note: each, definition: "sm-efficiency" },
       { label: "Occupancy", value: format.share(device[0]?.occupancy), note: each, definition: "occupancy" },
-      { label: "On Tensor Cores", value: format.share(formats?.tensor_core_share), note: "of compute", definition: "tensor-cores" },
+      { label: "Tensor Cores", value: format.share(formats?.tensor_core_share), note: "of compute", definition: "tensor-cores" },
       { label: "FLOP/s", value: format.flopRate(efficiency?.flops_per_s), note: coverage(efficiency), definition: "flops" },
       { label: "MFU", value: format.share(efficiency?.mfu), definition: "mfu" },
       {
@@ -71,6 +70,7 @@ function summary(report, rank) {
     efficiency && efficiency.mfu === null && efficiency.mfu_missing && times.has_device
       ? h("p", { class: "aside" }, `No MFU: ${efficiency.mfu_missing}.`)
       : null,
+    report.trust ? trustLine(report.trust) : null,
   );
 }
 

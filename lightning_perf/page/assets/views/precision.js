@@ -83,7 +83,7 @@ function lossScale(history) {
 
 function underflow(found) {
   const named = found.layers.filter((layer) => layer.underflows).length;
-  const exponent = (value) => (value === null ? format.NOT_AVAILABLE : `2^${value}`);
+  const exponent = (value) => (value === null ? format.NOT_AVAILABLE : `2${superscript(value)}`);
   return section(
     "Gradient underflow by layer",
     { definition: "subnormal-share", aside: `${format.countOf(found.samples, "sampled step")} at a scale of ${format.count(found.scale)}` },
@@ -105,6 +105,10 @@ function underflow(found) {
       ],
     }),
   );
+}
+
+function superscript(number) {
+  return String(number).replace(/[-0-9]/g, (sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign]));
 }
 
 function numerics(drift) {

@@ -22,7 +22,7 @@ function render(context) {
       lead("Each step in its place. Its colours show how much of it each category has, not when within the step."),
       strip(rank),
     ),
-    source.live ? perfetto(source, run, report, rank) : commands(report, rank),
+    source.live ? perfetto(source, run, rank) : commands(report, rank),
   ];
 }
 
@@ -36,11 +36,11 @@ function commands(report, rank) {
   );
 }
 
-function perfetto(source, run, report, rank) {
+function perfetto(source, run, rank) {
   if (run.files === 0) return missing("The trace files of this run are not here.");
   const files = Array.from({ length: run.files }, (_, i) => i);
-  const names = run.files === report.sources.length ? report.sources.map((path) => path.split("/").pop()) : files.map((i) => `file ${i + 1}`);
-  const first = Math.max(0, run.files === report.sources.length ? report.sources.indexOf(rank.sources[0]) : 0);
+  const names = files.map((i) => run.traces?.[i] ?? `file ${i + 1}`);
+  const first = Math.max(0, names.indexOf(rank.sources[0]?.split("/").pop()));
   const choice = h("select", { "aria-label": "Trace file" }, files.map((i) => h("option", { value: i, selected: i === first }, names[i])));
   const address = () => `perfetto/index.html#!/?url=${encodeURIComponent(source.trace(run.name, choice.value))}`;
   const place = h("div");

@@ -1,0 +1,116 @@
+"""Pictures of every view of the page: ``python docs/screenshots.py FOLDER PATH [PATH…]``.
+
+Each PATH is a trace, a run's folder or a ``report.json``. Its views are taken at the width of a desk and of a phone, in
+light and dark, as ``FOLDER/NAME-VIEW-WIDTH-THEME.png``. With ``--timing`` it prints how soon a page shows its figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_perf.page.html import render_html
+from lightning_perf.report.build import analyze
+from lightning_perf.report.document import to_json
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+SIZES = {1280: 900, 390: 844}
+THEMES = ("light", "dark")
+TIMED_LOADS = 5
+
+# Charts are drawn when they come into sight: the whole page is made so tall that all are.
+TALL = 12_000
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
+    parser.add_argument("--views", help="only these, separated by commas")
+    parser.add_argument("--timing", action="store_true", help="no pictures; how soon the page shows its figures")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser, tempfile.TemporaryDirectory() as temporary:
+        for path in options.paths:
+            page = Path(temporary) / "page.html"
+            page.write_bytes(render_html(document(path), "run", path.stem))
+            name = path.name.split(".")[0]
+            if options.timing:
+                time_loads(browser, page, name)
+            else:
+                take(browser, page, options.folder, name, options.views.split(",") if options.views else None)
+
+
+def document(path: Path) -> bytes:
+    """The report of a path as JSON."""
+    return path.read_bytes() if path.name == "report.json" else to_json(analyze(path))
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def take(browser: Browser, file: Path, folder: Path, name: str, only: list[str] | None) -> None:
+    """Take every view at every size and in every theme."""
+    for width, height in SIZES.items():
+        for theme in THEMES:
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)  # type: ignore[arg-type]
+            page.goto(file.as_uri())
+            page.wait_for_selector("nav a")
+            for view in only or views(page):
+                page.set_viewport_size({"width": width, "height": TALL})
+                page.goto(f"{file.as_uri()}#view={view}")
+                page.wait_for_selector(f'nav a[href*="view={view}"][aria-current]')
+                charts = page.locator(".chart").count()
+                page.wait_for_function(f"document.querySelectorAll('.chart .main-svg:first-child').length >= {charts}")
+                page.set_viewport_size({"width": width, "height": height})
+                target = folder / f"{name}-{view}-{width}-{theme}.png"
+                page.screenshot(path=target, full_page=True)
+                print(target)
+            page.close()
+
+
+def views(page: Page) -> list[str]:
+    """The views that have something to show."""
+    links = page.locator("nav a:not(.empty)").evaluate_all("links => links.map((link) => link.hash)")
+    return [link.split("view=")[1].split("&")[0] for link in links]
+
+
+def time_loads(browser: Browser, file: Path, name: str) -> None:
+    """Print the first paint, and when the verdict and the first chart were there, in milliseconds."""
+    rows: list[dict[str, Any]] = []
+    for _ in range(TIMED_LOADS):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(file.as_uri())
+        page.wait_for_selector(".chart .main-svg")
+        rows.append(
+            page.evaluate(
+                """({
+                    first_contentful_paint_ms: performance.getEntriesByName("first-contentful-paint")[0].startTime,
+                    figures_ms: performance.getEntriesByName("figures")[0].startTime,
+                    chart_ms: performance.now(),
+                })"""
+            )
+        )
+        page.close()
+    print(json.dumps({"page": name, **{key: sorted(round(row[key]) for row in rows) for key in rows[0]}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The page as a server shows it: runs, progress, failures, new data, and tables that come page by page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from lightning_perf.page import html
+from lightning_perf.report.document import to_json
+from tests.page.samples import hand_made_report
+
+ASSETS = Path(html.__file__).parent / "assets"
+ORIGIN = "http://perf.test/data/plugin/lightning_perf/"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json"}
+POLICY = "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
+
+
+class Server:
+    """Answers the page's requests inside the browser; `answers` are lists of (status, JSON), the last one stays."""
+
+    def __init__(self, browser: Any) -> None:
+        self.answers: dict[str, list[tuple[int, Any]]] = {}
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.faults: list[str] = []
+        self.page = browser.new_page()
+        self.page.set_default_timeout(20_000)
+        self.page.clock.install()
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.route("**/*", self.answer)
+
+    def answer(self, route: Any) -> None:
+        address = route.request.url
+        if not address.startswith(ORIGIN):
+            self.faults.append(f"a request to {address}")
+            route.abort()
+            return
+        path = urlsplit(address).path.removeprefix(urlsplit(ORIGIN).path)
+        if path.startswith("data/"):
+            query = {key: values[0] for key, values in parse_qs(urlsplit(address).query).items()}
+            self.asked.append((path, query))
+            waiting = self.answers[f"{path} {query.get('run', '')}".strip()]
+            status, body = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            route.fulfill(status=status, json=body)
+            return
+        file = ASSETS / path.removeprefix("static/")
+        if not file.is_file():
+            route.fulfill(status=404, body="")
+            return
+        route.fulfill(
+            body=file.read_text(), content_type=TYPES[file.suffix], headers={"Content-Security-Policy": POLICY}
+        )
+
+    def runs(self, *runs: tuple[str, float], notes: tuple[str, ...] = ()) -> None:
+        listed = [{"name": name, "kind": "run", "updated_s": updated, "files": 2} for name, updated in runs]
+        self.answers["data/runs"] = [(200, {"runs": listed, "notes": list(notes)})]
+
+    def open(self, state: str = "") -> None:
+        self.page.goto(f"{ORIGIN}index.html{state}")
+        self.page.wait_for_selector("main h1")
+
+
+@pytest.fixture
+def server(browser: Any) -> Iterator[Server]:
+    made = Server(browser)
+    yield made
+    made.page.close()
+    assert made.faults == []
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(to_json(hand_made_report(tmp_path)))
+    return made
+
+
+def test_the_newest_run_is_shown_once_the_server_has_analysed_it(server: Server, report: dict[str, Any]) -> None:
+    server.runs(("old", 1.0), ("new", 2.0), notes=("A note of the server.",))
+    server.answers["data/report new"] = [
+        (202, {"state": "working", "done": 0.25, "message": "Reading the traces"}),
+        (200, report),
+    ]
+    server.open()
+    assert server.page.input_value("#run") == "new"
+    assert server.page.inner_text(".listing-notes") == "A note of the server."
+    server.page.wait_for_selector("text=Reading the traces")
+    assert server.page.get_attribute("progress", "value") == "0.25"
+    server.page.clock.run_for(1_000)
+    server.page.wait_for_selector("main .verdict")
+    assert report["verdict"]["where"] in server.page.inner_text("main")
+
+
+def test_another_run_by_menu_and_by_link(server: Server, report: dict[str, Any]) -> None:
+    server.runs(("one", 2.0), ("two", 1.0))
+    other = {**report, "verdict": {**report["verdict"], "where": "The other run."}}
+    server.answers["data/report one"] = [(200, report)]
+    server.answers["data/report two"] = [(200, other)]
+    server.open()
+    server.page.wait_for_selector("main .verdict")
+    server.page.select_option("#run", "two")
+    server.page.wait_for_selector("text=The other run.")
+    server.page.reload()
+    server.page.wait_for_selector("text=The other run.")
+    server.page.go_back()
+    server.page.wait_for_selector(f"text={report['verdict']['where']}")
+
+
+def test_a_failure_is_told_in_the_servers_words(server: Server) -> None:
+    server.runs(("broken", 1.0))
+    server.answers["data/report broken"] = [(422, {"state": "failed", "message": "The trace holds no events."})]
+    server.open()
+    server.page.wait_for_selector("text=The trace holds no events.")
+
+
+def test_a_link_to_a_run_that_is_gone_says_so(server: Server) -> None:
+    server.runs(("here", 1.0))
+    server.open("#run=gone")
+    server.page.wait_for_selector("text=There is no run gone")
+
+
+def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[str, Any]) -> None:
+    server.runs()
+    server.open()
+    server.page.wait_for_selector("text=No runs yet")
+    server.runs(("first", 1.0))
+    server.answers["data/report first"] = [(200, report)]
+    server.page.clock.run_for(2_000)
+    server.page.wait_for_selector("main .verdict")
+    server.page.click("nav a:text-is('Operators')")
+    asked = len(server.asked)
+    server.page.clock.run_for(30_000)
+    assert [path for path, _ in server.asked[asked:]] == ["data/runs"]  # nothing is new, so nothing is fetched
+    server.runs(("first", 2.0))
+    report["verdict"]["where"] = "Now with a second window."
+    server.page.clock.run_for(30_000)
+    server.page.wait_for_selector("text=New data")
+    assert server.page.inner_text("main h1") == "Operators"
+    server.page.click("nav a:text-is('Overview')")
+    server.page.wait_for_selector("text=Now with a second window.")
+
+
+def test_a_shortened_table_comes_page_by_page(server: Server, report: dict[str, Any]) -> None:
+    lead = report["lead"]
+    table = report["ranks"][lead]["kernels"]
+    row = table["rows"][0]
+    server.runs(("long", 1.0))
+    server.answers["data/report long"] = [(200, {**report, "truncated": {"kernels": 5000}})]
+    pages = [{"rows": [{**row, "name": f"page {n}"}], "total": 5000, "offset": 25 * n} for n in range(3)]
+    server.answers["data/table long"] = [(200, page) for page in pages]
+    server.open("#view=kernels")
+    server.page.wait_for_selector("text=page 0")
+    assert "1–25 of 5,000" in server.page.inner_text("#table-kernels .table-foot")
+    server.page.click("[aria-label='Next page']")
+    server.page.wait_for_selector("text=page 1")
+    server.page.fill("#table-kernels input[type=search]", "gemm")
+    server.page.wait_for_selector("text=page 2")
+    asked = [query for path, query in server.asked if path == "data/table"]
+    first = {"run": "long", "rank": str(lead), "table": "kernels", "limit": "25", "sort": "total_ns", "descending": "1"}
+    assert {key: asked[0][key] for key in first} == first
+    assert [query["offset"] for query in asked] == ["0", "25", "0"]
+    assert asked[2]["filter"] == "gemm"
+
+
+def test_the_timeline_opens_perfetto_with_the_chosen_file(server: Server, report: dict[str, Any]) -> None:
+    server.runs(("a run & more", 1.0))
+    server.answers["data/report a run & more"] = [(200, report)]
+    server.open("#view=timeline")
+    server.page.wait_for_selector("text=Show it here")
+    server.page.select_option("[aria-label='Trace file']", "1")
+    server.page.click("text=Show it here")
+    address = server.page.get_attribute("iframe", "src")
+    assert address.startswith("perfetto/index.html#!/?url=http%3A%2F%2Fperf.test%2F")
+    assert address.endswith("trace%3Frun%3Da%2Brun%2B%2526%2Bmore%26file%3D1")
