@@ -39,7 +39,14 @@ def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
         console: Where to; standard output when not given.
     """
     console = console or ReportConsole(highlight=False)
-    grid = Table(title=_title(sweep), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(
+        title=_title(sweep),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     grid.add_column("backbone", overflow="fold")
     for head in ("params", "MACs", "median", "p90", "inputs/s", "speed", "of peak"):
         grid.add_column(head, justify="right", no_wrap=True)
@@ -117,6 +124,8 @@ def draw_sweep(sweep: Sweep) -> Figure:
         MissingExtraError: matplotlib is not installed.
     """
     import_extra("matplotlib", "compare")
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     from lightning_perf.compare.plots.style import FAINT, drawing, hide_frame, new_figure, short_name
 
     rows = [row for row in sweep.rows if row.latency is not None and row.macs]
@@ -141,6 +150,10 @@ def draw_sweep(sweep: Sweep) -> Figure:
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.15, y=0.1)
         hide_frame(axes, grid="both")
         axes.set_xlabel("multiply-accumulates of the batch (G)")
