@@ -55,11 +55,6 @@ class Captures(StepObserver):
         self._detector = SlowStepDetector(config)
         self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
-        if config.on_signal:
-            try:
-                self._signals = SignalRequests()
-            except RuntimeError as error:
-                faults.report("captures on SIGUSR2 are off", error)
         self._index = 0
         self._begin_ns = 0
         self._open = False
@@ -75,6 +70,15 @@ class Captures(StepObserver):
     def window_ends(self, trace_bytes: int) -> None:
         """Count what a capture takes of the disk."""
         self._bytes += trace_bytes
+
+    def listen(self) -> None:
+        """Hear signals from now on, where that is asked for; `close` ends it."""
+        if not self._config.on_signal:
+            return
+        try:
+            self._signals = SignalRequests()
+        except RuntimeError as error:
+            self._faults.report("captures on SIGUSR2 are off", error)
 
     def close(self) -> None:
         """Hear signals no longer; call it when the fit ends."""

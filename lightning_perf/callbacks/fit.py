@@ -120,6 +120,8 @@ class Fit:
             on_enter=lambda: self._observe(self._tracker.optimizer_enters),
             on_leave=lambda: self._observe(self._tracker.optimizer_leaves),
         )
+        if self._captures is not None:
+            self._observe(self._captures.listen)  # last: where something above fails nobody would give the signal back
 
     def samples(self) -> tuple[StepSample, ...]:
         """The step times of this rank."""

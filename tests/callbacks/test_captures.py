@@ -154,7 +154,7 @@ class Slow(Points):
         self.slow, self.at, self.do = slow, at, do
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.03 if index in self.slow else 0.002)
+        time.sleep(0.15 if index in self.slow else 0.002)
         if index == self.at:
             self.do()
         return super().__getitem__(index)
@@ -167,13 +167,13 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
         active=3,
         dirpath=tmp_path / "perf",
         print_report=False,
-        capture_slow_steps=SlowStepCapture(deviations=20.0, min_excess=4.0, on_file=False, max_captures=1),
+        capture_slow_steps=SlowStepCapture(min_excess=4.0, on_file=False, max_captures=1),
     )
-    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(Slow(70, range(50, 60)), 1))
+    make_trainer(tmp_path, callback).fit(make_module(), DataLoader(Slow(70, range(50, 58)), 1))
     report = analyze(tmp_path / "perf")
     (capture,) = report.captures
     assert capture.folder == f"slow-step-{capture.step + 1}"
-    assert 52 <= capture.step <= 55
+    assert capture.step == 52
     assert (capture.trigger, capture.ranks, capture.rank, capture.recorded_steps) == (
         CaptureTrigger.SLOW_STEPS,
         (0,),
@@ -184,9 +184,9 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     first = capture.step + 2
     assert [mark.name for mark in step_marks(file)] == [f"ProfilerStep#{step}" for step in range(first, first + 3)]
     assert capture.diff is not None
-    # 28 ms more in each fetch: that is what the input has more, within what a busy machine adds.
+    # 148 ms more in each fetch: that is what the input has more, within what a busy machine adds.
     (grown,) = [row for row in capture.diff.categories.rows if row.name == "input"]
-    assert grown.change_ns > 15 * MS
+    assert 100 * MS < grown.change_ns < 250 * MS
     assert any("waiting for input" in sentence for sentence in capture.evidence)
     assert report.verdict.where.startswith("A step takes"), "the report is of the scheduled window"
     assert all("slow-step" not in source for source in report.sources)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, read_trace
+from lightning_perf import PerfCallback, SlowStepCapture, read_trace
 from lightning_perf.callbacks import profiler as profiler_module
+from lightning_perf.callbacks.capture_requests import FileRequests
+from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.profiler import WindowProfiler
+from lightning_perf.callbacks.rank_files import RankFiles
 from lightning_perf.callbacks.step_log import StepLog
 from lightning_perf.callbacks.step_timer import StepTimer
 from lightning_perf.callbacks.step_tracker import StepTracker
+from lightning_perf.callbacks.window_plan import WindowPlan
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -77,8 +83,6 @@ def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Pat
 
 
 def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import signal
-
     handler = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit):
@@ -153,10 +157,31 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "method"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+OPTIONAL_FAULTS = [
+    (WindowPlan, "action"),
+    (WindowPlan, "folder_for"),
+    (Captures, "step_begins"),
+    (Captures, "step_ends"),
+    (Captures, "phase_begins"),
+    (Captures, "training_pauses"),
+    (Captures, "listen"),
+    (FileRequests, "look"),
+    (OverheadBudget, "allows"),
+    (OverheadBudget, "window_ends"),
+    (RankFiles, "wait"),
+]
+OPTIONS = {"capture_slow_steps": SlowStepCapture(on_signal=True), "max_overhead": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "options"),
+    [*((*fault, {}) for fault in FAULTS), *((*fault, OPTIONS) for fault in OPTIONAL_FAULTS)],
+    ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "with options"),
+)
 def test_a_fault_in_profiling_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, options: dict[str, Any]
 ) -> None:
+    handler = signal.getsignal(signal.SIGUSR2) if hasattr(signal, "SIGUSR2") else None
     original = getattr(owner, method)
 
     def broken(*args: Any, **kwargs: Any) -> None:
@@ -165,13 +190,15 @@ def test_a_fault_in_profiling_is_one_warning(
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(owner, method, broken)
-    trainer = make_trainer(tmp_path, quick(warmup=1), callbacks=[])
+    trainer = make_trainer(tmp_path, quick(warmup=1, **options), callbacks=[])
     with pytest.warns(RuntimeWarning, match="PerfCallback.*a fault of ours") as caught:
         trainer.fit(make_module(), loader(7))
     assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
     assert trainer.global_step == 7
     assert trainer.state.finished
     assert_untapped(trainer)
+    if handler is not None:
+        assert signal.getsignal(signal.SIGUSR2) == handler
     assert not torch.autograd._profiler_enabled()
 
 
