@@ -27,7 +27,7 @@ from lightning_perf.report.console.safe import plain
 
 __all__ = ["print_comparison", "print_table", "print_unfair"]
 
-PADDING = 3
+PADDING = 2
 """Columns of the terminal between two columns of a table, and a margin."""
 
 
@@ -80,7 +80,14 @@ def print_table(table: Table, console: Console) -> None:
     """Print a table; nothing when it has no rows."""
     if not table.rows:
         return
-    grid = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = RichTable(
+        title=table.title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
     widths = column_widths(_columns(table), console.width - PADDING * len(table.columns))
     for number, head in enumerate(table.columns):
         justify: JustifyMethod = "left" if number == 0 else "right"
