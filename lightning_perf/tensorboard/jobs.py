@@ -114,7 +114,7 @@ class Jobs:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                cwd="/",  # an interpreter imports from its working directory, and a log directory is no place for that
+                cwd="/",  # before Python 3.11 its own folder is imported from, and that may be the log directory
                 env=_environment(),
                 start_new_session=True,
             )
@@ -169,7 +169,7 @@ def _environment() -> dict[str, str]:
     package_root = str(Path(__file__).parents[2])
     search = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package_root]))
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**os.environ, **threads, "PYTHONPATH": search}
+    return {**os.environ, **threads, "PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
 
 
 def _death(code: int, errors: IO[bytes]) -> str:

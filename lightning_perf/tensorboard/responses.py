@@ -130,7 +130,8 @@ def answer_stream(stream: BinaryIO, name: str) -> Response:
     )
     response.content_type = "application/octet-stream"
     response.content_length = size_bytes
-    response.headers.set("Content-Disposition", "attachment", filename=name)
+    printable = "".join(character if character.isprintable() else "_" for character in name)
+    response.headers.set("Content-Disposition", "attachment", filename=printable)
     response.call_on_close(stream.close)  # for a reader that leaves early
     return response
 

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import gzip
+from io import BytesIO
+
+import pytest
+from werkzeug.test import Client
+from werkzeug.wrappers import Request, Response
+
+from lightning_perf.tensorboard.responses import RefusalError, answer_data, answer_stream, get_only
+
+
+def test_refusals_are_json_with_their_status() -> None:
+    def refuse(request: Request) -> Response:
+        raise RefusalError(418, "</script> no")
+
+    response = Client(get_only(refuse)).get("/")
+    assert response.status_code == 418
+    assert response.json == {"state": "failed", "message": "</script> no"}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "content_type", "size", "packed"),
+    [
+        ("gzip", "application/json", 5000, True),
+        ("gzip, deflate, br", "text/javascript; charset=utf-8", 5000, True),
+        ("gzip;q=0", "application/json", 5000, False),
+        ("", "application/json", 5000, False),
+        ("gzip", "application/json", 10, False),
+        ("gzip", "application/wasm", 5000, False),
+    ],
+)
+def test_what_shrinks_is_compressed(accepted: str, content_type: str, size: int, packed: bool) -> None:
+    data = b"x" * size
+    client = Client(get_only(lambda request: answer_data(request, data, content_type)))
+    response = client.get("/", headers={"Accept-Encoding": accepted})
+    assert (response.headers.get("Content-Encoding") == "gzip") is packed
+    assert (gzip.decompress(response.data) if packed else response.data) == data
+    assert response.headers["Vary"] == "Accept-Encoding"
+
+
+def test_a_stream_is_as_long_as_the_file_is_now_and_closed_in_the_end() -> None:
+    stream = BytesIO(b"x" * 1_000_000)
+    with Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/") as response:
+        assert response.content_length == 1_000_000
+        assert len(response.data) == 1_000_000
+        assert response.headers["Content-Disposition"] == "attachment; filename=a.json"
+    assert stream.closed
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ('a"\r\nSet-Cookie: x.json', 'filename="a\\"__Set-Cookie: x.json"'),
+        ("schön.json", "filename*=UTF-8''sch%C3%B6n.json"),
+    ],
+)
+def test_a_hostile_file_name_stays_in_its_header(name: str, expected: str) -> None:
+    with Client(get_only(lambda request: answer_stream(BytesIO(b"x"), name))).get("/") as response:
+        assert response.headers["Content-Disposition"] == f"attachment; {expected}"
+
+
+def test_a_reader_that_leaves_early_closes_the_stream() -> None:
+    stream = BytesIO(b"x" * 1_000_000)
+    response = Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/", buffered=False)
+    response.close()
+    assert stream.closed
