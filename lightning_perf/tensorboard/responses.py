@@ -6,6 +6,7 @@ import gzip
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote
 
 import msgspec
 from werkzeug.wrappers import Request, Response
@@ -130,8 +131,7 @@ def answer_stream(stream: BinaryIO, name: str) -> Response:
     )
     response.content_type = "application/octet-stream"
     response.content_length = size_bytes
-    printable = "".join(character if character.isprintable() else "_" for character in name)
-    response.headers.set("Content-Disposition", "attachment", filename=printable)
+    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"  # RFC 6266
     response.call_on_close(stream.close)  # for a reader that leaves early
     return response
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 from io import BytesIO
+from urllib.parse import unquote
 
 import pytest
 from werkzeug.test import Client
@@ -44,20 +45,17 @@ def test_a_stream_is_as_long_as_the_file_is_now_and_closed_in_the_end() -> None:
     with Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/") as response:
         assert response.content_length == 1_000_000
         assert len(response.data) == 1_000_000
-        assert response.headers["Content-Disposition"] == "attachment; filename=a.json"
+        assert response.headers["Content-Disposition"] == "attachment; filename*=UTF-8''a.json"
     assert stream.closed
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ('a"\r\nSet-Cookie: x.json', 'filename="a\\"__Set-Cookie: x.json"'),
-        ("schön.json", "filename*=UTF-8''sch%C3%B6n.json"),
-    ],
-)
-def test_a_hostile_file_name_stays_in_its_header(name: str, expected: str) -> None:
+@pytest.mark.parametrize("name", ['a"\r\nSet-Cookie: x.json', "schön.json", "日本.json", "</script>.json"])
+def test_any_file_name_fits_into_its_header(name: str) -> None:
     with Client(get_only(lambda request: answer_stream(BytesIO(b"x"), name))).get("/") as response:
-        assert response.headers["Content-Disposition"] == f"attachment; {expected}"
+        header = response.headers["Content-Disposition"]
+    assert header.isascii()
+    assert not set(header) & set('"<>\r\n')
+    assert unquote(header.removeprefix("attachment; filename*=UTF-8''")) == name
 
 
 def test_a_reader_that_leaves_early_closes_the_stream() -> None:

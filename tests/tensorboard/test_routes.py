@@ -205,7 +205,7 @@ def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
     assert response.data == trace.read_bytes()
     assert response.content_length == trace.stat().st_size
     assert "Content-Encoding" not in response.headers
-    assert response.headers["Content-Disposition"] == "attachment; filename=b.pt.trace.json.gz"
+    assert response.headers["Content-Disposition"] == "attachment; filename*=UTF-8''b.pt.trace.json.gz"
     response.close()
     assert asker(logdir).get("trace", run="fit", file=2).status_code == 404
 
