@@ -11,6 +11,7 @@ from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Effort, Latency
+from lightning_perf.inference.roofline import Roofline
 
 __all__ = [
     "METHOD_VERSION",
@@ -195,7 +196,8 @@ class Tradeoff:
         rows: The variants; the first is the original, the baseline of all ratios.
         cells: The batch sizes and numbers of threads, in the order asked for.
         recommendation: What to deploy; None without limits.
-        count: The original's parameters, MACs and FLOPs by layer; None when it could not be counted.
+        count: The original's parameters, MACs and FLOPs by layer, for one input; None when it could not be counted.
+        roofline: The least time that the original can take, with the first batch size and number of threads.
     """
 
     schema_version: int
@@ -211,6 +213,7 @@ class Tradeoff:
     cells: tuple[Cell, ...]
     recommendation: Recommendation | None = None
     count: Count | None = None
+    roofline: Roofline | None = None
 
     def row(self, variant: str) -> Row:
         """The row of a variant.

@@ -1,0 +1,1 @@
+"""Renderers of a `Tradeoff`: they show what it holds and compute nothing."""
