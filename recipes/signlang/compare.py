@@ -177,6 +177,7 @@ def _show(folder: Path, settings: Settings, say: Callable[[str], None]) -> int:
         comparison = compare_arms(study_arms(folder), settings)
     except UnfairError as error:
         print_unfair(error, notes)
+        say(f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots")
         return UNFAIR
     comparison = replace(comparison, notes=(*comparison.notes, *notes))
     try:
