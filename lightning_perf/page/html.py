@@ -28,7 +28,7 @@ _ASSETS = files("lightning_perf.page").joinpath("assets")
 _DATA = ("definitions.json", "words.json")
 _MAIN = "main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
-_STYLESHEET = re.compile(r'<link rel="stylesheet" href="static/(?P<name>[\w.-]+)">\n?')
+_STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w.-]+)" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
 # Everything is in the file; 'unsafe-inline' for styles is what Plotly's own style element needs.

@@ -132,7 +132,9 @@ def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[st
     server.page.wait_for_selector("main .verdict")
     server.page.click("nav a:text-is('Operators')")
     asked = len(server.asked)
-    server.page.clock.run_for(30_000)
+    with server.page.expect_response("**/data/runs"):
+        server.page.clock.run_for(30_000)
+    server.page.wait_for_timeout(100)
     assert [path for path, _ in server.asked[asked:]] == ["data/runs"]  # nothing is new, so nothing is fetched
     server.runs(("first", 2.0))
     report["verdict"]["where"] = "Now with a second window."

@@ -20,7 +20,12 @@ export function chart({ title, draw, height = 280 }) {
     try {
       const plotly = await (loading ??= load());
       const { data, layout } = draw();
-      await plotly.newPlot(box, data, { ...themed(), ...layout, height, yaxis: axis(layout.yaxis), xaxis: axis(layout.xaxis) }, CONFIG);
+      await plotly.newPlot(
+        box,
+        data,
+        { ...themed(), ...layout, height, yaxis: axis(layout.yaxis), xaxis: axis(layout.xaxis) },
+        CONFIG,
+      );
       new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
     } catch (error) {
       if (!(error instanceof ChartError)) throw error;
@@ -61,7 +66,11 @@ function themed() {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: font, size: 12, color: color("ink-soft") },
-    hoverlabel: { bgcolor: color("panel"), bordercolor: color("line-strong"), font: { family: font, size: 12, color: color("ink") } },
+    hoverlabel: {
+      bgcolor: color("panel"),
+      bordercolor: color("line-strong"),
+      font: { family: font, size: 12, color: color("ink") },
+    },
     margin: { l: 56, r: 12, t: 8, b: 40 },
     legend: { orientation: "h", y: -0.22, x: 0, font: { size: 11 } },
     bargap: 0.25,
@@ -69,8 +78,18 @@ function themed() {
 }
 
 function axis(settings = {}) {
-  const base = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line-strong"), automargin: true, fixedrange: false };
-  return { ...base, ...settings, title: settings.title ? { text: settings.title, standoff: 8, font: { size: 11 } } : undefined };
+  const base = {
+    gridcolor: color("line"),
+    zerolinecolor: color("line"),
+    linecolor: color("line-strong"),
+    automargin: true,
+    fixedrange: false,
+  };
+  return {
+    ...base,
+    ...settings,
+    title: settings.title ? { text: settings.title, standoff: 8, font: { size: 11 } } : undefined,
+  };
 }
 
 // In a self-contained file Plotly lies compressed in the page; a server has it beside the modules.
@@ -81,7 +100,9 @@ async function load() {
     const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
     await run({ text: await new Response(stream).text() });
   } else if (document.getElementById("document") !== null) {
-    throw new ChartError("Charts are left out: this file was made without Plotly (the extra “view”). The tables have every figure.");
+    throw new ChartError(
+      "Charts are left out: this file was made without Plotly (the extra “view”). The tables have every figure.",
+    );
   } else {
     await run({ address: "static/plotly.min.js" });
   }
@@ -96,7 +117,8 @@ function run({ text, address }) {
     if (address) {
       script.src = address;
       script.onload = resolve;
-      script.onerror = () => reject(new ChartError('Charts are left out: run pip install "lightning-perf[view]" for Plotly.'));
+      script.onerror = () =>
+        reject(new ChartError('Charts are left out: run pip install "lightning-perf[view]" for Plotly.'));
     } else {
       script.textContent = text;
     }

@@ -18,7 +18,12 @@ export function term(label, key) {
 /** A small button that opens a definition, for places where the label does something else. */
 export function hint(label, key) {
   if (!(key in definitions)) return null;
-  const properties = { type: "button", class: "hint", "aria-haspopup": "dialog", "aria-label": `What “${label}” means` };
+  const properties = {
+    type: "button",
+    class: "hint",
+    "aria-haspopup": "dialog",
+    "aria-label": `What “${label}” means`,
+  };
   return h("button", { ...properties, on: { click: opener(key) } }, "?");
 }
 
@@ -36,7 +41,11 @@ function open(definition, button) {
     h("h2", { id: "definition-title" }, definition.title),
     definition.text.map((paragraph) => h("p", {}, prose(paragraph))),
     h("p", { class: "from" }, `docs/definitions.md · ${definition.section}`),
-    h("button", { type: "button", class: "close", "aria-label": "Close", on: { click: () => panel.hidePopover() } }, "×"),
+    h(
+      "button",
+      { type: "button", class: "close", "aria-label": "Close", on: { click: () => panel.hidePopover() } },
+      "×",
+    ),
   );
   panel.showPopover({ source: button });
   place(panel, button);
@@ -50,7 +59,13 @@ function open(definition, button) {
 }
 
 function build() {
-  return h("div", { id: "definition", popover: "auto", role: "dialog", "aria-labelledby": "definition-title", tabindex: "-1" });
+  return h("div", {
+    id: "definition",
+    popover: "auto",
+    role: "dialog",
+    "aria-labelledby": "definition-title",
+    tabindex: "-1",
+  });
 }
 
 // Below its button, or above where there is more room; a narrow page shows it at its lower edge instead (style sheet).

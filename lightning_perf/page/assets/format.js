@@ -3,9 +3,29 @@
 
 export const NOT_AVAILABLE = "–";
 
-const TIMES = [[1, "ns"], [1e3, "µs"], [1e6, "ms"], [1e9, "s"]];
-const BINARY = [[1, "B"], [2 ** 10, "KiB"], [2 ** 20, "MiB"], [2 ** 30, "GiB"], [2 ** 40, "TiB"], [2 ** 50, "PiB"]];
-const PREFIXES = [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"], [1e15, "P"], [1e18, "E"]];
+const TIMES = [
+  [1, "ns"],
+  [1e3, "µs"],
+  [1e6, "ms"],
+  [1e9, "s"],
+];
+const BINARY = [
+  [1, "B"],
+  [2 ** 10, "KiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 30, "GiB"],
+  [2 ** 40, "TiB"],
+  [2 ** 50, "PiB"],
+];
+const PREFIXES = [
+  [1, ""],
+  [1e3, "k"],
+  [1e6, "M"],
+  [1e9, "G"],
+  [1e12, "T"],
+  [1e15, "P"],
+  [1e18, "E"],
+];
 
 /** A length of time, given in nanoseconds. */
 export function duration(time_ns) {
@@ -29,17 +49,26 @@ export function bytes(size_bytes) {
 
 /** Bytes a second, in powers of 1000. */
 export function bandwidth(bytes_per_s) {
-  return scaled(bytes_per_s, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}B/s`]));
+  return scaled(
+    bytes_per_s,
+    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}B/s`]),
+  );
 }
 
 /** A count of floating-point operations. */
 export function flops(count) {
-  return scaled(count, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOPs`]));
+  return scaled(
+    count,
+    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOPs`]),
+  );
 }
 
 /** Floating-point operations a second. */
 export function flopRate(flops_per_s) {
-  return scaled(flops_per_s, PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOP/s`]));
+  return scaled(
+    flops_per_s,
+    PREFIXES.map(([factor, prefix]) => [factor, `${prefix}FLOP/s`]),
+  );
 }
 
 /** Things a second. */

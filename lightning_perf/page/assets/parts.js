@@ -10,7 +10,12 @@ export function section(title, { definition = null, aside = null, wide = true } 
   return h(
     "section",
     { class: wide ? "part" : "part half" },
-    h("div", { class: "part-head" }, h("h2", {}, term(title, definition)), aside ? h("p", { class: "aside" }, aside) : null),
+    h(
+      "div",
+      { class: "part-head" },
+      h("h2", {}, term(title, definition)),
+      aside ? h("p", { class: "aside" }, aside) : null,
+    ),
     children,
   );
 }
@@ -33,7 +38,12 @@ export function tiles(items) {
     "dl",
     { class: "tiles" },
     shown.map(({ label, value, note, definition }) =>
-      h("div", { class: "tile" }, h("dt", {}, term(label, definition)), h("dd", {}, figure(value), note ? h("small", {}, note) : null)),
+      h(
+        "div",
+        { class: "tile" },
+        h("dt", {}, term(label, definition)),
+        h("dd", {}, figure(value), note ? h("small", {}, note) : null),
+      ),
     ),
   );
 }
@@ -73,15 +83,24 @@ export function stack(parts, { title, total = null } = {}) {
     { class: "stack" },
     h(
       "div",
-      { class: "stack-bar", role: "img", "aria-label": `${title}: ${shown.map((part) => `${part.label} ${part.text}`).join(", ")}` },
+      {
+        class: "stack-bar",
+        role: "img",
+        "aria-label": `${title}: ${shown.map((part) => `${part.label} ${part.text}`).join(", ")}`,
+      },
       shown.map((part) =>
-        h("span", { title: `${part.label}: ${part.text}`, style: { width: `${(100 * part.value) / whole}%`, background: paint(part.color) } }),
+        h("span", {
+          title: `${part.label}: ${part.text}`,
+          style: { width: `${(100 * part.value) / whole}%`, background: paint(part.color) },
+        }),
       ),
     ),
     h(
       "ul",
       { class: "legend" },
-      shown.map((part) => h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text))),
+      shown.map((part) =>
+        h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text)),
+      ),
     ),
   );
 }
@@ -94,7 +113,11 @@ export function swatch(color) {
 /** A list of facts: [label, value, definition]. */
 export function facts(rows) {
   const shown = rows.filter((row) => row && row[1] !== null && row[1] !== undefined && row[1] !== format.NOT_AVAILABLE);
-  return h("dl", { class: "facts" }, shown.map(([label, value, definition]) => [h("dt", {}, term(label, definition)), h("dd", {}, value)]));
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([label, value, definition]) => [h("dt", {}, term(label, definition)), h("dd", {}, value)]),
+  );
 }
 
 /** A command to copy. */

@@ -40,7 +40,10 @@ function select(rows, columns, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return rows;
   return rows.filter((row) => {
-    const text = columns.map((column) => column.value(row) ?? "").join("\n").toLowerCase();
+    const text = columns
+      .map((column) => column.value(row) ?? "")
+      .join("\n")
+      .toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

@@ -29,7 +29,11 @@ export function buildShell({ live }) {
       { class: "tools" },
       live && window.top !== window ? own : null,
       h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark" }, "◐"),
-      h("button", { type: "button", class: "print", on: { click: () => drawAll().then(() => window.print()) } }, "Print"),
+      h(
+        "button",
+        { type: "button", class: "print", on: { click: () => drawAll().then(() => window.print()) } },
+        "Print",
+      ),
     ),
   );
   const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);
@@ -53,13 +57,19 @@ export function buildShell({ live }) {
       runSelect.value = run?.name ?? state.run ?? "";
       runField.hidden = !live && names.length < 2;
       own.href = location.href;
-      fill(notes, listing.notes.map((note) => h("p", { class: "notice" }, note)));
+      fill(
+        notes,
+        listing.notes.map((note) => h("p", { class: "notice" }, note)),
+      );
     },
 
     /** Show the ranks of the run. */
     ranks(ranks, rank, lead) {
       rankField.hidden = ranks.length < 2;
-      fill(rankSelect, ranks.map((item, i) => h("option", { value: i }, rankName(item, i, i === lead))));
+      fill(
+        rankSelect,
+        ranks.map((item, i) => h("option", { value: i }, rankName(item, i, i === lead))),
+      );
       rankSelect.value = String(ranks.indexOf(rank));
     },
 
@@ -128,7 +138,8 @@ function field(title, control, id) {
 }
 
 function rankName(analysis, row, lead) {
-  const name = analysis.rank === null ? analysis.sources[0]?.split("/").pop() ?? `recording ${row + 1}` : String(analysis.rank);
+  const name =
+    analysis.rank === null ? (analysis.sources[0]?.split("/").pop() ?? `recording ${row + 1}`) : String(analysis.rank);
   return `${name} · ${format.duration(analysis.breakdown.wall.mean_ns)}${lead ? " · in the verdict" : ""}`;
 }
 

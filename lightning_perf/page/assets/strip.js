@@ -25,11 +25,25 @@ export function strip(rank) {
     const step = steps[i];
     fill(
       detail,
-      h("h3", {}, `${breakdown.marked ? `Step ${step.number}` : "Recording"}: ${format.duration(step.wall_ns)}${step.complete ? "" : ", cut off by the recording"}`),
+      h(
+        "h3",
+        {},
+        `${breakdown.marked ? `Step ${step.number}` : "Recording"}: ${format.duration(step.wall_ns)}${step.complete ? "" : ", cut off by the recording"}`,
+      ),
       h(
         "ul",
         { class: "legend" },
-        rows.filter((row) => row.per_step_ns[i] > 0).map((row) => h("li", {}, swatch(row.name), label("categories", row.name), h("b", {}, format.duration(row.per_step_ns[i])))),
+        rows
+          .filter((row) => row.per_step_ns[i] > 0)
+          .map((row) =>
+            h(
+              "li",
+              {},
+              swatch(row.name),
+              label("categories", row.name),
+              h("b", {}, format.duration(row.per_step_ns[i])),
+            ),
+          ),
       ),
     );
   };
@@ -61,9 +75,26 @@ export function strip(rank) {
     { class: "strip" },
     lane("Steps", h("div", { class: "strip-lane steps" }, blocks)),
     gaps.length ? lane("Longest gaps", h("div", { class: "strip-lane gaps" }, gaps)) : null,
-    rank.launches?.queue?.series.time_ns.length ? lane("Queue depth", area(rank.launches.queue.series, begin, end, "kernel_launch"), format.count(rank.launches.queue.max)) : null,
-    device?.allocated.time_ns.length ? lane("Memory", area(device.allocated, begin, end, "host_compute"), format.bytes(device.peak_allocated_bytes)) : null,
-    lane("", h("div", { class: "strip-axis", "aria-hidden": "true" }, Array.from({ length: TICKS + 1 }, (_, i) => h("span", { style: { left: `${(100 * i) / TICKS}%` } }, format.duration(begin + (i * (end - begin)) / TICKS))))),
+    rank.launches?.queue?.series.time_ns.length
+      ? lane(
+          "Queue depth",
+          area(rank.launches.queue.series, begin, end, "kernel_launch"),
+          format.count(rank.launches.queue.max),
+        )
+      : null,
+    device?.allocated.time_ns.length
+      ? lane("Memory", area(device.allocated, begin, end, "host_compute"), format.bytes(device.peak_allocated_bytes))
+      : null,
+    lane(
+      "",
+      h(
+        "div",
+        { class: "strip-axis", "aria-hidden": "true" },
+        Array.from({ length: TICKS + 1 }, (_, i) =>
+          h("span", { style: { left: `${(100 * i) / TICKS}%` } }, format.duration(begin + (i * (end - begin)) / TICKS)),
+        ),
+      ),
+    ),
     detail,
   );
 }

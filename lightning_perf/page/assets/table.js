@@ -28,7 +28,12 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   const body = h("tbody");
   const heads = new Map();
   const foot = h("div", { class: "table-foot" });
-  const search = h("input", { type: "search", placeholder: "Search", "aria-label": `Search: ${caption}`, spellcheck: "false" });
+  const search = h("input", {
+    type: "search",
+    placeholder: "Search",
+    "aria-label": `Search: ${caption}`,
+    spellcheck: "false",
+  });
   let asked = 0;
 
   function options() {
@@ -66,29 +71,45 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   }
 
   function change(changes) {
-    const named = Object.entries({ page: null, ...changes }).map(([name, value]) => [key(name), value === 1 && name === "page" ? null : value]);
+    const named = Object.entries({ page: null, ...changes }).map(([name, value]) => [
+      key(name),
+      value === 1 && name === "page" ? null : value,
+    ]);
     write(Object.fromEntries(named), { quiet: true });
     return refresh();
   }
 
   function line(row) {
-    return h("tr", {}, columns.map((column, i) => cell(column, row, i === 0)));
+    return h(
+      "tr",
+      {},
+      columns.map((column, i) => cell(column, row, i === 0)),
+    );
   }
 
   function cell(column, row, first) {
     const value = column.value(row);
-    const shown = column.show ? column.show(value, row) : value ?? format.NOT_AVAILABLE;
+    const shown = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
     const part = column.bar?.(row);
     return h(
       first ? "th" : "td",
-      { scope: first ? "row" : null, class: [column.kind === "number" ? "number" : "words", column.bar ? "barred" : null].filter(Boolean).join(" ") },
+      {
+        scope: first ? "row" : null,
+        class: [column.kind === "number" ? "number" : "words", column.bar ? "barred" : null].filter(Boolean).join(" "),
+      },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
-      column.kind === "text" && typeof shown === "string" ? name(shown, column.code) : h("span", { class: "figure" }, shown),
+      column.kind === "text" && typeof shown === "string"
+        ? name(shown, column.code)
+        : h("span", { class: "figure" }, shown),
     );
   }
 
   function nothing(filter) {
-    return h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, filter ? "Nothing matches the search." : "No rows."));
+    return h(
+      "tr",
+      {},
+      h("td", { colspan: columns.length, class: "nothing" }, filter ? "Nothing matches the search." : "No rows."),
+    );
   }
 
   function head(column) {
@@ -106,17 +127,38 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       },
       column.title,
     );
-    const cell = h("th", { scope: "col", class: column.kind === "number" ? "number" : null, "aria-sort": "none" }, sorting, hint(column.title, column.definition));
+    const cell = h(
+      "th",
+      { scope: "col", class: column.kind === "number" ? "number" : null, "aria-sort": "none" },
+      sorting,
+      hint(column.title, column.definition),
+    );
     heads.set(column.key, cell);
     return cell;
   }
 
   function paging(now, total, pages) {
     const first = now.page * now.size;
-    const text = total > now.size ? `${format.count(first + 1)}–${format.count(Math.min(total, first + now.size))} of ${format.count(total)}` : format.countOf(total, "row");
+    const text =
+      total > now.size
+        ? `${format.count(first + 1)}–${format.count(Math.min(total, first + now.size))} of ${format.count(total)}`
+        : format.countOf(total, "row");
     const turn = (to, title, sign) =>
-      h("button", { type: "button", "aria-label": title, disabled: to < 0 || to >= pages, on: { click: () => change({ page: to + 1 }) } }, sign);
-    const sizes = h("select", { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } }, SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)));
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-label": title,
+          disabled: to < 0 || to >= pages,
+          on: { click: () => change({ page: to + 1 }) },
+        },
+        sign,
+      );
+    const sizes = h(
+      "select",
+      { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } },
+      SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)),
+    );
     return [
       h("span", { role: "status" }, small ? "" : text),
       pages > 1 ? [turn(now.page - 1, "Page before", "‹"), turn(now.page + 1, "Next page", "›")] : null,
@@ -165,5 +207,9 @@ export function name(text, code = false) {
     const open = event.currentTarget.getAttribute("aria-expanded") === "true";
     event.currentTarget.setAttribute("aria-expanded", String(!open));
   };
-  return h("button", { type: "button", class: `${kind} long`, "aria-expanded": "false", title: text, on: { click: toggle } }, text);
+  return h(
+    "button",
+    { type: "button", class: `${kind} long`, "aria-expanded": "false", title: text, on: { click: toggle } },
+    text,
+  );
 }

@@ -21,7 +21,12 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
   const open = new Set(opened(rows, children));
   const body = h("tbody");
   const heads = new Map();
-  const search = h("input", { type: "search", placeholder: "Search", "aria-label": `Search: ${caption}`, spellcheck: "false" });
+  const search = h("input", {
+    type: "search",
+    placeholder: "Search",
+    "aria-label": `Search: ${caption}`,
+    spellcheck: "false",
+  });
   const key = (name) => `${id}.${name}`;
   search.value = read()[key("search")] ?? "";
 
@@ -32,7 +37,8 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
 
   function refresh(focus = null) {
     const { by, down } = order();
-    for (const [name, cell] of heads) cell.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
+    for (const [name, cell] of heads)
+      cell.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
     const wanted = matches(rows, columns[0], search.value);
     const shown = [];
     walk(roots, (i) => {
@@ -40,7 +46,12 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       shown.push(i);
       return wanted ? true : open.has(i);
     });
-    fill(body, shown.length ? shown.map((i) => line(i, wanted)) : h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, "Nothing matches the search.")));
+    fill(
+      body,
+      shown.length
+        ? shown.map((i) => line(i, wanted))
+        : h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, "Nothing matches the search.")),
+    );
     const target = body.querySelector(`[data-row="${focus}"]`) ?? body.querySelector("[data-row]");
     target?.setAttribute("tabindex", "0");
     if (focus !== null) target?.focus();
@@ -50,7 +61,8 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
     const { by, down } = order();
     const column = columns.find((item) => item.key === by);
     const value = (i) => column.value(rows[i]) ?? -Infinity;
-    const compare = (a, b) => (column.kind === "number" ? value(a) - value(b) : String(value(a)).localeCompare(String(value(b))));
+    const compare = (a, b) =>
+      column.kind === "number" ? value(a) - value(b) : String(value(a)).localeCompare(String(value(b)));
     for (const i of column ? list.toSorted((a, b) => (down ? -1 : 1) * compare(a, b)) : list) {
       if (visit(i)) walk(children[i], visit);
     }
@@ -62,16 +74,37 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
     const isOpen = wanted ? true : open.has(i);
     const cells = columns.map((column, c) => {
       const value = column.value(row);
-      const text = column.show ? column.show(value, row) : value ?? format.NOT_AVAILABLE;
+      const text = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
       const share = column.bar?.(row);
       if (c > 0) {
-        const bar = Number.isFinite(share) ? h("span", { class: "bar", style: { "--share": Math.min(1, share) } }) : null;
-        return h("td", { role: "gridcell", class: column.bar ? "number barred" : "number" }, bar, h("span", { class: "figure" }, text));
+        const bar = Number.isFinite(share)
+          ? h("span", { class: "bar", style: { "--share": Math.min(1, share) } })
+          : null;
+        return h(
+          "td",
+          { role: "gridcell", class: column.bar ? "number barred" : "number" },
+          bar,
+          h("span", { class: "figure" }, text),
+        );
       }
-      const mark = h("span", { class: parent ? "twist" : "twist leaf", "aria-hidden": "true", on: { click: () => toggle(i) } }, parent ? (isOpen ? "▾" : "▸") : "");
-      return h("th", { scope: "row", role: "rowheader", class: "words" }, h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text)));
+      const mark = h(
+        "span",
+        { class: parent ? "twist" : "twist leaf", "aria-hidden": "true", on: { click: () => toggle(i) } },
+        parent ? (isOpen ? "▾" : "▸") : "",
+      );
+      return h(
+        "th",
+        { scope: "row", role: "rowheader", class: "words" },
+        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text)),
+      );
     });
-    const properties = { role: "row", "data-row": i, "aria-level": row.depth + 1, "aria-expanded": parent ? String(isOpen) : null, tabindex: "-1" };
+    const properties = {
+      role: "row",
+      "data-row": i,
+      "aria-level": row.depth + 1,
+      "aria-expanded": parent ? String(isOpen) : null,
+      tabindex: "-1",
+    };
     return h("tr", { ...properties, on: { keydown: (event) => press(event, i) } }, cells);
   }
 
@@ -96,7 +129,10 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       Home: () => go(0),
       End: () => go(shown.length - 1),
       ArrowRight: () => (children[i].length && !open.has(i) ? toggle(i) : go(at + 1)),
-      ArrowLeft: () => (open.has(i) ? toggle(i) : rows[i].parent !== null && go(shown.findIndex((item) => Number(item.dataset.row) === rows[i].parent))),
+      ArrowLeft: () =>
+        open.has(i)
+          ? toggle(i)
+          : rows[i].parent !== null && go(shown.findIndex((item) => Number(item.dataset.row) === rows[i].parent)),
       Enter: () => children[i].length && toggle(i),
     };
     if (!(event.key in keys)) return;
@@ -129,7 +165,12 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
     if (expand) rows.forEach((_, i) => open.add(i));
     refresh();
   };
-  const grid = h("table", { role: "treegrid", "aria-label": caption }, h("thead", {}, h("tr", { role: "row" }, columns.map(head))), body);
+  const grid = h(
+    "table",
+    { role: "treegrid", "aria-label": caption },
+    h("thead", {}, h("tr", { role: "row" }, columns.map(head))),
+    body,
+  );
   refresh();
   return h(
     "div",
@@ -146,7 +187,11 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       "div",
       { class: "table-foot" },
       h("span", {}, format.countOf(rows.length, noun)),
-      h("button", { type: "button", class: "export", on: { click: () => download(`${id}.csv`, toCsv(columns, rows)) } }, "CSV"),
+      h(
+        "button",
+        { type: "button", class: "export", on: { click: () => download(`${id}.csv`, toCsv(columns, rows)) } },
+        "CSV",
+      ),
     ),
   );
 }

@@ -1,12 +1,19 @@
 // The ranks of a run side by side, who waits for whom, and what communication costs.
 
 import { chart, chartText, ink } from "../chart.js";
+import { communication } from "../sections/communication.js";
 import * as format from "../format.js";
-import { missing, notice, section, stack, tiles } from "../parts.js";
+import { missing, notice, section, tiles } from "../parts.js";
 import { table } from "../table.js";
-import { label, per } from "../words.js";
+import { label } from "../words.js";
 
-export const distributed = { id: "distributed", title: "Distributed", kinds: ["run", "trace"], missing: reason, render };
+export const distributed = {
+  id: "distributed",
+  title: "Distributed",
+  kinds: ["run", "trace"],
+  missing: reason,
+  render,
+};
 
 function reason({ report, rank }) {
   if (!rank) return "No step was profiled, so there are no ranks to compare.";
@@ -23,7 +30,11 @@ function render(context) {
   const { report, rank } = context;
   const compared = report.distributed;
   return [
-    compared ? [summary(compared), sideBySide(report), rankTable(compared), skew(compared)] : report.ranks.length > 1 ? [notice("The recordings do not tell their ranks, so who waits for whom is not known."), sideBySide(report)] : null,
+    compared
+      ? [summary(compared), sideBySide(report), rankTable(compared), skew(compared)]
+      : report.ranks.length > 1
+        ? [notice("The recordings do not tell their ranks, so who waits for whom is not known."), sideBySide(report)]
+        : null,
     rank.communication ? communication(rank, report.ranks.length > 1) : missing("No collective ran on this rank."),
   ];
 }
@@ -32,19 +43,34 @@ function summary(compared) {
   const { straggler } = compared;
   return section(
     "Ranks compared",
-    { definition: "straggler", aside: compared.world_size ? `${compared.ranks.length} of ${compared.world_size} ranks were read` : null },
+    {
+      definition: "straggler",
+      aside: compared.world_size ? `${compared.ranks.length} of ${compared.world_size} ranks were read` : null,
+    },
     straggler
       ? notice(
           `Rank ${straggler.rank} is what others wait for: ${format.duration(straggler.excess_ns)} a step more in ` +
             `${label("categories", straggler.category)}; evenly spread, a step would take ${format.duration(compared.balanced_saving_ns)} less.`,
         )
       : notice("No rank keeps the others waiting.", "good"),
-    compared.clocks_comparable === false ? notice("The ranks' clocks differ: who arrives last is told by durations instead.") : null,
+    compared.clocks_comparable === false
+      ? notice("The ranks' clocks differ: who arrives last is told by durations instead.")
+      : null,
     tiles([
-      { label: "Imbalance", value: format.share(compared.imbalance), note: "longest over mean work", definition: "imbalance" },
+      {
+        label: "Imbalance",
+        value: format.share(compared.imbalance),
+        note: "longest over mean work",
+        definition: "imbalance",
+      },
       { label: "If balanced", value: format.duration(compared.balanced_saving_ns), note: "less a step" },
       { label: "Collectives matched", value: format.count(compared.matched_collectives), definition: "skew" },
-      { label: "Last to arrive", value: format.share(straggler?.last_arrival_share), note: straggler ? `rank ${straggler.rank}` : null, definition: "arrived-last" },
+      {
+        label: "Last to arrive",
+        value: format.share(straggler?.last_arrival_share),
+        note: straggler ? `rank ${straggler.rank}` : null,
+        definition: "arrived-last",
+      },
     ]),
   );
 }
@@ -65,17 +91,34 @@ function sideBySide(report) {
       hovertemplate: "%{fullData.name}: %{customdata}<extra>%{y}</extra>",
       marker: { color: ink(name) },
     })),
-    layout: { barmode: "stack", xaxis: { title: "ms a step" }, yaxis: { autorange: "reversed" }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" } },
+    layout: {
+      barmode: "stack",
+      xaxis: { title: "ms a step" },
+      yaxis: { autorange: "reversed" },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
+    },
   });
   return section(
     "Step time by rank",
     { definition: "step-time-breakdown" },
-    chart({ title: "Mean step time by category, a bar a rank; the table has the figures.", draw, height: 110 + 30 * report.ranks.length }),
+    chart({
+      title: "Mean step time by category, a bar a rank; the table has the figures.",
+      draw,
+      height: 110 + 30 * report.ranks.length,
+    }),
   );
 }
 
 function rankTable(compared) {
-  const time = (key, title, definition) => ({ key, title, kind: "number", csv: key, definition, value: (row) => row[key], show: format.duration });
+  const time = (key, title, definition) => ({
+    key,
+    title,
+    kind: "number",
+    csv: key,
+    definition,
+    value: (row) => row[key],
+    show: format.duration,
+  });
   const columns = [
     { key: "rank", title: "Rank", kind: "number", csv: "rank", value: (row) => row.rank, show: String },
     { key: "hostname", title: "Host", kind: "text", csv: "host", value: (row) => row.hostname },
@@ -86,9 +129,28 @@ function rankTable(compared) {
     time("compute_ns", "Compute", "device_compute"),
     time("exposed_communication_ns", "Exposed comm.", "communication"),
     time("input_ns", "Input", "input"),
-    { key: "last_arrivals", title: "Arrived last", kind: "number", csv: "arrived_last", definition: "arrived-last", value: (row) => row.last_arrivals, show: format.count },
+    {
+      key: "last_arrivals",
+      title: "Arrived last",
+      kind: "number",
+      csv: "arrived_last",
+      definition: "arrived-last",
+      value: (row) => row.last_arrivals,
+      show: format.count,
+    },
   ].filter((column) => column.key !== "hostname" || compared.ranks.some((row) => row.hostname !== null));
-  return section("Ranks", { aside: "means a step" }, table({ id: "ranks", caption: "Ranks side by side", columns, rows: compared.ranks, sort: "rank", descending: false }));
+  return section(
+    "Ranks",
+    { aside: "means a step" },
+    table({
+      id: "ranks",
+      caption: "Ranks side by side",
+      columns,
+      rows: compared.ranks,
+      sort: "rank",
+      descending: false,
+    }),
+  );
 }
 
 function skew(compared) {
@@ -104,70 +166,31 @@ function skew(compared) {
         { key: "name", title: "Collective", kind: "text", code: true, csv: "collective", value: (row) => row.name },
         { key: "group", title: "Group", kind: "text", csv: "group", value: (row) => row.group },
         { key: "calls", title: "Calls", kind: "number", csv: "calls", value: (row) => row.calls, show: format.count },
-        { key: "mean", title: "Mean skew", kind: "number", csv: "mean_skew_ns", value: (row) => row.mean_skew_ns, show: format.duration },
-        { key: "max", title: "Greatest", kind: "number", csv: "max_skew_ns", value: (row) => row.max_skew_ns, show: format.duration },
-        { key: "last", title: "Last most often", kind: "number", csv: "last_rank", value: (row) => row.last_rank, show: (rank) => `rank ${rank}` },
+        {
+          key: "mean",
+          title: "Mean skew",
+          kind: "number",
+          csv: "mean_skew_ns",
+          value: (row) => row.mean_skew_ns,
+          show: format.duration,
+        },
+        {
+          key: "max",
+          title: "Greatest",
+          kind: "number",
+          csv: "max_skew_ns",
+          value: (row) => row.max_skew_ns,
+          show: format.duration,
+        },
+        {
+          key: "last",
+          title: "Last most often",
+          kind: "number",
+          csv: "last_rank",
+          value: (row) => row.last_rank,
+          show: (rank) => `rank ${rank}`,
+        },
       ],
     }),
   );
-}
-
-function communication(rank, several) {
-  const { communication: found } = rank;
-  const steps = Math.max(found.steps.length, 1);
-  return section(
-    several ? `Communication of rank ${rank.rank ?? "?"}` : "Communication",
-    { definition: "communication-time", aside: per(rank) },
-    found.steps.length
-      ? [
-          tiles([
-            { label: "In collectives", value: format.duration(found.communication_ns / steps), definition: "communication-time" },
-            { label: "Beside compute", value: format.duration(found.overlapped_ns / steps), definition: "communication-time" },
-            { label: "Exposed", value: format.duration(found.exposed_ns / steps), note: found.exposed_share === null ? null : `${format.share(found.exposed_share)} of the step`, definition: "communication" },
-          ]),
-          stack(
-            [
-              { label: "beside compute", value: found.overlapped_ns, color: "device_compute", text: format.duration(found.overlapped_ns / steps) },
-              { label: "exposed", value: found.exposed_ns, color: "communication", text: format.duration(found.exposed_ns / steps) },
-            ],
-            { title: "Communication" },
-          ),
-        ]
-      : null,
-    found.collectives.length ? collectives(found, steps) : hostCollectives(found),
-  );
-}
-
-function collectives(found, steps) {
-  const figure = (key, title, show, definition) => ({ key, title, kind: "number", csv: key, definition, value: (row) => row[key], show });
-  return table({
-    id: "collectives",
-    caption: "Collectives by cost",
-    rows: found.collectives,
-    columns: [
-      { key: "name", title: "Collective", kind: "text", code: true, csv: "collective", value: (row) => `${row.name}${row.dtype ? ` ${row.dtype}` : ""}` },
-      { key: "group", title: "Group", kind: "text", csv: "group", value: (row) => (row.group === null ? null : `${row.group}${row.ranks ? `, ${row.ranks} ranks` : ""}`) },
-      figure("bytes", "Size", format.bytes),
-      { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
-      { key: "total", title: "Time", kind: "number", csv: "total_ns_per_step", value: (row) => row.total_ns / steps, show: format.duration },
-      figure("mean_ns", "Mean", format.duration),
-      figure("min_ns", "Least", format.duration),
-      figure("max_ns", "Most", format.duration),
-      figure("bus_bytes_per_s", "Bus bandwidth", format.bandwidth, "bus-bandwidth"),
-      figure("best_bus_bytes_per_s", "of the shortest", format.bandwidth, "bus-bandwidth"),
-    ],
-  });
-}
-
-function hostCollectives(found) {
-  return table({
-    id: "collectives",
-    caption: "Collectives on the host",
-    rows: found.host_collectives,
-    columns: [
-      { key: "name", title: "Collective on the host", kind: "text", code: true, csv: "collective", value: (row) => row.name },
-      { key: "calls", title: "Calls", kind: "number", csv: "calls", value: (row) => row.calls, show: format.count },
-      { key: "total", title: "Time", kind: "number", csv: "total_ns", value: (row) => row.total_ns, show: format.duration },
-    ],
-  });
 }

@@ -27,13 +27,27 @@ function one(device, rank) {
   const bound = device.absolute ? null : "at least";
   return section(
     name,
-    { definition: "memory", aside: device.absolute ? null : "Counted from the begin of the recording: what was there before is not in these figures." },
+    {
+      definition: "memory",
+      aside: device.absolute
+        ? null
+        : "Counted from the begin of the recording: what was there before is not in these figures.",
+    },
     tiles([
-      { label: "Peak in tensors", value: format.bytes(device.peak_allocated_bytes), note: [bound, device.peak_step === null ? null : `step ${device.peak_step}`].filter(Boolean).join(", "), definition: "peak-memory" },
+      {
+        label: "Peak in tensors",
+        value: format.bytes(device.peak_allocated_bytes),
+        note: [bound, device.peak_step === null ? null : `step ${device.peak_step}`].filter(Boolean).join(", "),
+        definition: "peak-memory",
+      },
       { label: "Peak reserved", value: format.bytes(device.peak_reserved_bytes), definition: "reserved-memory" },
       { label: "Device memory", value: format.bytes(device.total_bytes) },
       { label: "Headroom", value: format.bytes(device.headroom_bytes), definition: "headroom" },
-      { label: "Since before recording", value: format.bytes(device.before_recording_bytes), definition: "before-recording" },
+      {
+        label: "Since before recording",
+        value: format.bytes(device.before_recording_bytes),
+        definition: "before-recording",
+      },
     ]),
     curve(device, rank, name),
     device.alive?.length ? alive(device, name) : null,
@@ -54,24 +68,58 @@ function curve(device, rank, name) {
   });
   const draw = () => ({
     data: [
-      line(device.allocated, "in tensors", { line: { shape: "hv", width: 1.5, color: ink("accent") }, fill: "tozeroy", fillcolor: `${ink("accent")}22` }),
-      ...(device.reserved ? [line(device.reserved, "reserved", { line: { shape: "hv", width: 1.5, dash: "dot", color: ink("ink-soft") } })] : []),
+      line(device.allocated, "in tensors", {
+        line: { shape: "hv", width: 1.5, color: ink("accent") },
+        fill: "tozeroy",
+        fillcolor: `${ink("accent")}22`,
+      }),
+      ...(device.reserved
+        ? [
+            line(device.reserved, "reserved", {
+              line: { shape: "hv", width: 1.5, dash: "dot", color: ink("ink-soft") },
+            }),
+          ]
+        : []),
     ],
     layout: {
       showlegend: Boolean(device.reserved),
       xaxis: { title: "ms of the recording" },
       yaxis: { title: "MiB", rangemode: "tozero" },
       shapes: boundaries(rank),
-      annotations: [{ x: device.peak_ns / 1e6, y: device.peak_allocated_bytes / 2 ** 20, text: "peak", showarrow: true, arrowhead: 0, ax: 0, ay: -18, arrowcolor: ink("ink-soft"), font: { size: 11 } }],
+      annotations: [
+        {
+          x: device.peak_ns / 1e6,
+          y: device.peak_allocated_bytes / 2 ** 20,
+          text: "peak",
+          showarrow: true,
+          arrowhead: 0,
+          ax: 0,
+          ay: -18,
+          arrowcolor: ink("ink-soft"),
+          font: { size: 11 },
+        },
+      ],
     },
   });
-  return chart({ title: `${name}: bytes in tensors over the recording; the peak is ${format.bytes(device.peak_allocated_bytes)}`, draw, height: 260 });
+  return chart({
+    title: `${name}: bytes in tensors over the recording; the peak is ${format.bytes(device.peak_allocated_bytes)}`,
+    draw,
+    height: 260,
+  });
 }
 
 function boundaries(rank) {
   const { breakdown } = rank;
   if (!breakdown.marked) return [];
-  return breakdown.steps.map((step) => ({ type: "line", x0: step.start_ns / 1e6, x1: step.start_ns / 1e6, yref: "paper", y0: 0, y1: 1, line: { width: 1, dash: "dot", color: ink("line-strong") } }));
+  return breakdown.steps.map((step) => ({
+    type: "line",
+    x0: step.start_ns / 1e6,
+    x1: step.start_ns / 1e6,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    line: { width: 1, dash: "dot", color: ink("line-strong") },
+  }));
 }
 
 function alive(device, name) {
@@ -82,7 +130,13 @@ function alive(device, name) {
   return [
     h("h3", {}, "What filled it at the peak"),
     stack(
-      parts.map(([category, value]) => ({ label: label("memory", category), value, color: category, text: format.bytes(value), definition: `memory-${category}` })),
+      parts.map(([category, value]) => ({
+        label: label("memory", category),
+        value,
+        color: category,
+        text: format.bytes(value),
+        definition: `memory-${category}`,
+      })),
       { title: `${name}: memory at the peak` },
     ),
     table({
@@ -91,10 +145,39 @@ function alive(device, name) {
       rows: device.alive,
       sort: "bytes",
       columns: [
-        { key: "operator", title: "Allocated in", kind: "text", code: true, csv: "operator", value: (row) => row.operator ?? "(no operator)" },
-        { key: "category", title: "For", kind: "text", csv: "category", value: (row) => label("memory", row.category), show: (text, row) => h("span", { class: "with-swatch" }, swatch(row.category), text) },
-        { key: "blocks", title: "Blocks", kind: "number", csv: "blocks", value: (row) => row.blocks, show: format.count },
-        { key: "bytes", title: "Size", kind: "number", csv: "bytes", value: (row) => row.bytes, show: format.bytes, bar: (row) => row.bytes / device.peak_allocated_bytes },
+        {
+          key: "operator",
+          title: "Allocated in",
+          kind: "text",
+          code: true,
+          csv: "operator",
+          value: (row) => row.operator ?? "(no operator)",
+        },
+        {
+          key: "category",
+          title: "For",
+          kind: "text",
+          csv: "category",
+          value: (row) => label("memory", row.category),
+          show: (text, row) => h("span", { class: "with-swatch" }, swatch(row.category), text),
+        },
+        {
+          key: "blocks",
+          title: "Blocks",
+          kind: "number",
+          csv: "blocks",
+          value: (row) => row.blocks,
+          show: format.count,
+        },
+        {
+          key: "bytes",
+          title: "Size",
+          kind: "number",
+          csv: "bytes",
+          value: (row) => row.bytes,
+          show: format.bytes,
+          bar: (row) => row.bytes / device.peak_allocated_bytes,
+        },
       ],
     }),
   ];

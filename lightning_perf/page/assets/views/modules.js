@@ -38,7 +38,14 @@ function render(context) {
   };
   const columns = [
     { key: "name", title: "Module", kind: "text", csv: "module", value: (row) => row.name },
-    { key: "calls", title: "Calls", kind: "number", csv: "calls_per_step", value: (row) => row.calls / steps, show: format.count },
+    {
+      key: "calls",
+      title: "Calls",
+      kind: "number",
+      csv: "calls_per_step",
+      value: (row) => row.calls / steps,
+      show: format.count,
+    },
     ...(onDevice
       ? [
           time("device_total_ns", "Device forward", "module"),
@@ -50,11 +57,20 @@ function render(context) {
     time("host_self_ns", "own", "module", false),
     time("backward_host_ns", "Host backward", "module-backward"),
   ].filter((column) => column.kind === "text" || found.rows.some((row) => column.value(row) !== null));
-  const apart = found.unattributed_device_ns ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.` : "";
+  const apart = found.unattributed_device_ns
+    ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.`
+    : "";
   const source = found.source === "python" ? "from Python functions" : "from annotations";
   return section(
     "Modules by cost",
     { definition: "module", aside: `${per(rank)}, ${source}.${apart}` },
-    tree({ id: "modules", caption: "Modules by cost", columns, rows: found.rows, sort: onDevice ? "device_total_ns" : "host_total_ns", noun: "module" }),
+    tree({
+      id: "modules",
+      caption: "Modules by cost",
+      columns,
+      rows: found.rows,
+      sort: onDevice ? "device_total_ns" : "host_total_ns",
+      noun: "module",
+    }),
   );
 }

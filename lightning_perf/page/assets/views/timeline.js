@@ -41,11 +41,16 @@ function perfetto(source, run, rank) {
   const files = Array.from({ length: run.files }, (_, i) => i);
   const names = files.map((i) => run.traces?.[i] ?? `file ${i + 1}`);
   const first = Math.max(0, names.indexOf(rank.sources[0]?.split("/").pop()));
-  const choice = h("select", { "aria-label": "Trace file" }, files.map((i) => h("option", { value: i, selected: i === first }, names[i])));
+  const choice = h(
+    "select",
+    { "aria-label": "Trace file" },
+    files.map((i) => h("option", { value: i, selected: i === first }, names[i])),
+  );
   const address = () => `perfetto/index.html#!/?url=${encodeURIComponent(source.trace(run.name, choice.value))}`;
   const place = h("div");
   const tab = h("a", { class: "button", target: "_blank", rel: "noopener", href: address() }, "In its own tab");
-  const load = () => place.replaceChildren(h("iframe", { class: "frame", title: `Timeline of ${names[choice.value]}`, src: address() }));
+  const load = () =>
+    place.replaceChildren(h("iframe", { class: "frame", title: `Timeline of ${names[choice.value]}`, src: address() }));
   choice.addEventListener("change", () => {
     tab.setAttribute("href", address());
     if (place.firstChild) load();
@@ -53,7 +58,13 @@ function perfetto(source, run, rank) {
   return section(
     "Every event, in Perfetto's UI",
     {},
-    h("div", { class: "row" }, files.length > 1 ? choice : null, h("button", { type: "button", on: { click: load } }, "Show it here"), tab),
+    h(
+      "div",
+      { class: "row" },
+      files.length > 1 ? choice : null,
+      h("button", { type: "button", on: { click: load } }, "Show it here"),
+      tab,
+    ),
     place,
   );
 }

@@ -1,12 +1,16 @@
 // Findings: cause, evidence, what to do, and what that is predicted to save.
 
-import { h } from "./dom.js";
-import * as format from "./format.js";
+import { h } from "../dom.js";
+import * as format from "../format.js";
 
 /** The findings of a report, the most to save first. `rank`: the one whose step time the savings are a part of. */
 export function findingsList(findings, rank) {
   const step_ms = rank?.breakdown.wall.mean_ns ? rank.breakdown.wall.mean_ns / 1e6 : null;
-  return h("div", { class: "findings" }, findings.map((finding, i) => one(finding, i + 1, step_ms)));
+  return h(
+    "div",
+    { class: "findings" },
+    findings.map((finding, i) => one(finding, i + 1, step_ms)),
+  );
 }
 
 function one(finding, number, step_ms) {
@@ -30,13 +34,24 @@ function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms) {
   if (low === null || high === null) return null;
   const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
   const shares = step_ms ? ` (${format.share(low / step_ms)} to ${format.share(high / step_ms)})` : "";
-  const ends = step_ms ? { "--low-end": `${(100 * Math.max(0, low)) / step_ms}%`, "--high-end": `${Math.min(100, (100 * high) / step_ms)}%` } : {};
+  const ends = step_ms
+    ? {
+        "--low-end": `${(100 * Math.max(0, low)) / step_ms}%`,
+        "--high-end": `${Math.min(100, (100 * high) / step_ms)}%`,
+      }
+    : {};
   return [
     h(
       "div",
       { class: "saving" },
       h("b", {}, least === most ? `Saves ${most} a step` : `Saves ${least} to ${most} a step${shares}`),
-      step_ms ? h("span", { class: "saving-scale", title: "predicted saving as a part of the step", "aria-hidden": "true" }, h("span", { style: ends })) : null,
+      step_ms
+        ? h(
+            "span",
+            { class: "saving-scale", title: "predicted saving as a part of the step", "aria-hidden": "true" },
+            h("span", { style: ends }),
+          )
+        : null,
     ),
     model ? h("p", { class: "faint" }, `Predicted: ${model}`) : null,
   ];

@@ -1,9 +1,9 @@
 // How far the recording can be trusted, and what the profiler did to the run.
 
-import { h } from "./dom.js";
-import * as format from "./format.js";
-import { section } from "./parts.js";
-import { table } from "./table.js";
+import { h } from "../dom.js";
+import * as format from "../format.js";
+import { section } from "../parts.js";
+import { table } from "../table.js";
 
 /** A line that says what is missing from the recording. */
 export function trustLine(trust) {
@@ -12,9 +12,17 @@ export function trustLine(trust) {
     trust.steps ? `${trust.steps - trust.incomplete_steps} of ${format.countOf(trust.steps, "step")} whole` : null,
     trust.lost_events ? `${format.countOf(trust.lost_events, "event")} lost` : "no event lost",
     trust.truncated_ranks ? `${format.countOf(trust.truncated_ranks, "recording")} cut short` : null,
-    trust.deviceless_ranks ? `no device work in ${format.countOf(trust.deviceless_ranks, "recording")} of a GPU's run` : null,
-    trust.kernels ? (trust.unlinked_kernels ? `${format.share(linked / trust.kernels)} of ${format.count(trust.kernels)} kernels have their launch` : "every kernel has its launch") : null,
-    trust.cost_ns === null ? null : `the profiler cost ${format.duration(trust.cost_ns)}${trust.cost_share === null ? "" : `, ${format.share(trust.cost_share)} of the run`}`,
+    trust.deviceless_ranks
+      ? `no device work in ${format.countOf(trust.deviceless_ranks, "recording")} of a GPU's run`
+      : null,
+    trust.kernels
+      ? trust.unlinked_kernels
+        ? `${format.share(linked / trust.kernels)} of ${format.count(trust.kernels)} kernels have their launch`
+        : "every kernel has its launch"
+      : null,
+    trust.cost_ns === null
+      ? null
+      : `the profiler cost ${format.duration(trust.cost_ns)}${trust.cost_share === null ? "" : `, ${format.share(trust.cost_share)} of the run`}`,
   ];
   return h("p", { class: "aside" }, h("b", {}, "Trust "), parts.filter(Boolean).join(" · "));
 }
@@ -22,25 +30,45 @@ export function trustLine(trust) {
 /** What each window of the profiler did to the run; null where nothing tells. */
 export function windowsPart(trust) {
   if (!trust?.windows?.length) return null;
-  const time = (key, title) => ({ key, title, kind: "number", csv: key, value: (row) => row[key], show: format.duration });
+  const time = (key, title) => ({
+    key,
+    title,
+    kind: "number",
+    csv: key,
+    value: (row) => row[key],
+    show: format.duration,
+  });
   const ratio = (key, title) => ({
     key,
     title,
     kind: "number",
     csv: `${key}_ratio`,
     value: (row) => row[key]?.estimate ?? null,
-    show: (value, row) => (value === null ? format.NOT_AVAILABLE : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`),
+    show: (value, row) =>
+      value === null
+        ? format.NOT_AVAILABLE
+        : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`,
   });
   const back = { true: "yes", false: "no", null: "cannot be told" };
   return section(
     "What the profiler did to the run",
-    { definition: "profiler-cost", aside: trust.analysis_ns === null ? null : `the analysis took ${format.duration(trust.analysis_ns)}` },
+    {
+      definition: "profiler-cost",
+      aside: trust.analysis_ns === null ? null : `the analysis took ${format.duration(trust.analysis_ns)}`,
+    },
     table({
       id: "windows",
       caption: "Windows of the profiler",
       rows: trust.windows,
       columns: [
-        { key: "steps", title: "Steps", kind: "text", csv: "steps", value: ({ window }) => `${window.first_step} – ${window.last_step}${window.capture ? ` (${window.capture})` : ""}` },
+        {
+          key: "steps",
+          title: "Steps",
+          kind: "text",
+          csv: "steps",
+          value: ({ window }) =>
+            `${window.first_step} – ${window.last_step}${window.capture ? ` (${window.capture})` : ""}`,
+        },
         time("before_ns", "Step before"),
         time("inside_ns", "inside"),
         time("after_ns", "after"),

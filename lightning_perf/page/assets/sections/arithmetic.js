@@ -1,0 +1,73 @@
+// In which arithmetic the device computes.
+
+import { h } from "../dom.js";
+import * as format from "../format.js";
+import { notice, section, stack } from "../parts.js";
+import { steps } from "../sections/steps.js";
+import { table } from "../table.js";
+import { arithmeticLabel, label, per } from "../words.js";
+
+/** Device compute by arithmetic; null without any. */
+export function arithmetic(rank) {
+  const { arithmetic: formats } = rank;
+  if (!formats?.compute_ns) return null;
+  const steps = Math.max(formats.steps, 1);
+  const rows = formats.rows.filter((row) => row.time_ns > 0);
+  const told = (row) =>
+    [row.by_operator_ns ? "operator types" : null, row.by_name_ns ? "kernel name" : null].filter(Boolean).join(", ") ||
+    format.NOT_AVAILABLE;
+  return section(
+    "Arithmetic of device compute",
+    { definition: "arithmetic", aside: per(rank) },
+    stack(
+      rows.map((row) => ({
+        label: arithmeticLabel(row.name),
+        value: row.time_ns,
+        color: row.name,
+        text: format.duration(row.time_ns / steps),
+      })),
+      { title: "Device compute by arithmetic" },
+    ),
+    table({
+      id: "arithmetic",
+      caption: "Device compute by arithmetic",
+      rows,
+      columns: [
+        {
+          key: "name",
+          title: "Arithmetic",
+          kind: "text",
+          csv: "arithmetic",
+          value: (row) => arithmeticLabel(row.name),
+        },
+        {
+          key: "time",
+          title: "Time",
+          kind: "number",
+          csv: "time_ns_per_step",
+          value: (row) => row.time_ns / steps,
+          show: format.duration,
+        },
+        {
+          key: "share",
+          title: "Share",
+          kind: "number",
+          csv: "share",
+          value: (row) => row.share,
+          show: format.share,
+          bar: (row) => row.share,
+        },
+        { key: "told", title: "Told by", kind: "text", csv: "told_by", value: told },
+      ],
+    }),
+    formats.tensor_core_share === null
+      ? null
+      : h("p", {}, `On Tensor Cores: ${format.share(formats.tensor_core_share)} of compute time.`),
+    formats.eligible_unused.map((unused) =>
+      notice(
+        `Not on Tensor Cores though a matrix product: ${format.duration(unused.time_ns / steps)} ${per(rank)} in ` +
+          `${format.countOf(unused.kernels, "kernel")}, because ${label("reasons", unused.reason)} (${unused.operators.join(", ")}).`,
+      ),
+    ),
+  );
+}

@@ -1,0 +1,153 @@
+// Where the step time goes: step by step, on average, and by phase.
+
+import { chart, chartText, ink } from "../chart.js";
+import { h } from "../dom.js";
+import * as format from "../format.js";
+import { notice, section, stack, swatch } from "../parts.js";
+import { table } from "../table.js";
+import { label, per } from "../words.js";
+
+/** The time of each step by category, as a chart. */
+export function steps(rank) {
+  const { breakdown: times } = rank;
+  const rows = times.categories.filter((row) => row.parent === null && row.per_step_ns?.some((time) => time > 0));
+  const names = times.steps.map((step) => `${step.number}${step.complete ? "" : " (cut off)"}`);
+  const draw = () => ({
+    data: rows.map((row) => ({
+      type: "bar",
+      name: label("categories", row.name),
+      x: names.map(chartText),
+      y: row.per_step_ns.map((time) => time / 1e6),
+      customdata: row.per_step_ns.map(format.duration),
+      hovertemplate: "%{fullData.name}: %{customdata}<extra>step %{x}</extra>",
+      marker: { color: ink(row.name) },
+    })),
+    layout: { barmode: "stack", showlegend: false, xaxis: { title: "step", type: "category" }, yaxis: { title: "ms" } },
+  });
+  const outliers = times.outliers.map((step) =>
+    notice(
+      `Step ${step.number} stands apart: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}.`,
+    ),
+  );
+  return section(
+    times.marked ? "Time of each step" : "Time of the recording",
+    { definition: "step" },
+    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height: 400 }),
+    outliers,
+  );
+}
+
+/** The mean step time by category, as a table. */
+export function breakdown(rank) {
+  const { breakdown: times } = rank;
+  const rows = times.categories.filter((row) => row.mean_ns > 0);
+  const spread = times.averaged_steps > 1;
+  return section(
+    "Breakdown",
+    {
+      definition: "step-time-breakdown",
+      aside: times.marked ? `mean of ${format.countOf(times.averaged_steps, "step")}` : "the whole recording",
+    },
+    table({
+      id: "breakdown",
+      caption: "Step time by category",
+      searchable: false,
+      rows,
+      columns: [
+        {
+          key: "category",
+          title: "Category",
+          kind: "text",
+          csv: "category",
+          value: (row) => label("categories", row.name),
+          show: (text, row) =>
+            row.parent === null
+              ? h("span", { class: "with-swatch" }, swatch(row.name), text)
+              : h("span", { class: "sub" }, text),
+          definition: "step-time-breakdown",
+        },
+        {
+          key: "time",
+          title: "Time",
+          kind: "number",
+          csv: "mean_ns",
+          value: (row) => row.mean_ns,
+          show: format.duration,
+        },
+        {
+          key: "share",
+          title: "Share",
+          kind: "number",
+          csv: "share",
+          value: (row) => row.share,
+          show: format.share,
+          bar: (row) => (row.parent === null ? row.share : null),
+        },
+        ...(spread
+          ? [
+              {
+                key: "range",
+                title: "Least – most",
+                kind: "number",
+                csv: "max_ns",
+                value: (row) => row.max_ns,
+                show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
+              },
+            ]
+          : []),
+      ],
+    }),
+  );
+}
+
+/** The mean step time by phase, and by phase and category. */
+export function phases(rank) {
+  const { phases: crossed, breakdown: times } = rank;
+  const wall = times.wall.mean_ns;
+  const rows = crossed.phases.filter((phase) => phase.mean_ns > 0);
+  const used = crossed.categories
+    .map((name, i) => ({ name, i }))
+    .filter(({ i }) => crossed.phases.some((phase) => phase.category_mean_ns[i] > 0));
+  return section(
+    "Phases",
+    { definition: "phase-category", aside: per(rank) },
+    stack(
+      rows.map((phase) => ({
+        label: label("phases", phase.name),
+        value: phase.mean_ns,
+        color: phase.name,
+        text: `${format.duration(phase.mean_ns)} ${crossed.truncated ? "" : format.share(phase.share)}`,
+      })),
+      { title: "Time by phase" },
+    ),
+    h(
+      "div",
+      { class: "heat" },
+      table({
+        id: "phases",
+        caption: "Time by phase and category",
+        rows,
+        columns: [
+          { key: "phase", title: "Phase", kind: "text", csv: "phase", value: (row) => label("phases", row.name) },
+          {
+            key: "time",
+            title: "Time",
+            kind: "number",
+            csv: "mean_ns",
+            value: (row) => row.mean_ns,
+            show: format.duration,
+          },
+          ...used.map(({ name, i }) => ({
+            key: name,
+            title: label("categories", name),
+            kind: "number",
+            csv: `${name}_ns`,
+            value: (row) => row.category_mean_ns[i],
+            show: (time) => (time ? format.duration(time) : format.NOT_AVAILABLE),
+            bar: (row) => row.category_mean_ns[i] / wall,
+          })),
+        ],
+      }),
+    ),
+  );
+}
