@@ -9,15 +9,16 @@ from statistics import median
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.shift import Ratio, ratio_of
-from lightning_perf.analysis.step_times import MIN_STEPS_A_SIDE, WARMUP_STEPS, StepSample
+from lightning_perf.analysis.step_times import WARMUP_STEPS, StepSample
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]
 
 COMPARED_STEPS = 50
 """Steps before and after a window, at most, that its steps are compared with: the nearest ones, for a run drifts."""
 
-MIN_STEPS_INSIDE = 4
-"""Steps that a window must have to be compared with those before: windows are short."""
+MIN_STEPS = 5
+"""Steps needed before a window, inside and after it: what the default schedule leaves before its first one. The
+interval is as wide as so few allow."""
 
 RETURN_TOLERANCE = 0.02
 """A step time within this part of what it was before the window has returned."""
@@ -143,14 +144,14 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
         inside = [s.step_ns for s in samples if s.profiled and window.first_step <= s.step <= window.last_step]
         after = after[:COMPARED_STEPS]
         excess_ns = sum(inside) - round(median(before)) * len(inside) if before else None
-        lasting = _ratio(after, before, MIN_STEPS_A_SIDE)
+        lasting = _ratio(after, before)
         trusted.append(
             WindowTrust(
                 window=window,
                 before_ns=_median(before),
                 inside_ns=_median(inside),
                 after_ns=_median(after),
-                overhead=_ratio(inside, before, MIN_STEPS_INSIDE),
+                overhead=_ratio(inside, before),
                 lasting=lasting,
                 returned=_returned(lasting),
                 cost_ns=max(excess_ns, 0) + window.pause_ns + window.export_ns if excess_ns is not None else None,
@@ -159,8 +160,8 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
     return tuple(trusted)
 
 
-def _ratio(after: Sequence[int], before: Sequence[int], least: int) -> Ratio | None:
-    enough = len(after) >= least and len(before) >= MIN_STEPS_A_SIDE
+def _ratio(after: Sequence[int], before: Sequence[int]) -> Ratio | None:
+    enough = min(len(after), len(before)) >= MIN_STEPS
     return ratio_of(after, before) if enough and all(after) and all(before) else None
 
 

@@ -11,6 +11,7 @@ from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.analysis.trust import trust
+from lightning_perf.callbacks.schedule import Schedule
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000
@@ -101,3 +102,13 @@ def test_what_is_missing_from_a_recording_is_counted() -> None:
     alone = trust([analyze_rank(sound)])
     assert alone is not None
     assert alone.sound
+
+
+def test_the_default_schedule_has_room_for_the_comparison() -> None:
+    schedule = Schedule()
+    first, steps = schedule.skip_first + schedule.wait, schedule.warmup + schedule.active
+    samples = run((first, 10.0, False), (steps, 12.0, True), (20, 10.0, False))
+    result = trust([], samples, [window(first, first + steps - 1)])
+    assert result is not None
+    assert result.windows[0].overhead is not None
+    assert result.windows[0].returned is not False

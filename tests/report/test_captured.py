@@ -143,17 +143,17 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
     trace(tmp_path, fetch_us=100, first=30)
     trace(tmp_path / "slow-step-120", fetch_us=2100, first=121)
     record(tmp_path, CaptureRecord("slow-step-120", CaptureTrigger.SLOW_STEPS, 119, SLOW))
-    times = [1_000_000 + 1000 * (step % 3) for step in range(100)]
-    times[28:32] = [1_500_000] * 4
+    times = [1_000_000 + 1000 * (step % 3 - 1) for step in range(100)]
+    times[27:32] = [1_500_000] * 5
     (tmp_path / "steps.rank0.jsonl").write_bytes(
-        b"".join(encode_sample(StepSample(step, time, 0, None, 2, 28 <= step < 32)) for step, time in enumerate(times))
+        b"".join(encode_sample(StepSample(step, time, 0, None, 2, 27 <= step < 32)) for step, time in enumerate(times))
     )
-    (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 28, 31, 2, 10**6, 2 * 10**6, 99)))
+    (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 27, 31, 2, 10**6, 2 * 10**6, 99)))
     print_report(analyze(tmp_path), width=400)
     text = capsys.readouterr().out
     assert "Trust 2 of 2 steps whole, no event lost." in text
     assert "Recorded steps took 1.50× (95 % interval 1.50× to 1.50×) the time of those before." in text
     assert "Afterwards the step time was back: 1.00×" in text
-    assert "The profiler cost 5.00 ms" in text
+    assert "The profiler cost 5.50 ms" in text
     assert "slow-step-120  slow steps" in text
     assert "What takes longer: waiting for input +2.00 ms." in text
