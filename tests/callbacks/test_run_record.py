@@ -301,3 +301,14 @@ def test_a_run_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert first.steps.profiled_steps == 0
     assert trace_files(tmp_path) == []
     assert "part of a study" in (folder / "report.json").read_text()
+
+
+def test_the_warm_up_of_a_study_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "study" / "perf"
+    warm_up = msgspec.structs.replace(PLACE, block=0)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(PLACE_VARIABLE, msgspec.json.encode(warm_up).decode())
+    make_trainer(tmp_path, quiet(dirpath=tmp_path / "mine")).fit(make_module(), points())
+    (record,) = find_records(folder)
+    assert record.place == warm_up
+    assert len(trace_files(folder)) == 1
