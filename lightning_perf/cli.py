@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from lightning_perf import __version__
 from lightning_perf.compare import command as compare
 from lightning_perf.compare import study_command as study
+from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     compare.add_parser(commands)
     study.add_parser(commands)
+    infer.add_parser(commands)
     sweep.add_parser(commands)
 
     diff = commands.add_parser(
@@ -178,6 +180,7 @@ _RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "analyze": _analyze,
     "compare": compare.run,
     "study": study.run,
+    "infer": infer.run,
     "sweep": sweep.run,
     "diff": _diff,
     "view": _view,

@@ -9,7 +9,12 @@ from lightning_perf.inference.measure import Latency
 from lightning_perf.inference.tradeoff import Cell, Recommendation, Row
 from lightning_perf.units import format_duration
 
-__all__ = ["recommend"]
+__all__ = ["NO_LIMIT_WITHOUT_DATA", "recommend"]
+
+NO_LIMIT_WITHOUT_DATA = (
+    "no validation data: a limit of the accuracy drop needs held-out inputs with labels. "
+    "Give --data, or leave --max-accuracy-drop out."
+)
 
 
 def recommend(
@@ -36,10 +41,7 @@ def recommend(
     """
     measured = [(row, latency) for row in rows if (latency := row.latency(cell.threads, cell.batch)) is not None]
     if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
-        raise InferenceError(
-            "no validation data: a limit of the accuracy drop needs held-out inputs with labels. "
-            "Give --data, or leave --max-accuracy-drop out."
-        )
+        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
     kept = [
         (row, latency)
         for row, latency in measured

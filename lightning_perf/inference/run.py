@@ -23,7 +23,7 @@ from lightning_perf.inference.judge import Judge
 from lightning_perf.inference.machine import describe_machine, load_average
 from lightning_perf.inference.measure import Effort
 from lightning_perf.inference.peaks import find_peaks
-from lightning_perf.inference.recommend import recommend
+from lightning_perf.inference.recommend import NO_LIMIT_WITHOUT_DATA, recommend
 from lightning_perf.inference.roofline import Roofline, roofline
 from lightning_perf.inference.runtimes.faults import reason_of
 from lightning_perf.inference.subject import Subject
@@ -31,7 +31,7 @@ from lightning_perf.inference.summary import condition_notes
 from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tradeoff, to_json
 from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.validation import Validation
-from lightning_perf.inference.variant import DEFAULT_VARIANTS, parse_variants
+from lightning_perf.inference.variant import default_variants, parse_variants
 
 __all__ = ["TRADEOFF_FILE", "measure_variants"]
 
@@ -50,7 +50,7 @@ def measure_variants(
     calibration: Tensor | None = None,
     fine_tune: FineTune | None = None,
     students: Mapping[str, Callable[[], nn.Module]] | None = None,
-    variants: Sequence[str] = DEFAULT_VARIANTS,
+    variants: Sequence[str] | None = None,
     batch_sizes: Sequence[int] = (1, 32),
     threads: Sequence[int] = (1,),
     device: torch.device | str = "cpu",
@@ -76,7 +76,7 @@ def measure_variants(
         calibration: Real inputs from the training side, for int8; `inputs` when not given, which a note says.
         fine_tune: Trains a changed model. Without it, transforms that need training are rows with that reason.
         students: What makes each student to distil to, untrained, by its name: ``distil-NAME`` is a transform.
-        variants: Names as `parse_variant` reads them; the original comes first in any case.
+        variants: Names as `parse_variant` reads them, the original always first; `default_variants` when not given.
         batch_sizes: Inputs a call. The first one, with the first of `threads`, decides the recommendation.
         threads: CPU threads; for each number all is built and measured anew.
         device: Where variants run.
@@ -98,9 +98,11 @@ def measure_variants(
     """
     say = say or (lambda _: None)
     effort = effort or Effort()
-    device = torch.device(device)
-    _check_settings(batch_sizes, threads, device)
-    parsed = parse_variants(variants, students)
+    device = _parsed_device(device)
+    _check_settings(batch_sizes, threads)
+    if max_accuracy_drop_points is not None and validation is None:
+        raise InferenceError(NO_LIMIT_WITHOUT_DATA)
+    parsed = parse_variants(variants or default_variants(device.type), students)
     if inputs is None:
         if validation is None:
             raise InferenceError("no inputs: give real inputs to time, or validation data.")
@@ -162,16 +164,24 @@ def measure_variants(
     return tradeoff
 
 
-def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int], device: torch.device) -> None:
+def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int]) -> None:
     for what, values in (("batch sizes", batch_sizes), ("threads", threads)):
         if not values or min(values) < 1 or len(set(values)) != len(values):
             raise InferenceError(
                 f"{what}: {', '.join(map(str, values)) or 'none'} given. Give different numbers above 0."
             )
+
+
+def _parsed_device(text: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(text)
+    except RuntimeError as error:
+        raise InferenceError(f"device {text}: PyTorch knows no such device. Use cpu, cuda or cuda:N.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")
     if device.type not in ("cpu", "cuda"):
         raise InferenceError(f"device {device}: variants are built for cpu or cuda.")
+    return device
 
 
 def _prepared(module: nn.Module) -> nn.Module:

@@ -15,22 +15,44 @@ from lightning_perf.inference.transforms.registry import find_transform
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["BASELINE", "DEFAULT_VARIANTS", "Variant", "parse_variant", "parse_variants"]
+__all__ = ["BASELINE", "Variant", "default_variants", "parse_variant", "parse_variants"]
 
 BASELINE = "eager"
 """The original as PyTorch runs it: what all others are compared with."""
 
-DEFAULT_VARIANTS = (
-    "eager",
-    "channels-last",
-    "inductor",
-    "aot-inductor",
-    "onnxruntime",
-    "onnxruntime-int8",
-    "openvino",
-    "openvino-int8",
-)
-"""Measured when none are named: they need no training and take minutes, not hours."""
+_DEFAULTS = {
+    "cpu": (
+        "eager",
+        "channels-last",
+        "channels-last-fused",
+        "compile",
+        "aot-inductor",
+        "onnxruntime",
+        "onnxruntime-int8",
+        "openvino",
+        "openvino-int8",
+    ),
+    "cuda": (
+        "eager",
+        "channels-last",
+        "compile",
+        "aot-inductor",
+        "fp16",
+        "bf16",
+        "onnxruntime",
+        "tensorrt-fp16",
+        "tensorrt-int8",
+    ),
+}
+
+
+def default_variants(device_type: str) -> tuple[str, ...]:
+    """Variants that are measured when none are named: they need no training and take minutes, not hours.
+
+    Args:
+        device_type: ``cpu`` or ``cuda``.
+    """
+    return _DEFAULTS[device_type]
 
 
 @dataclass(frozen=True)

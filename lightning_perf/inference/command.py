@@ -1,0 +1,254 @@
+"""``lightning-perf infer``: measure the ways to run a model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightning_perf.inference.tradeoff import Tradeoff
+
+__all__ = ["add_measuring", "add_parser", "run", "write_outputs"]
+
+SUCCESS = 0
+NONE_FITS = 1
+USAGE = 2
+
+_EPILOG = "Exit codes: 0 measured, or a variant keeps the limits; 1 none keeps them; 2 wrong usage, or input of no use."
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to a command line.
+
+    Args:
+        commands: The sub-commands of `argparse`.
+    """
+    parser = commands.add_parser(
+        "infer",
+        help="measure the ways to run a model: accuracy, latency, size",
+        description="Build variants of a trained model (compiled, exported, int8, pruned), check each against the "
+        "original on held-out data, and measure them in turns.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODULE_OR_CHECKPOINT",
+        help="package.module:name of a module or of what makes one without arguments; or a .ckpt, with --module",
+    )
+    parser.add_argument("--module", metavar="PKG:CLASS", help="the LightningModule class of the checkpoint")
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        metavar="PKG:NAME",
+        help="what gives the data without arguments: a LightningDataModule (calibrates and fine-tunes on its training "
+        "data), or a DataLoader or Dataset of held-out (input, label)",
+    )
+    data.add_argument(
+        "--limit", type=_positive, default=2000, metavar="N", help="held-out inputs to use (default: 2000)"
+    )
+    data.add_argument(
+        "--calibration",
+        type=_positive,
+        default=256,
+        metavar="N",
+        help="training inputs to calibrate with (default: 256)",
+    )
+    data.add_argument(
+        "--fine-tune-epochs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="passes over the training data after pruning and the like (default: 1)",
+    )
+    data.add_argument(
+        "--shape", type=_shape, metavar="C,H,W", help="shape of one input, for latency and size only, without --data"
+    )
+    add_measuring(parser)
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add what is measured, and where it goes."""
+    group = parser.add_argument_group("measurement")
+    group.add_argument(
+        "--variants",
+        nargs="+",
+        metavar="NAME",
+        help="transforms and a runtime joined by +, as onnxruntime-int8 or prune-50+onnxruntime (default: a choice "
+        "that needs no training); a name that there is not lists all",
+    )
+    group.add_argument(
+        "--batch-sizes", nargs="+", type=_positive, default=[1, 32], metavar="N", help="inputs a call (default: 1 32)"
+    )
+    group.add_argument(
+        "--threads", nargs="+", type=_positive, default=[1], metavar="N", help="CPU threads (default: 1)"
+    )
+    group.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    group.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=3.0,
+        metavar="S",
+        help="time for each variant, batch size and number of threads (default: 3)",
+    )
+    group.add_argument(
+        "--max-latency-ms", type=_seconds, metavar="MS", help="recommend one that nine calls of ten keep"
+    )
+    group.add_argument(
+        "--max-accuracy-drop",
+        type=_points,
+        metavar="POINTS",
+        help="recommend one whose accuracy is lower by no more, in percentage points",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
+    output.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown, too")
+    output.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: .png, .svg or .pdf")
+    output.add_argument("--out", type=Path, metavar="FOLDER", help="keep the built variants and the document there")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        options: What the parser read.
+
+    Returns:
+        The exit code.
+    """
+    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.report.console.safe import plain
+
+    try:
+        for package in ("torch", "scipy"):
+            import_extra(package, "infer")
+        tradeoff = _measure(options)
+        with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
+            write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, plot=options.plot)
+    except (InferenceError, MissingExtraError) as error:
+        _say(plain(str(error)).plain)
+        return USAGE
+    recommendation = tradeoff.recommendation
+    return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+
+
+def write_outputs(
+    tradeoff: Tradeoff, *, as_json: bool = False, markdown: Path | None = None, plot: Path | None = None
+) -> None:
+    """Show a trade-off and write the files that were asked for.
+
+    Raises:
+        InferenceError: A file cannot be written.
+        BrokenPipeError: The reader of standard output has left.
+    """
+    from lightning_perf.inference.errors import InferenceError
+
+    if markdown is not None:
+        from lightning_perf.inference.render.markdown import render_markdown
+
+        try:
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            markdown.write_text(render_markdown(tradeoff), encoding="utf-8")
+        except OSError as error:
+            raise InferenceError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
+    if plot is not None:
+        from lightning_perf.inference.plot import save_plot
+
+        save_plot(tradeoff, plot)
+    if as_json:
+        from lightning_perf.inference.render.json import render_json
+
+        sys.stdout.write(render_json(tradeoff))
+    else:
+        from lightning_perf.inference.render.console import print_tradeoff
+
+        print_tradeoff(tradeoff)
+
+
+def _measure(options: argparse.Namespace) -> Tradeoff:
+    import torch
+
+    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.inference.fine_tune import FineTuner
+    from lightning_perf.inference.measure import Effort
+    from lightning_perf.inference.run import measure_variants
+    from lightning_perf.inference.samples import gather_samples
+    from lightning_perf.inference.source import find_object, load_model
+    from lightning_perf.inference.variant import parse_variants
+
+    parse_variants(options.variants or ())  # a wrong name is said before the data are read
+    if (options.data is None) == (options.shape is None):
+        raise InferenceError(
+            "no validation data: give --data, or --shape for latency and size alone."
+            if options.data is None
+            else "--data and --shape exclude each other: the data have a shape."
+        )
+    module, name = load_model(options.model, options.module)
+    inputs = samples = fine_tune = None
+    notes = []
+    if options.shape is not None:
+        inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
+        notes.append(
+            "Inputs are noise: latency and size hold, but what int8 and others give for real inputs is unknown."
+        )
+    else:
+        given = find_object(options.data, "--data")
+        samples = gather_samples(given() if callable(given) else given, options.limit, options.calibration)
+        if samples.training is not None:
+            fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=options.device)
+    return measure_variants(
+        module,
+        inputs=inputs,
+        validation=samples.validation if samples is not None else None,
+        calibration=samples.calibration if samples is not None else None,
+        fine_tune=fine_tune,
+        variants=options.variants,
+        batch_sizes=options.batch_sizes,
+        threads=options.threads,
+        device=options.device,
+        effort=Effort(seconds=options.seconds),
+        max_latency_ms=options.max_latency_ms,
+        max_accuracy_drop_points=options.max_accuracy_drop,
+        name=name,
+        notes=notes,
+        out=options.out,
+        say=_say,
+    )
+
+
+def _say(line: str) -> None:
+    print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
+def _points(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError("must be percentage points from 0 to 100")
+    return number
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: give whole numbers joined by commas, as 3,224,224")
+    return shape
