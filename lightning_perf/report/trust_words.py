@@ -55,7 +55,7 @@ def _recording(trust: Trust) -> list[str]:
 def _around(window: WindowTrust) -> list[str]:
     sentences = []
     if window.overhead is not None:
-        sentences.append(f"Recorded steps took {_with_interval(window.overhead)} the time of those before.")
+        sentences.append(f"Steps under the profiler took {_with_interval(window.overhead)} the time of those before.")
     if window.lasting is not None:
         after = {
             True: "Afterwards the step time was back",

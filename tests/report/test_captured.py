@@ -152,7 +152,7 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
     print_report(analyze(tmp_path), width=400)
     text = capsys.readouterr().out
     assert "Trust 2 of 2 steps whole, no event lost." in text
-    assert "Recorded steps took 1.50× (95 % interval 1.50× to 1.50×) the time of those before." in text
+    assert "Steps under the profiler took 1.50× (95 % interval 1.50× to 1.50×) the time of those before." in text
     assert "Afterwards the step time was back: 1.00×" in text
     assert "The profiler cost 5.50 ms" in text
     assert "slow-step-120  slow steps" in text

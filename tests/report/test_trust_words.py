@@ -37,7 +37,7 @@ def test_whether_the_step_time_came_back() -> None:
         (None, "cannot be told"),
     ):
         line = trust_line(replace(SOUND, windows=(window(1.05, returned),)))
-        assert "Recorded steps took 1.10×" in line
+        assert "Steps under the profiler took 1.10×" in line
         assert f"{words}: 1.05× (95 % interval 1.04× to 1.06×)." in line
 
 
