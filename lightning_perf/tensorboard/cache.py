@@ -13,6 +13,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +36,9 @@ LAYOUT_VERSION = 1
 SETTLED_S = 300.0
 GROWTH = 1.25
 """A log that is being written makes a document outdated by growing by a quarter, not with every step."""
+
+MOST_DOCUMENT_BYTES = 1 << 30
+"""Documents in the user's cache folder may take so much; beside the data they vanish with them."""
 
 Document = Literal["report", "page", "study"]
 """``report`` is the whole report, ``page`` what the page gets of it, ``study`` a comparison."""
@@ -123,6 +127,8 @@ def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, 
         for old in place.iterdir():
             if old.suffix[1:] in written and old.stem != key:
                 old.unlink(missing_ok=True)
+        if place.name != BESIDE:
+            bound_folder(place.parent, MOST_DOCUMENT_BYTES)
         return place
     raise fault or OSError("no folder can be written")
 
@@ -136,6 +142,8 @@ def bound_folder(folder: Path, most_bytes: int) -> None:
         total += size
         if total > most_bytes:
             path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder holds more
+                path.parent.rmdir()
 
 
 def _write_whole(path: Path, data: bytes) -> None:

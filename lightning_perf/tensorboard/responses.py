@@ -25,13 +25,16 @@ PAGE_POLICY = "; ".join(
         "font-src 'self' data:",
         "connect-src 'self'",
         "frame-src 'self'",
-        "frame-ancestors 'self'",
         "object-src 'none'",
         "base-uri 'none'",
         "form-action 'none'",
     )
 )
-"""Content security policy: no script but the page's own files, and nothing from another host."""
+"""Content security policy: no script but the page's own files, and nothing from another host.
+
+It does not say who may show the page in a frame: notebooks and editors show TensorBoard in frames of their own, and
+there is nothing to click that would change anything.
+"""
 
 COMPRESSED_BYTES = 1000
 _COMPRESSIBLE = ("text/", "application/json")

@@ -138,6 +138,16 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     assert sorted(path.parent.name for path in tmp_path.rglob("x.json")) == ["middle", "newest"]
 
 
+def test_documents_in_the_user_s_cache_are_bounded(user_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.cache.MOST_DOCUMENT_BYTES", 250)
+    for number in range(4):
+        far = Run(str(number), "trace", RemoteStorage("memory://bucket"), str(number), (), ())
+        place = write(places_of(far), "k", [("report", b"x" * 100)])
+        os.utime(place / "k.report", (number, number))
+    assert len(list(user_cache.rglob("k.report"))) == 2
+    assert len(list((user_cache / "documents").iterdir())) == 2
+
+
 def test_the_user_s_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTNING_PERF_CACHE", "/named")
     assert cache_root() == Path("/named")

@@ -283,6 +283,7 @@ def _check_headers(response: TestResponse, route: str, caplog: pytest.LogCapture
         policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
         assert policy["script-src"] == policy["connect-src"] == policy["default-src"] == "'self'"
         assert policy["object-src"] == "'none'"
+        assert "frame-ancestors" not in policy  # notebooks show TensorBoard in a frame
     assert "Access-Control-Allow-Origin" not in response.headers
     assert not [record for record in caplog.records if "become an error" in record.message]
 
