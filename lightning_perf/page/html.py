@@ -29,6 +29,7 @@ _DATA = ("definitions.json", "words.json")
 _MAIN = "main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w.-]+)" />\n')
+_PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
 # Everything is in the file; 'unsafe-inline' for styles is what Plotly's own style element needs.
@@ -59,7 +60,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     """
     nonce = secrets.token_urlsafe(16)
     style = "\n".join(_read(name) for name in _STYLESHEET.findall(_read("index.html")))
-    page = _STYLESHEET.sub("", _read("index.html")).replace("<title>lightning_perf</title>", _head(title, nonce, style))
+    page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
+    page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
         _data_block("document", document_json.decode(), f' data-name="{html.escape(title)}" data-kind="{kind}"'),
         *(_data_block(f"asset-{name}", _read(name)) for name in _DATA),

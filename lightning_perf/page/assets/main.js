@@ -20,6 +20,7 @@ let request = null; // ends the wait for a document that nobody wants any more
 
 async function start() {
   applyTheme(read().theme);
+  const first = ask(); // at the same time as the page's own files
   const [definitions, words] = await Promise.all([asset("definitions.json"), asset("words.json")]);
   loadDefinitions(definitions);
   loadWords(words);
@@ -27,25 +28,33 @@ async function start() {
   fill(document.getElementById("app"), shell.element);
   subscribe(show);
   onSystemTheme(() => show(read()));
-  await reload();
+  await reload(first);
 }
 
 // The data as the server has them now, again and again; a view is drawn anew only when its own have changed.
-async function reload() {
-  await refresh();
-  if (source.live) setTimeout(reload, listing.runs.length ? RELOAD_MS : LOOK_MS);
+async function reload(answer = ask()) {
+  await take(await answer);
+  if (source.live) setTimeout(() => reload(), listing.runs.length ? RELOAD_MS : LOOK_MS);
 }
 
-async function refresh() {
-  const before = listing;
+// The runs there are, or why they cannot be told.
+async function ask() {
   try {
-    listing = await source.runs();
+    return await source.runs();
   } catch (error) {
     if (!(error instanceof SourceError)) throw error;
-    shell.status(error.message);
-    if (listing.runs.length === 0) shell.message("No data", error.message);
+    return error;
+  }
+}
+
+async function take(answer) {
+  if (answer instanceof SourceError) {
+    shell.status(answer.message);
+    if (listing.runs.length === 0) shell.message("No data", answer.message);
     return;
   }
+  const before = listing;
+  listing = answer;
   if (JSON.stringify(before) !== JSON.stringify(listing) || !shown.run) await show(read(), { onlyNew: true });
 }
 

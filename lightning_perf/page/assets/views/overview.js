@@ -40,9 +40,13 @@ function summary(report, rank) {
   const used = [...new Set(rank.metadata.devices.map((device) => device.name).filter(Boolean))];
   const device = times.has_device ? (efficiency?.devices ?? []) : [];
   const each = device.length > 1 ? `device ${device[0].ordinal} of ${device.length}` : null;
+  const metadata = rank.metadata.devices.find((item) => item.ordinal === device[0]?.ordinal);
   const peak = memory?.devices.find((item) => item.device !== null);
   const facts = [
     times.has_device ? used.join(", ") : "Recorded on the host alone",
+    times.has_device && metadata?.compute_major != null
+      ? `compute capability ${metadata.compute_major}.${metadata.compute_minor ?? 0}`
+      : null,
     rank.metadata.world_size > 1
       ? `${format.countOf(report.ranks.length, "rank")} of ${rank.metadata.world_size}`
       : null,
