@@ -109,7 +109,7 @@ def draw_accuracy(comparison: Comparison) -> Figure | None:
         last.set_xlabel(f"{comparison.accuracy_metric} (%)")
     panels[0].set_yticks(list(rows.values()), [_accuracy_label(comparison, arm) for arm in comparison.arms])
     detail = _box_words(comparison, "accuracy")
-    if comparison.collapse_limit is not None:
+    if comparison.collapse_limit is not None and comparison.collapse_limit > 0:
         detail += f"{' ' if detail else ''}Below {scale * comparison.collapse_limit:.1f} % a run counts as collapsed."
     return finish(figure, comparison, "Accuracy of every run", detail)
 
