@@ -77,8 +77,8 @@ def take(browser: Browser, file: Path, folder: Path, name: str, only: list[str] 
                 page.set_viewport_size({"width": width, "height": TALL})
                 page.goto(f"{file.as_uri()}#view={view}")
                 page.wait_for_selector(f'nav a[href*="view={view}"][aria-current]')
-                charts = page.locator(".chart").count()
-                page.wait_for_function(f"document.querySelectorAll('.chart .main-svg:first-child').length >= {charts}")
+                for chart in page.locator(".chart").all():
+                    chart.locator(".main-svg").first.wait_for()
                 page.set_viewport_size({"width": width, "height": height})
                 target = folder / f"{name}-{view}-{width}-{theme}.png"
                 page.screenshot(path=target, full_page=True)
