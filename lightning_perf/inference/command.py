@@ -126,8 +126,7 @@ def run(options: argparse.Namespace) -> int:
         for package in ("torch", "scipy"):
             import_extra(package, "infer")
         tradeoff = _measure(options)
-        with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
-            write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, plot=options.plot)
+        write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, plot=options.plot)
     except (InferenceError, MissingExtraError) as error:
         _say(plain(str(error)).plain)
         return USAGE
@@ -142,10 +141,11 @@ def write_outputs(
 
     Raises:
         InferenceError: A file cannot be written.
-        BrokenPipeError: The reader of standard output has left.
     """
     from lightning_perf.inference.errors import InferenceError
 
+    with suppress(BrokenPipeError):  # the reader has left; the files are wanted all the same
+        _show(tradeoff, as_json=as_json)
     if markdown is not None:
         from lightning_perf.inference.render.markdown import render_markdown
 
@@ -158,6 +158,9 @@ def write_outputs(
         from lightning_perf.inference.plot import save_plot
 
         save_plot(tradeoff, plot)
+
+
+def _show(tradeoff: Tradeoff, *, as_json: bool) -> None:
     if as_json:
         from lightning_perf.inference.render.json import render_json
 

@@ -136,8 +136,10 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
         axes.spines[side].set_visible(False)
     threads = f"{cell.threads} thread{'' if cell.threads == 1 else 's'}"
     shape = "×".join(map(str, tradeoff.input_shape))
+    title = short_name(tradeoff.model)
+    where = short_name(tradeoff.machine.device)
     axes.set_title(
-        f"{short_name(tradeoff.model)}: batch {cell.batch}, {threads}, inputs {shape} float32, {short_name(tradeoff.machine.device)}\n"
+        f"{title}: batch {cell.batch}, {threads}, inputs {shape} float32, {where}\n"
         f"area: size of the files, the largest {format_bytes(largest)}; "
         f"blue: unbeaten; red: the original; A/A noise {100 * cell.tie:.1f} %",
         fontsize=10,
@@ -148,7 +150,6 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
 def _label(figure: Figure, axes: Axes, points: list[tuple[str, float, float]]) -> None:
     """Put names beside their points, each at the first place where it covers no other."""
     figure.draw_without_rendering()
-    renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     taken: list[Any] = []
     for name, x, y in sorted(points, key=lambda point: (-point[2], point[1])):
         text = None
@@ -164,7 +165,7 @@ def _label(figure: Figure, axes: Axes, points: list[tuple[str, float, float]]) -
                 arrowprops={"arrowstyle": "-", "color": "#9aa5b1", "lw": 0.5},
                 zorder=5,
             )
-            box = text.get_window_extent(renderer)
+            box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):
                 break
         taken.append(box)

@@ -55,7 +55,7 @@ def tradeoff_table(tradeoff: Tradeoff) -> Table:
                 _unbeaten(cell, row),
             )
         )
-    heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "unbeaten")
+    heads = ("variant", "p50", "speed-up", "accuracy", "drop", "size", "best in")
     return Table(f"Trade-off: {_where(cell)}", heads, tuple(rows))
 
 
@@ -225,5 +225,5 @@ def _signed(points: float) -> str:
 
 
 def _unbeaten(cell: Cell, row: Row) -> str:
-    places = [word for word, front in (("latency", cell.front), ("size", cell.size_front)) if row.variant in front]
-    return ", ".join(places)
+    fast, small = row.variant in cell.front, row.variant in cell.size_front
+    return "both" if fast and small else "time" if fast else "size" if small else ""
