@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.runtimes.faults import variant_errors
+from lightning_perf.inference.runtimes.packages import missing_package
 from lightning_perf.inference.subject import Subject
 from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.transforms.copies import check_outputs, copy_module, require_training, weight_layers
@@ -37,9 +37,7 @@ class Prune:
 
     def missing(self) -> str | None:
         """Say whether torch-pruning is missing."""
-        if importlib.util.find_spec("torch_pruning") is None:
-            return 'torch-pruning is not installed. Install it with: pip install "lightning-perf[infer]"'
-        return None
+        return missing_package("torch_pruning", "lightning-perf[infer]")
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Prune a copy and fine-tune it."""
@@ -57,18 +55,16 @@ class Prune:
     def _prune(self, module: nn.Module, example: Tensor) -> None:
         import torch_pruning as tp
 
-        try:
-            with torch.enable_grad():  # it reads the dependencies off the graph of a backward pass
-                tp.pruner.BasePruner(
-                    module,
-                    example,
-                    importance=tp.importance.GroupMagnitudeImportance(p=2),
-                    pruning_ratio=self.percent / 100,
-                    ignored_layers=_output_layers(module, example),
-                    round_to=ROUND_TO,
-                ).step()
-        except Exception as error:  # a model that it cannot follow fails in many ways
-            raise VariantError(f"torch-pruning cannot follow this model ({type(error).__name__}: {error})") from error
+        # It reads the dependencies off the graph of a backward pass.
+        with variant_errors("torch-pruning cannot follow this model"), torch.enable_grad():
+            tp.pruner.BasePruner(
+                module,
+                example,
+                importance=tp.importance.GroupMagnitudeImportance(p=2),
+                pruning_ratio=self.percent / 100,
+                ignored_layers=_output_layers(module, example),
+                round_to=ROUND_TO,
+            ).step()
         module.zero_grad(set_to_none=True)
 
 

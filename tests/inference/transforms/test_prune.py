@@ -8,7 +8,6 @@ from torch import nn
 
 from lightning_perf.inference.count import count_model
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.transforms import prune
 from lightning_perf.inference.transforms.prune import Prune
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
@@ -68,5 +67,26 @@ def test_what_cannot_be_pruned_is_a_reason():
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     assert Prune(50).missing() is None
-    monkeypatch.setattr(prune.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_perf.inference.runtimes.packages.find_spec", lambda name: None)
     assert "lightning-perf[infer]" in Prune(50).missing()
+
+
+class Heads(nn.Module):
+    """Has a bare parameter, and the number of channels in its code, as vision transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, 64)
+        self.position = nn.Parameter(torch.zeros(1, 64))
+        self.project = nn.Linear(64, 96)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.project(self.embed(inputs.flatten(1)) + self.position).reshape(-1, 3, 32).unbind(1)
+        return self.head(query * key + value)
+
+
+def test_a_model_that_cannot_be_followed_is_a_reason_without_noise(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(VariantError, match=r"torch-pruning cannot follow|after prune-50 the model does not run"):
+        Prune(50).apply(Heads(), subject_of(Heads()), lambda changed, _: changed)
+    assert capfd.readouterr() == ("", "")
