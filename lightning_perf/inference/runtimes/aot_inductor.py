@@ -1,4 +1,4 @@
-"""TorchInductor ahead of time: a compiled library in a file."""
+"""TorchInductor ahead of time: compiled libraries in files."""
 
 from __future__ import annotations
 
@@ -7,41 +7,100 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
+from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.runtime import Call
-from lightning_perf.inference.runtimes.inductor_package import load_package, require_build_tools, write_package
-from lightning_perf.inference.runtimes.torch_export import export_program
+from lightning_perf.inference.runtimes.faults import quietly, reason_of, variant_errors
+from lightning_perf.inference.runtimes.inductor_jit import missing_inductor_tools
+from lightning_perf.inference.runtimes.packages import require
+from lightning_perf.inference.runtimes.torch_export import export_program, tracing
+from lightning_perf.inference.runtimes.torch_module import module_call
 from lightning_perf.inference.subject import Subject
 
 __all__ = ["AotInductor"]
+
+SINGLE_FILE = "batch-1.pt2"
+ANY_FILE = "batch-n.pt2"
+
+TOLERANCE = 1e-3
+"""Largest difference to the module, relative to the largest output; other orders of sums stay well below."""
 
 
 class AotInductor:
     """Exported, compiled with frozen weights, and packed: it runs without the model's class and without a compiler.
 
-    The package is native code for the kind of processor or GPU that built it, and for torch of that version. It does
-    not look at the shape of its inputs: given another one it computes nonsense, so whoever calls it has to check.
+    There are two libraries, each with the weights: one for single inputs and one for all other batch sizes. For a batch
+    of known size TorchInductor packs the weights of convolutions, for an unknown one it does not: on a ResNet-18 of 64
+    pixels, single inputs ran at 3.0 and at 1.2 times the speed of eager.
+
+    They are native code for the kind of processor or GPU that built them, and for torch of that version. They do not
+    look at the shape of their inputs: given another one they compute nonsense, so whoever calls them has to check.
     Threads are torch's own.
     """
 
     name = "aot-inductor"
-    summary = "torch.export and AOTInductor, float32, frozen weights: a compiled library"
+    summary = "torch.export and AOTInductor, float32, frozen weights: compiled libraries"
 
     def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Nothing is to run one; a compiler to build one."""
+        """Nothing is, to run one; building one needs a compiler."""
         return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export and compile.
+        """Export and compile, for one input and for any number.
 
         Raises:
-            VariantError: A compiler is missing, or the model cannot be exported or compiled.
+            VariantError: A compiler is missing, the model cannot be exported or compiled, or what was compiled computes
+                something else.
         """
-        require_build_tools(subject.device)
-        module = copy.deepcopy(subject.module).to(subject.device)
-        write_package(export_program(module, subject.inputs.to(subject.device)), folder)
-        return {"dtype": "float32", "freezing": "on", "batch": "dynamic"}
+        require(missing_inductor_tools(subject.device))
+        # For unknown batch sizes TorchInductor mistakes the layout of convolutions whose weights have channels last.
+        module = copy.deepcopy(subject.module).to(subject.device).to(memory_format=torch.contiguous_format)
+        inputs = subject.inputs.to(subject.device)
+        _compile(module, inputs[:1], folder / SINGLE_FILE, dynamic=False)
+        _compile(module, inputs, folder / ANY_FILE, dynamic=True)
+        _require_agreement(self.load(folder, subject.device, subject.threads), module, inputs)
+        return {"dtype": "float32", "freezing": "on", "batch": "a library for 1, a library for any"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Load the library."""
-        return load_package(folder, device)
+        """Load the libraries. They hold native code of whoever wrote them."""
+        single, several = (_load(folder / name, device) for name in (SINGLE_FILE, ANY_FILE))
+
+        def call(inputs: Tensor) -> Tensor:
+            return single(inputs) if len(inputs) == 1 else several(inputs)
+
+        return call
+
+
+def _compile(module: nn.Module, inputs: Tensor, path: Path, *, dynamic: bool) -> None:
+    program = export_program(module, inputs, dynamic=dynamic)
+    with variant_errors("AOTInductor cannot compile this model"), tracing():
+        torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=str(path),
+            # Otherwise the loops are written for the builder's number of threads.
+            inductor_configs={"freezing": True, "cpp.dynamic_threads": True},
+        )
+
+
+def _load(path: Path, device: torch.device) -> Call:
+    if not path.is_file():
+        raise VariantError(f"{path} is missing")
+    index = -1 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
+    try:
+        with quietly():
+            return module_call(torch._inductor.aoti_load_package(str(path), device_index=index))
+    except (RuntimeError, OSError) as error:
+        raise VariantError(f"{path} cannot be loaded: {reason_of(error)}") from error
+
+
+def _require_agreement(call: Call, module: nn.Module, inputs: Tensor) -> None:
+    eager = module_call(module)
+    for batch in (inputs[:1], inputs):
+        wanted, got = eager(batch), call(batch)
+        error = float((got - wanted).abs().max() / wanted.abs().max().clamp_min(1e-12))
+        if not error <= TOLERANCE:
+            raise VariantError(
+                f"what AOTInductor compiled for a batch of {len(batch)} differs from the model by {error:.1%} of its "
+                "largest output: a fault of this torch version; use onnxruntime"
+            )

@@ -8,41 +8,42 @@ from pathlib import Path
 
 import torch
 
+from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.runtime import Call
 from lightning_perf.inference.runtimes.calibration import CALIBRATION_BATCH, require_calibration
-from lightning_perf.inference.runtimes.faults import variant_errors
-from lightning_perf.inference.runtimes.inductor_package import load_package, require_build_tools, write_package
-from lightning_perf.inference.runtimes.packages import missing_package, package_versions, require
+from lightning_perf.inference.runtimes.faults import quietly, reason_of, variant_errors
+from lightning_perf.inference.runtimes.inductor_jit import compiled_call, missing_inductor_tools
+from lightning_perf.inference.runtimes.packages import missing_package, package_versions
 from lightning_perf.inference.runtimes.torch_export import export_program, tracing
 from lightning_perf.inference.subject import Subject
 
 __all__ = ["Int8Pt2e"]
 
+PROGRAM_FILE = "program.pt2"
+
 
 class Int8Pt2e:
-    """Weights and activations in int8 where oneDNN has kernels, calibrated, compiled by AOTInductor.
+    """Weights and activations in int8 where oneDNN has kernels, calibrated; compiled in each process, as `Compile`.
 
     What is quantized is torchao's choice for x86 (`X86InductorQuantizer`): convolutions and linear layers with what
-    fuses into them. The package runs without torchao and without a compiler.
+    fuses into them. The file holds the quantized program, not the model's class.
     """
 
     name = "int8-pt2e"
-    summary = "int8 weights and activations by torchao, compiled by AOTInductor"
+    summary = "int8 weights and activations by torchao, compiled by TorchInductor"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that it runs on CPUs alone."""
+        """Say that torchao or a compiler is missing, or that this is no CPU."""
         if device.type != "cpu":
             return "torchao quantizes exported programs for x86 CPUs: on a GPU use tensorrt-int8"
-        return None
+        return missing_package("torchao", "lightning-perf[infer]") or missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate, convert and compile.
+        """Export, calibrate, convert and write the program; it is compiled when it is first called.
 
         Raises:
-            VariantError: torchao or a compiler is missing, or the model cannot be exported, quantized or compiled.
+            VariantError: There are no calibration inputs, or the model cannot be exported or quantized.
         """
-        require(missing_package("torchao", "lightning-perf[infer]"))
-        require_build_tools(subject.device)
         require_calibration(subject)
         # Traced by bytecode: traced by running, torchvision's ResNets fail in the quantizer.
         program = export_program(copy.deepcopy(subject.module), subject.inputs, strict=True)
@@ -58,16 +59,33 @@ class Int8Pt2e:
             for batch in torch.split(subject.calibration, CALIBRATION_BATCH):
                 prepared(batch)
             converted = convert_pt2e(prepared)
-        quantized = export_program(converted, subject.inputs)
-        write_package(quantized, folder)
-        layers = sum("quantize_per_tensor" in str(node.target) for node in quantized.graph.nodes)
+            _drop_unused_weights(converted)
+            torch.export.save(export_program(converted, subject.inputs), folder / PROGRAM_FILE)
         return {
             "dtype": "int8",
             "calibration": f"{len(subject.calibration)} inputs, ranges by histogram",
-            "quantized_tensors": str(layers),
+            "compiled": "in each process, for each batch size",
             **package_versions("torchao"),
         }
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Load the library."""
-        return load_package(folder, device)
+        """Read the program; the first call with each batch size compiles it for so many threads."""
+        path = folder / PROGRAM_FILE
+        try:
+            with quietly(), tracing():
+                # Its import defines the operators that the program is written in.
+                import torchao.quantization.pt2e  # noqa: F401
+
+                return compiled_call(torch.export.load(path).module(), threads)
+        except (OSError, RuntimeError, ImportError) as error:
+            raise VariantError(f"{path} cannot be loaded: {reason_of(error)}") from error
+
+
+def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
+    """Take out the float weights that int8 ones have replaced: an exported program keeps all that its module has."""
+    used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
+    for owner_name, owner in module.named_modules():
+        for tensors in (owner._parameters, owner._buffers):
+            for name in list(tensors):
+                if ".".join(filter(None, (owner_name, name))) not in used:
+                    del tensors[name]

@@ -52,6 +52,9 @@ class Int8WeightOnly:
 
             module = copy.deepcopy(subject.module)
             quantize_(module, Int8WeightOnlyConfig())
+            for layer in module.modules():
+                # torchao hangs its description on each layer, and the description cannot be pickled.
+                layer.__dict__.pop("extra_repr", None)
             module_call(module)(subject.inputs[:1])
         save_module(module, folder)
         return {

@@ -128,10 +128,14 @@ def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
         write_onnx(subject, plain)
         narrow = _saturates()
         with variant_errors("ONNX Runtime cannot quantize this model"):
+            import onnx
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
+            model = onnx.load(plain)
+            # The quantizer transposes weights of Gemm, and would then find the exporter's shapes of them wrong.
+            del model.graph.value_info[:]
             quantize_dynamic(
-                plain,
+                model,
                 path,
                 op_types_to_quantize=["MatMul", "Gemm", "Attention", "LSTM", "Gather"],
                 per_channel=True,

@@ -34,16 +34,19 @@ def dynamic_batch() -> tuple[dict[int, object]]:
     return ({0: torch.export.Dim("batch")},)
 
 
-def export_program(module: nn.Module, inputs: Tensor, *, strict: bool = False) -> ExportedProgram:
-    """Export a model for any batch size.
+def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, strict: bool = False) -> ExportedProgram:
+    """Export a model.
 
     Args:
         module: The model, on the device of the inputs.
         inputs: Real inputs, ``(n, …)``.
+        dynamic: Whether for any batch size, or for that of the inputs alone.
         strict: Whether to trace by bytecode (TorchDynamo) instead of by running it.
 
     Raises:
         VariantError: Its Python depends on the numbers that flow through it or on the batch size.
     """
     with variant_errors("torch.export cannot take this model"), tracing():
+        if not dynamic:
+            return torch.export.export(module, (inputs,), strict=strict)
         return torch.export.export(module, (example_batch(inputs),), dynamic_shapes=dynamic_batch(), strict=strict)
