@@ -1,12 +1,9 @@
-"""What a run ran on and with: device, driver, versions, flags, code. The fingerprint's facts about its surroundings."""
+"""What a run ran on and with: device, driver, versions, flags. The fingerprint's facts about its surroundings."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +15,6 @@ __all__ = [
     "cpu_name",
     "device_facts",
     "flag_facts",
-    "git_revision",
     "host_notes",
     "version_facts",
 ]
@@ -27,8 +23,6 @@ Facts = dict[str, str | int | float | bool | None]
 """Named facts; names are ``group.name``."""
 
 PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf")
-
-GIT_TIMEOUT_S = 10
 
 
 def version_facts() -> Facts:
@@ -79,27 +73,6 @@ def flag_facts() -> Facts:
         "flags.cudnn_deterministic": torch.backends.cudnn.deterministic,
         "flags.deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     }
-
-
-def git_revision(folder: Path | None = None) -> str | None:
-    """The commit of the code that runs, with a hash of what was changed since.
-
-    Args:
-        folder: A folder of the repository; that of the running script when not given.
-
-    Returns:
-        ``<commit>`` or ``<commit>+<hash of the changes to tracked files>``; None outside a repository or without git.
-    """
-    if folder is None:
-        script = Path(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-        folder = script.resolve().parent if script.is_file() else Path.cwd()
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    changes = _git(folder, "diff", "HEAD", "--no-ext-diff", "--binary")
-    if not changes:
-        return commit.strip()[:12]
-    return f"{commit.strip()[:12]}+{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
 
 
 def host_notes() -> Facts:
@@ -167,18 +140,3 @@ def _tf32(backend: Any, which: str) -> str | bool | None:
         return bool(allowed)
     except RuntimeError:
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout if result.returncode == 0 else None

@@ -17,7 +17,7 @@ from lightning_perf.compare.engines.lease import Lease, LeaseTakenError
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
 from lightning_perf.compare.study_plan import balanced_orders
-from lightning_perf.environment import git_revision
+from lightning_perf.revision import git_revision
 
 __all__ = ["Study", "StudyArm", "block_states", "has_begun", "read_study", "run_study", "study_notes"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.callbacks.recorder import RunRecorder, study_folder
 from lightning_perf.compare.record import Outcome
-from lightning_perf.environment import git_revision
+from lightning_perf.revision import git_revision
 
 
 def main() -> None:
