@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from lightning_perf.analysis.captures import is_capture_name
 from lightning_perf.report.sources import PROFILER_SUFFIXES
 from lightning_perf.tensorboard.logdirs import Root
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
@@ -23,7 +24,7 @@ REPORT = "report.json"
 PRECISION = "precision.json"
 RECORD = "run.jsonl"
 
-_STEPS = re.compile(r"steps\.rank\d+\.jsonl")
+_LOG = re.compile(r"[a-z]+\.rank\d+\.jsonl")
 _JOURNAL = re.compile(r"block\d+\.jsonl")
 
 SNIFFED_BYTES = 1 << 16
@@ -138,11 +139,18 @@ def _runs_of(storage: Storage, files: Iterable[StoredFile], sniffer: Sniffer) ->
     folders: dict[str, list[StoredFile]] = {}
     for file in files:
         folders.setdefault(file.folder, []).append(file)
+    captures: dict[str, list[StoredFile]] = {}  # what PerfCallback recorded on occasion, in folders below the run's
+    for at, inside in folders.items():
+        above, _, last = at.rpartition("/")
+        if is_capture_name(last):
+            captures.setdefault(above, []).extend(inside)
     for folder, here in folders.items():
         name = folder or "."
         by_name = {file.name: file for file in here}
         traces = tuple(file for file in here if file.name.endswith(PROFILER_SUFFIXES))
         own = tuple(file for file in here if _is_own(storage, file, sniffer))
+        if own:
+            own += tuple(captures.get(folder, ()))
         if not traces and not storage.is_remote:
             traces = tuple(
                 file
@@ -164,11 +172,11 @@ def _runs_of(storage: Storage, files: Iterable[StoredFile], sniffer: Sniffer) ->
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
     if file.name == REPORT:
         return sniffer.holds(storage, file, _REPORT_MARK)
-    return file.name in (PRECISION, RECORD) or _STEPS.fullmatch(file.name) is not None
+    return file.name in (PRECISION, RECORD) or _LOG.fullmatch(file.name) is not None
 
 
 def _is_of_study(file: StoredFile) -> bool:
-    return file.name == RECORD or any(pattern.fullmatch(file.name) for pattern in (_STEPS, _JOURNAL))
+    return file.name == RECORD or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
 
 
 def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:

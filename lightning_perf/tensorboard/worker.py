@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.fetch import fetch
 from lightning_perf.tensorboard.progress import ReadingProgress
 from lightning_perf.tensorboard.storage import StorageError
-from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working
+from lightning_perf.tensorboard.task import Answer, Done, Failed, SourceFile, Task, Working
 
 __all__ = ["serve", "work"]
 
@@ -75,17 +75,14 @@ def work(task: Task, say: Callable[[Answer], None]) -> Answer:
     Returns:
         How it ended.
     """
-    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.extras import MissingExtraError
-    from lightning_perf.report.document import ReportError
-    from lightning_perf.trace.errors import TraceError
 
     try:
         documents = _study(task, say) if task.kind == "study" else _report(task, say)
     except (StorageError, MissingExtraError) as error:
         return Failed(str(error), lasting=False)
-    except (TraceError, ReportError, CompareError) as error:
-        return Failed(_named(str(error), task))
+    except _UnusableError as error:
+        return Failed(str(error))
     try:
         write([Path(place) for place in task.places], task.key, documents)
     except OSError as error:
@@ -97,55 +94,64 @@ def work(task: Task, say: Callable[[Answer], None]) -> Answer:
     return Done()
 
 
+class _UnusableError(Exception):
+    """The files make no document; the message calls them by where they were found."""
+
+
 def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
-    from lightning_perf.report.document import to_json
+    from lightning_perf.report.document import ReportError, to_json
     from lightning_perf.tensorboard.make_report import make_report
+    from lightning_perf.trace.errors import TraceError
 
     begin = FETCH_SHARE if task.url is not None else 0.0
     paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
-    shown = {path: f"{task.location}/{file.path}" for path, file in zip(paths, task.files, strict=True)}
     sizes = {str(path): file.size_bytes for path, file in zip(paths, task.files, strict=True)}
-    with _watched(sizes, lambda done: say(_reading(begin, done))):
-        report = make_report(paths[: task.traces], paths[task.traces :], shown)
-    data = to_json(report)
+    with _staged(task, paths) as folder, _watched(sizes, lambda done: say(_reading(begin, done))):
+        traces = [folder / _below(task, file) for file in task.files[: task.traces]]
+        try:
+            data = to_json(make_report(folder, traces, _place(task)))
+        except (TraceError, ReportError) as error:
+            raise _UnusableError(str(error).replace(str(folder), _place(task))) from error
     # The excerpt is what tells that both are there, so it is written last.
     return [("report", data), ("page", excerpt_report(data))]
 
 
 def _study(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+    from lightning_perf.compare.errors import CompareError
     from lightning_perf.tensorboard.make_study import make_study
 
     begin = FETCH_SHARE if task.url is not None else 0.0
     paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
     say(Working(begin, "comparing"))
-    with tempfile.TemporaryDirectory(prefix="lightning_perf-") as folder:
-        # The files that were found, and no others, in the order of folders that they were found in.
+    with _staged(task, paths) as folder:
+        try:
+            return [("study", msgspec.json.encode(make_study(folder)))]
+        except CompareError as error:
+            raise _UnusableError(str(error).replace(str(folder), _place(task))) from error
+
+
+@contextmanager
+def _staged(task: Task, paths: Sequence[Path]) -> Iterator[Path]:
+    """A folder with the files that were found, each in its place, and no others."""
+    with tempfile.TemporaryDirectory(prefix="lightning_perf-") as name:
         for path, file in zip(paths, task.files, strict=True):
-            link = Path(folder) / (file.path[len(task.folder) :].lstrip("/"))
+            link = Path(name) / _below(task, file)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(path)
-        try:
-            return [("study", msgspec.json.encode(make_study(Path(folder))))]
-        except Exception as error:
-            error.args = tuple(_plain(argument, folder, task) for argument in error.args)
-            raise
+        yield Path(name)
+
+
+def _below(task: Task, file: SourceFile) -> str:
+    """A file's path from the run's folder."""
+    return file.path[len(task.folder) :].lstrip("/")
+
+
+def _place(task: Task) -> str:
+    return f"{task.location}/{task.folder}".rstrip("/")
 
 
 def _reading(begin: float, done: float) -> Working:
     return Working(begin + (READ_SHARE - begin) * done, "reading traces" if done < 1 else "analyzing")
-
-
-def _named(message: str, task: Task) -> str:
-    """The message with files called by where they were found."""
-    for file in task.files:
-        if file.local is not None:
-            message = message.replace(file.local, f"{task.location}/{file.path}")
-    return message
-
-
-def _plain(argument: object, folder: str, task: Task) -> object:
-    place = f"{task.location}/{task.folder}".rstrip("/")
-    return argument.replace(folder, place) if isinstance(argument, str) else argument
 
 
 @contextmanager

@@ -48,6 +48,19 @@ def test_what_perf_callback_left_is_a_run(logdir: Path) -> None:
     assert [file.name for file in runs["v0/perf"].traces] == ["rank0.17.pt.trace.json.gz"]
 
 
+def test_captures_belong_to_their_run_and_are_runs_of_their_own(logdir: Path) -> None:
+    (logdir / "fit" / "slow-step-120").mkdir(parents=True)
+    (logdir / "fit" / "captures.rank0.jsonl").write_text("")
+    write_trace(logdir / "fit" / "slow-step-120" / "rank0.17.pt.trace.json")
+    write_trace(logdir / "fit" / "other" / "rank0.17.pt.trace.json")
+    runs = found(logdir).runs
+    assert list(runs) == ["fit", "fit/other", "fit/slow-step-120"]
+    assert [file.path for file in runs["fit"].others] == [
+        "fit/captures.rank0.jsonl",
+        "fit/slow-step-120/rank0.17.pt.trace.json",
+    ]
+
+
 def test_the_log_directory_itself_may_be_the_run(logdir: Path) -> None:
     write_trace(logdir / "a.pt.trace.json")
     assert kinds(logdir) == {".": "trace"}

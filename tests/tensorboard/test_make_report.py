@@ -19,15 +19,16 @@ def write_steps(path: Path, steps: int = 50) -> Path:
 
 
 def test_equals_what_the_command_says(tmp_path: Path) -> None:
-    trace, steps = write_trace(tmp_path / "rank0.1.pt.trace.json"), write_steps(tmp_path / "steps.rank0.jsonl")
-    assert make_report([trace], [steps], {}) == analyze(tmp_path)
+    trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
+    write_steps(tmp_path / "steps.rank0.jsonl")
+    assert make_report(tmp_path, [trace], str(tmp_path)) == analyze(tmp_path)
 
 
 def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", folder)
     traces = sorted(folder.iterdir())
-    ours, theirs = make_report(traces, [], {}), analyze(folder)
+    ours, theirs = make_report(folder, traces, str(folder)), analyze(folder)
     assert to_json(ours) == to_json(theirs)
 
 
@@ -35,7 +36,7 @@ def test_the_finished_report_is_used_with_its_notes(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     path = tmp_path / "report.json"
     path.write_bytes(to_json(build_report([trace], notes=["said by the callback"])))
-    assert "said by the callback" in make_report([trace], [path], {}).notes
+    assert "said by the callback" in make_report(tmp_path, [trace], str(tmp_path)).notes
 
 
 def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(to_json(build_report([first], notes=["old"])))
     second = write_trace(tmp_path / "rank1.1.pt.trace.json", kernel_us=50)
-    report = make_report([first, second], [path], {})
+    report = make_report(tmp_path, [first, second], str(tmp_path))
     assert "old" not in report.notes
     assert len(report.sources) == 2
 
@@ -53,24 +54,24 @@ def test_a_report_of_another_version_is_used_only_where_there_is_nothing_else(tm
     path = tmp_path / "report.json"
     data = to_json(build_report([trace], notes=["old"])).replace(b'"tool_version":"', b'"tool_version":"0.0.')
     path.write_bytes(data)
-    assert "old" not in make_report([trace], [path], {}).notes
-    assert "old" in make_report([], [path], {}).notes
+    assert "old" not in make_report(tmp_path, [trace], str(tmp_path)).notes
+    assert "old" in make_report(tmp_path, [], str(tmp_path)).notes
 
 
 def test_a_report_of_another_schema_says_so_where_there_is_nothing_else(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     path = tmp_path / "report.json"
     path.write_text('{"schema_version": 999}')
-    assert make_report([trace], [path], {}).sources == (str(trace),)
+    assert make_report(tmp_path, [trace], str(tmp_path)).sources == (str(trace),)
     with pytest.raises(ReportError, match="schema version 999"):
-        make_report([], [path], {})
+        make_report(tmp_path, [], str(tmp_path))
 
 
 def test_broken_side_files_become_notes(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     (tmp_path / "steps.rank0.jsonl").write_text("nonsense\nnonsense\n")
     (tmp_path / "precision.json").write_text("[]")
-    report = make_report([trace], [tmp_path / "steps.rank0.jsonl", tmp_path / "precision.json"], {})
+    report = make_report(tmp_path, [trace], str(tmp_path))
     assert [note.split(":")[0] for note in report.notes] == [
         "Step times are left out",
         "The run's precision is left out",
@@ -78,7 +79,9 @@ def test_broken_side_files_become_notes(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_too_short_to_be_profiled(tmp_path: Path) -> None:
-    report = make_report([], [write_steps(tmp_path / "steps.rank0.jsonl")], {})
+    write_steps(tmp_path / "steps.rank0.jsonl")
+    (tmp_path / "precision.json").write_text("[]")
+    report = make_report(tmp_path, [], str(tmp_path))
     assert report.step_times is not None
     assert report.step_times.p50_ns == 5_000_000
 
@@ -87,9 +90,9 @@ def test_files_are_called_by_where_they_were_found(tmp_path: Path) -> None:
     good = write_trace(tmp_path / "rank0.1.pt.trace.json")
     bad = tmp_path / "rank1.1.pt.trace.json"
     bad.write_text("nothing")
-    report = make_report([good, bad], [], {good: "s3://b/good", bad: "s3://b/bad"})
-    assert report.sources == report.ranks[0].sources == ("s3://b/good",)
-    assert any("s3://b/bad" in note for note in report.notes)
+    report = make_report(tmp_path, [good, bad], "s3://b")
+    assert report.sources == report.ranks[0].sources == ("s3://b/rank0.1.pt.trace.json",)
+    assert any("s3://b/rank1.1.pt.trace.json" in note for note in report.notes)
     assert str(tmp_path) not in to_json(report).decode()
 
 
@@ -97,4 +100,4 @@ def test_unreadable_traces_are_an_error(tmp_path: Path) -> None:
     bad = tmp_path / "a.pt.trace.json"
     bad.write_text("nothing")
     with pytest.raises(TraceError):
-        make_report([bad], [], {})
+        make_report(tmp_path, [bad], str(tmp_path))

@@ -40,6 +40,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
         worker.stdin.write(msgspec.json.encode(task) + b"\n")
         worker.stdin.flush()
         answers = [msgspec.json.decode(line, type=Answer) for line in worker.stdout]
+        worker.wait(60)  # it would end at once, were its standard input closed before
     assert answers[-1] == Done()
     assert worker.returncode == 0
     found = find(run, task.key, "report")
