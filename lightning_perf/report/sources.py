@@ -17,7 +17,7 @@ PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
 
 JSON_SUFFIXES = (".json", ".json.gz")
 
-NO_TRACES = ("report.json",)
+NO_TRACES = ("precision.json", "report.json")
 """What `PerfCallback` itself writes beside its traces."""
 
 _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
