@@ -62,7 +62,7 @@ def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) 
     assert "400 µs" in ranks[0]
     assert "600 µs" in ranks[1]
     opened.show("memory")
-    assert "8.00 KiB" in opened.page.inner_text("main")
+    assert "8.00\u00a0KiB" in opened.page.inner_text("main")
     opened.show("precision")
     shown = opened.page.inner_text("main")
     for text in (

@@ -51,7 +51,7 @@ export function tiles(items) {
 // A figure with its unit set smaller.
 function figure(value) {
   const parts = /^([<>+-]?[\d.,]+) (\D+)$/.exec(value);
-  return parts ? [parts[1], " ", h("span", { class: "unit" }, parts[2])] : value;
+  return parts ? [`${parts[1]}\u00a0`, h("span", { class: "unit" }, parts[2])] : value;
 }
 
 /** Why there is nothing to show. */
@@ -108,6 +108,15 @@ export function stack(parts, { title, total = null } = {}) {
 /** The colour of a category or the like, as a small square. */
 export function swatch(color) {
   return h("i", { class: "swatch", "aria-hidden": "true", style: { background: paint(color) } });
+}
+
+/** What the colours of a chart stand for: {label, color}. */
+export function legend(items) {
+  return h(
+    "ul",
+    { class: "legend" },
+    items.map((item) => h("li", {}, swatch(item.color), item.label)),
+  );
 }
 
 /** A list of facts: [label, value, definition]. */

@@ -3,7 +3,7 @@
 import { chart, chartText, ink } from "../chart.js";
 import { communication } from "../sections/communication.js";
 import * as format from "../format.js";
-import { missing, notice, section, tiles } from "../parts.js";
+import { legend, missing, notice, section, tiles } from "../parts.js";
 import { table } from "../table.js";
 import { label } from "../words.js";
 
@@ -95,16 +95,17 @@ function sideBySide(report) {
       barmode: "stack",
       xaxis: { title: "ms a step" },
       yaxis: { autorange: "reversed" },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
+      showlegend: false,
     },
   });
   return section(
     "Step time by rank",
     { definition: "step-time-breakdown" },
+    legend(used.map((name) => ({ label: label("categories", name), color: name }))),
     chart({
       title: "Mean step time by category, a bar a rank; the table has the figures.",
       draw,
-      height: 110 + 30 * report.ranks.length,
+      height: 70 + 30 * report.ranks.length,
     }),
   );
 }

@@ -56,12 +56,13 @@ function one(device, rank) {
 
 function curve(device, rank, name) {
   if (device.allocated.time_ns.length === 0) return null;
+  const unit = axisUnit(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
   const line = (series, title, settings) => ({
     type: "scatter",
     mode: "lines",
     name: title,
     x: series.time_ns.map((time) => time / 1e6),
-    y: series.value.map((value) => value / 2 ** 20),
+    y: series.value.map((value) => value / unit.size),
     customdata: series.value.map(format.bytes),
     hovertemplate: `%{customdata} ${title}<extra>%{x:.1f} ms</extra>`,
     ...settings,
@@ -84,12 +85,12 @@ function curve(device, rank, name) {
     layout: {
       showlegend: Boolean(device.reserved),
       xaxis: { title: "ms of the recording" },
-      yaxis: { title: "MiB", rangemode: "tozero" },
+      yaxis: { title: unit.name, rangemode: "tozero" },
       shapes: boundaries(rank),
       annotations: [
         {
           x: device.peak_ns / 1e6,
-          y: device.peak_allocated_bytes / 2 ** 20,
+          y: device.peak_allocated_bytes / unit.size,
           text: "peak",
           showarrow: true,
           arrowhead: 0,
@@ -106,6 +107,12 @@ function curve(device, rank, name) {
     draw,
     height: 260,
   });
+}
+
+// The unit in which the most of a curve has at least one digit before the point.
+function axisUnit(most) {
+  const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
+  return units.findLast((unit) => most >= unit.size) ?? units[0];
 }
 
 function boundaries(rank) {

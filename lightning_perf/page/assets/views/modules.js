@@ -38,14 +38,6 @@ function render(context) {
   };
   const columns = [
     { key: "name", title: "Module", kind: "text", csv: "module", value: (row) => row.name },
-    {
-      key: "calls",
-      title: "Calls",
-      kind: "number",
-      csv: "calls_per_step",
-      value: (row) => row.calls / steps,
-      show: format.count,
-    },
     ...(onDevice
       ? [
           time("device_total_ns", "Device forward", "module"),
@@ -56,6 +48,14 @@ function render(context) {
     time("host_total_ns", "Host forward", "module"),
     time("host_self_ns", "own", "module", false),
     time("backward_host_ns", "Host backward", "module-backward"),
+    {
+      key: "calls",
+      title: "Calls",
+      kind: "number",
+      csv: "calls_per_step",
+      value: (row) => row.calls / steps,
+      show: format.count,
+    },
   ].filter((column) => column.kind === "text" || found.rows.some((row) => column.value(row) !== null));
   const apart = found.unattributed_device_ns
     ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.`
