@@ -219,8 +219,9 @@ def _changed_since_begun(study: Study) -> str | None:
     if now is None or study.revision in (None, now):
         return None
     return (
-        f"The code has changed since the study began (it was {study.revision}, it is {now}): the comparison will be "
-        f"refused unless --allow code. To have it fair, restore {study.revision} or begin a new study."
+        f"The code in {study.workdir} has changed since the study began (it was {study.revision}, it is {now}): if the "
+        "runs train with it, the comparison will be refused unless --allow code. To have it fair, restore it or begin a "
+        "new study."
     )
 
 

@@ -282,6 +282,6 @@ def test_code_that_changes_in_the_middle_is_told_and_refused(folder, tmp_path, m
         file.write("# edited\n")
     assert study(folder) == 3
     err = " ".join(capsys.readouterr().err.split())
-    assert "The code has changed since the study began" in err
+    assert "has changed since the study began" in err
     assert "The code changed during the study: a ran " in err
     assert "code.revision" in err
