@@ -220,8 +220,8 @@ def _changed_since_begun(study: Study) -> str | None:
         return None
     return (
         f"The code in {study.workdir} has changed since the study began (it was {study.revision}, it is {now}): if the "
-        "runs train with it, the comparison will be refused unless --allow code. To have it fair, restore it or begin a "
-        "new study."
+        "runs train with it, the comparison will be refused unless --allow code. To have it fair, restore it or begin "
+        "a new study."
     )
 
 
