@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from recipes.signlang.augment import augment
+from recipes.signlang.data_record import DataRecord
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import ImageSet
 from recipes.signlang.machine import usable_cores
@@ -50,6 +51,7 @@ class SignData(LightningDataModule):
         input_kind: Decoded once into memory, or from the files each time.
         moved: Whether training pictures are rotated and shifted a little: on the device, or by the workers when they
             decode files.
+        record: What the checkpoints of a training are to tell of its data.
 
     Raises:
         RecipeError: There are no files to decode.
@@ -64,6 +66,7 @@ class SignData(LightningDataModule):
         *,
         input_kind: InputKind = InputKind.MEMORY,
         moved: bool = False,
+        record: DataRecord | None = None,
     ) -> None:
         super().__init__()
         if input_kind is InputKind.FILES and images.names is None:
@@ -76,6 +79,11 @@ class SignData(LightningDataModule):
         self._workers = workers
         self._from_files = input_kind is InputKind.FILES
         self._moved = moved
+        self._record = record
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning puts into checkpoints: the record, under the name of this class."""
+        return {} if self._record is None else self._record.as_state()
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
         """Move training pictures a little, on the device."""

@@ -33,7 +33,7 @@ class SignModule(LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, ``(n, classes)``."""
-        logits: Tensor = self.network(images.float().div_(255))
+        logits: Tensor = self.network(images / 255)
         return logits
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +16,12 @@ from rich.console import Console
 from lightning_perf import PerfCallback
 from recipes.signlang.accuracy import Accuracy, wilson
 from recipes.signlang.data_module import SignData, default_workers
+from recipes.signlang.data_record import DataRecord
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.image_set import ImageSet, read_image_set
+from recipes.signlang.load import load_data
 from recipes.signlang.module import SignModule
-from recipes.signlang.settings import InputKind, TrainSettings
-from recipes.signlang.split import Split, SplitKind, split_images
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.split import Split, SplitKind
 
 __all__ = ["TrainResult", "train"]
 
@@ -61,9 +60,17 @@ def train(settings: TrainSettings) -> TrainResult | None:
     """
     settings = _runnable(settings)
     seed_everything(settings.seed, workers=True, verbose=False)
-    images, split = _load(settings)
+    images, split = load_data(settings, _say)
     workers = default_workers(settings.input) if settings.workers is None else settings.workers
-    data = SignData(images, split, settings.batch_size, workers, input_kind=settings.input, moved=settings.augment)
+    data = SignData(
+        images,
+        split,
+        settings.batch_size,
+        workers,
+        input_kind=settings.input,
+        moved=settings.augment,
+        record=DataRecord.of(settings, images, split),
+    )
     module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)
     best = ModelCheckpoint(
         monitor="val/accuracy",
@@ -123,31 +130,6 @@ def _runnable(settings: TrainSettings) -> TrainSettings:
         _say("16-mixed needs a GPU: on this CPU the training runs bf16-mixed instead (bfloat16, no loss scaling).")
         return replace(settings, precision="bf16-mixed")
     return settings
-
-
-def _load(settings: TrainSettings) -> tuple[ImageSet, Split]:
-    """Read the data, split them, and say what they are."""
-    if settings.data is None:
-        spec = SyntheticSet(seed=settings.seed_of_data, size=settings.image_size)
-        path = ensure_synthetic(spec, settings.cache_dir or default_cache_dir())
-    else:
-        path = settings.data
-    began = time.perf_counter()
-    images = read_image_set(path, settings.image_size, copies=settings.copies, skip_unreadable=settings.skip_unreadable)
-    seconds = time.perf_counter() - began
-    split = split_images(images, settings.split, settings.validation_fraction, settings.seed_of_data)
-    kind = "synthetic (rendered hands, no photographs)" if settings.data is None else images.layout
-    left_out = f", {images.skipped} unreadable left out" if images.skipped else ""
-    twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
-    store = "a temporary file" if images.on_disk else "memory"
-    _say(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {path}")
-    if settings.input is InputKind.FILES:
-        _say(f"        all readable, checked in {seconds:.1f} s; decoded from its file whenever one is drawn")
-    else:
-        _say(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
-    _say(f"Split   {split.rule}")
-    _say(f"        {len(split.training)} pictures train, {len(split.held_out)} are held out")
-    return images, split
 
 
 def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> None:
