@@ -107,6 +107,8 @@ def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) 
     for x, y in front:  # of variants as fast within the noise, the staircase goes through the more accurate
         if not best or y > best[-1][1]:
             best.append((x, y))
+    if not best:
+        return
     right = max(x for x, _, _ in points) * 1.3
     xs = [*(x for x, _ in best), right]
     ys = [*(y for _, y in best), best[-1][1]]

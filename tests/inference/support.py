@@ -67,7 +67,14 @@ def row(name, p50_ms=1.0, correct=90, size=1000, p90_ms=None, **changes):
 
 
 def tradeoff(rows, **changes):
-    cell = Cell(1, 1, estimate(1.0, 0.99, 1.02), 0.02, (rows[-1].variant,), (rows[0].variant,))
+    cell = Cell(
+        1,
+        1,
+        estimate(1.0, 0.99, 1.02),
+        0.02,
+        tuple(r.variant for r in rows if r.variant != "eager" and r.latencies),
+        (rows[0].variant,),
+    )
     machine = Machine("A CPU", "cpu", "A CPU", 2, "Linux", 0.1, 1.0, {"torch": "2.15.0"})
     fields = {"notes": ("a note [red]",), "rows": tuple(rows), "cells": (cell,)} | changes
     return Tradeoff(1, 1, "0.1.0", "Tiny", (1, 8, 8), machine, Effort(), 100, **fields)

@@ -1,0 +1,110 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from lightning_perf.cli import main
+from lightning_perf.inference import command
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.plot import draw_tradeoff, save_plot
+from lightning_perf.inference.recommend import recommend
+from lightning_perf.inference.render.console import print_tradeoff
+from lightning_perf.inference.render.json import render_json
+from lightning_perf.inference.render.markdown import render_markdown
+from lightning_perf.inference.tradeoff import from_json
+from tests.inference.support import row, tradeoff
+
+HERE = "tests.inference.support"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([f"{HERE}:Tiny"], "no validation data: give --data, or --shape"),
+        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--data", f"{HERE}:Tiny"], "exclude each other"),
+        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--variants", "abacus"], "abacus"),
+        ([f"{HERE}:Tiny", "--shape", "3,8,8"], "does not take inputs of shape"),
+        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--max-accuracy-drop", "1"], "no validation data"),
+        ([f"{HERE}:Tiny", "--data", f"{HERE}:Nothing"], "has no Nothing"),
+        (["no.ckpt", "--shape", "1,8,8"], "there is no such checkpoint"),
+    ],
+)
+def test_bad_input_is_a_message_and_code_2(arguments, said, capsys):
+    assert main(["infer", *arguments]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert streams.err.startswith("lightning-perf: ")
+    assert said in streams.err
+    assert "Traceback" not in streams.err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--shape", "1,x"], ["--batch-sizes", "0"], ["--max-latency-ms", "0"], ["--max-accuracy-drop", "-1"]],
+)
+def test_wrong_usage_is_code_2(option, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["infer", f"{HERE}:Tiny", *option])
+    assert stopped.value.code == 2
+    assert "usage: lightning-perf infer" in capsys.readouterr().err
+
+
+ROWS = [row("eager", 10), row("onnxruntime-int8", 2, 89, 300), row("openvino", reason="openvino is [red]missing[/red]",
+        cold=None, reload=None, latencies=(), accuracy=None)]  # fmt: skip
+
+
+def advised(latency):
+    document = tradeoff(ROWS)
+    advice = recommend(ROWS, document.cells[0], max_latency_ms=latency, max_accuracy_drop_points=None)
+    return tradeoff(ROWS, recommendation=advice)
+
+
+@pytest.mark.parametrize(("latency", "code"), [(5, 0), (1, 1)])
+def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "_measure", lambda options: advised(latency))
+    files = tmp_path / "deep" / "a.md", tmp_path / "deep" / "a.png"
+    assert main(["infer", "m:n", "--json", "--markdown", str(files[0]), "--plot", str(files[1])]) == code
+    assert from_json(capsys.readouterr().out) == advised(latency)
+    assert files[0].read_text().startswith("**Deploy ")
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+
+
+def console_text(document, width=100):
+    file = io.StringIO()
+    print_tradeoff(document, Console(file=file, width=width, highlight=False))
+    return file.getvalue()
+
+
+def test_console_and_markdown_show_the_same():
+    document = advised(5)
+    text, markdown = console_text(document), render_markdown(document)
+    assert text.startswith("Deploy   onnxruntime-int8\n")
+    for part in ("onnxruntime-int8", "2.00 ms", "89.0 %", "0.500×", "90/100"):
+        assert part in text
+        assert part in markdown
+    assert "openvino: openvino is [red]missing[/red]" in text
+    assert r"openvino is \[red\]missing" in markdown
+    assert "a note [red]" in text
+    assert "| eager | 10.0 ms | 1.00× | 90.0 % | 0 pt | 1000 B | size |" in markdown
+
+
+def test_without_limits_and_accuracy():
+    document = tradeoff([row("eager", accuracy=None)])
+    assert console_text(document).startswith("Model    Tiny, inputs 1×8×8")
+    assert "–" in render_markdown(document)
+    assert draw_tradeoff(document).axes[0].get_ylabel() == "accuracy was not measured"
+    assert from_json(render_json(document)) == document
+
+
+def test_the_plot_names_its_conditions_and_all_measured_variants():
+    axes = draw_tradeoff(advised(5)).axes[0]
+    assert axes.get_title(loc="left").startswith("Tiny: batch 1, 1 thread, inputs 1×8×8 float32, A CPU\n")
+    assert {text.get_text() for text in axes.texts} == {"eager", "onnxruntime-int8"}
+    assert axes.get_xscale() == "log"
+
+
+def test_plots_that_cannot_be_are_told(tmp_path):
+    with pytest.raises(InferenceError, match="nothing was measured"):
+        draw_tradeoff(tradeoff([row("eager", latencies=())]))
+    with pytest.raises(InferenceError, match=r"Give a \.png, \.svg or \.pdf file"):
+        save_plot(tradeoff([row("eager")]), tmp_path / "plot.bogus")

@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_perf.inference import Effort, Validation, load_artefact, measure_variants
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.tradeoff import from_json
+from tests.inference.support import Crashing, InPlace, Tiny
+
+QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
+
+
+def data(n=60):
+    inputs = torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        labels = Tiny().eval()(inputs).argmax(1)
+    labels[::6] = (labels[::6] + 1) % 5
+    return Validation(inputs, labels)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("variants")
+    variants = ["share-1bit", "prune-50", "tensorrt-fp16"]
+    document = measure_variants(
+        Tiny(), validation=data(), variants=variants, batch_sizes=(1, 3), effort=QUICK, labels=tuple("abcde"), out=out,
+        max_accuracy_drop_points=0,
+    )  # fmt: skip
+    return document, out
+
+
+def test_rows_come_in_order_and_failures_have_reasons(measured):
+    document, _ = measured
+    assert [row.variant for row in document.rows] == ["eager", "share-1bit+eager", "prune-50+eager", "tensorrt-fp16"]
+    eager, shared, pruned, engine = document.rows
+    assert eager.reason is None
+    assert shared.reason is None
+    assert "needs training data" in pruned.reason
+    assert engine.reason
+    assert pruned.latencies == engine.latencies == ()
+
+
+def test_the_figures_are_those_of_the_model(measured):
+    document, _ = measured
+    eager, shared, *_ = document.rows
+    assert (eager.accuracy.correct, eager.accuracy.n, eager.accuracy.agreement) == (50, 60, 1)
+    assert shared.accuracy.agreement < 1
+    assert eager.parameters == sum(p.numel() for p in Tiny().parameters())
+    assert eager.output_error < 1e-6 < shared.output_error
+    assert eager.packed_bytes is None
+    assert shared.packed_bytes < 0.9 * 4 * eager.parameters
+    assert [(latency.threads, latency.batch) for latency in eager.latencies] == [(1, 1), (1, 3)]
+    assert eager.latencies[0].speedup is None
+    assert shared.latencies[0].speedup.value > 0
+    assert document.recommendation.variant == "eager"
+    assert document.count.macs == 8 * 9 * 36 + 8 * 5
+    assert document.roofline.bound_ms > 0
+    assert any("calibrated on the 60 inputs" in note for note in document.notes)
+
+
+def test_what_is_kept_loads_and_gives_the_same(measured):
+    document, out = measured
+    assert from_json((out / "tradeoff.json").read_bytes()) == document
+    assert sorted(path.name for path in out.iterdir()) == ["eager", "share-1bit+eager", "tradeoff.json"]
+    described = json.loads((out / "eager" / "artefact.json").read_text())
+    assert described["labels"] == list("abcde")
+    assert document.row("eager").reload.max_difference <= document.row("eager").reload.tolerance
+    inputs = data().inputs
+    np.testing.assert_allclose(load_artefact(out / "eager")(inputs), Tiny().eval()(inputs).detach(), atol=1e-6)
+
+
+def test_a_segfault_is_a_reason_of_its_own_row(monkeypatch):
+    from lightning_perf.inference.transforms.share import Share
+
+    monkeypatch.setattr(Share, "apply", lambda *_: Crashing().eval())
+    document = measure_variants(Tiny(), inputs=data().inputs, variants=["share-4bit"], batch_sizes=[1], effort=QUICK)
+    assert document.rows[0].reason is None
+    assert len(document.rows[0].latencies) == 1
+    assert "crashed with SIGSEGV" in document.rows[1].reason
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "said"),
+    [
+        (Tiny(), {"inputs": torch.randn(2, 3, 8, 8)}, r"does not take inputs of shape \('n', 3, 8, 8\)"),
+        (Tiny(), {}, "no inputs"),
+        (InPlace(), {"inputs": torch.randn(2, 1, 8, 8)}, "changes its inputs in place"),
+        (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "not finite"),
+        (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "gives a tuple, not one tensor"),
+        (torch.nn.Flatten(0), {"inputs": torch.randn(2, 3)}, "not a row an input"),
+        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "batch_sizes": (0,)}, "batch sizes: 0 given"),
+        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "threads": (1, 1)}, "threads: 1, 1 given"),
+        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "device": "abacus"}, "PyTorch knows no such device"),
+        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "max_accuracy_drop_points": 1.0}, "no validation data"),
+        (Tiny(), {"validation": Validation(torch.randn(2, 1, 8, 8), torch.tensor([0, 7]))}, "another model's"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_studied_is_said_before_anything_is_built(module, settings, said):
+    with pytest.raises(InferenceError, match=said):
+        measure_variants(module, **settings)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "units", "said"),
+    [
+        (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), None, "no validation data"),
+        (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), None, "for 2 inputs"),
+        (torch.zeros(2, 1), torch.zeros(2), None, "class indices"),
+        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 3, "3 independent units among 2"),
+    ],
+)
+def test_validation_data_that_do_not_fit_are_refused(inputs, labels, units, said):
+    with pytest.raises(InferenceError, match=said):
+        Validation(inputs, labels, units)
