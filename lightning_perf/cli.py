@@ -1,4 +1,4 @@
-"""``lightning-perf analyze | compare | diff | view``: thin commands over the library."""
+"""``lightning-perf analyze | compare | study | tune | infer | …``: thin commands over the library."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lightning_perf.compare import command as compare
 from lightning_perf.compare import study_command as study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
+from lightning_perf.tune import command as tune
 
 if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     study.add_parser(commands)
     infer.add_parser(commands)
     sweep.add_parser(commands)
+    tune.add_parser(commands)
 
     diff = commands.add_parser(
         "diff",
@@ -182,6 +184,7 @@ _RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "study": study.run,
     "infer": infer.run,
     "sweep": sweep.run,
+    "tune": tune.run,
     "diff": _diff,
     "view": _view,
 }

@@ -1,0 +1,92 @@
+"""``lightning-perf tune``: try levers on a training, keep what measures faster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+__all__ = ["add_parser", "run"]
+
+SUCCESS = 0
+USAGE = 2
+
+_EPILOG = "Exit codes: 0 tuned, whether or not anything is kept; 2 wrong usage, or a training that fails as it is."
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to a command line.
+
+    Args:
+        commands: The sub-commands of `argparse`.
+    """
+    parser = commands.add_parser(
+        "tune",
+        help="try levers on a training, keep what measures faster",
+        description="Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your "
+        "own module and data: short windows in turns against the best setting so far, each in a fresh process. Prints "
+        "what was predicted and measured, and the lines to change. Changes no file.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "training",
+        metavar="PKG:NAME",
+        help="package.module:name of a function without arguments that returns a LightningModule, or a tuple: module, "
+        "DataLoader or LightningDataModule, and a dict of the Trainer's arguments",
+    )
+    parser.add_argument("--minutes", type=_positive, default=15.0, metavar="M", help="the budget (default: 15)")
+    parser.add_argument(
+        "--levers", nargs="+", default=[], metavar="NAME", help="levers or families to try (default: all that apply)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=8, metavar="N", help="windows of each side in a trial (default: 8)"
+    )
+    parser.add_argument(
+        "--window", type=_positive, default=1.0, metavar="S", help="seconds a window should take (default: 1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (default: 0)")
+    parser.add_argument("--json", action="store_true", help="write the whole document as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        options: What the parser read.
+
+    Returns:
+        The exit code.
+    """
+    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.report.console.safe import plain
+    from lightning_perf.tune.errors import TuneError
+    from lightning_perf.tune.result import to_json
+    from lightning_perf.tune.tuner import PerfTuner
+
+    try:
+        import_extra("torch", "train")
+        import_extra("scipy", "compare")
+        tuner = PerfTuner(
+            minutes=options.minutes,
+            levers=options.levers,
+            rounds=options.rounds,
+            window_s=options.window,
+            seed=options.seed,
+        )
+        result = tuner.tune(options.training, say=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+    except (TuneError, MissingExtraError) as error:
+        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
+        return USAGE
+    if options.json:
+        sys.stdout.write(to_json(result).decode() + "\n")
+    else:
+        from lightning_perf.tune.render.console import print_result
+
+        print_result(result)
+    return SUCCESS
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be a positive number")
+    return number

@@ -1,0 +1,71 @@
+"""`Lever`: one thing about a training that may make it faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lightning_perf.tune.training import Training
+
+__all__ = ["Lever", "Machine"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the trials run.
+
+    Attributes:
+        device: ``cpu``, ``cuda`` or ``mps``.
+        capability: CUDA compute capability, or None.
+        cores: CPU cores that this process may use.
+    """
+
+    device: str
+    capability: tuple[int, int] | None
+    cores: int
+
+
+class Lever(Protocol):
+    """One thing to change.
+
+    Attributes:
+        name: Its name in tables and in ``--levers``, as ``channels-last``.
+        family: Of levers of one family one at most holds, as of precisions.
+        lines: What to write into one's own code, a line each.
+        mends: Kinds of findings whose predicted saving is this lever's.
+        changes_training: Whether it makes another training of it (batch size): then it is measured, and never kept by
+            itself.
+    """
+
+    @property
+    def name(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def family(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """See above."""
+        ...
+
+    @property
+    def mends(self) -> tuple[str, ...]:
+        """See above."""
+        ...
+
+    @property
+    def changes_training(self) -> bool:
+        """See above."""
+        ...
+
+    def missing(self, training: Training, machine: Machine) -> str | None:
+        """Say why it does not apply to this training on this machine, or None."""
+        ...
+
+    def apply(self, training: Training) -> None:
+        """Change the training in place, before it begins."""
+        ...

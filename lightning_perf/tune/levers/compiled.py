@@ -1,0 +1,55 @@
+"""torch.compile."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.training import Training
+
+__all__ = ["Compiled"]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The module compiled by TorchInductor.
+
+    Attributes:
+        mode: `torch.compile`'s mode; ``reduce-overhead`` replays CUDA graphs.
+    """
+
+    mode: str
+    family: str = "compile"
+    mends: tuple[str, ...] = ("launch-bound", "small-kernels")
+    changes_training: bool = False
+
+    @property
+    def name(self) -> str:
+        """See `Lever`."""
+        return "compile" if self.mode == "default" else f"compile-{self.mode}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """See `Lever`."""
+        mode = "" if self.mode == "default" else f', mode="{self.mode}"'
+        return (f"trainer.fit(torch.compile(module{mode}), …)",)
+
+    def missing(self, training: Training, machine: Machine) -> str | None:
+        """See `Lever`."""
+        if self.mode == "reduce-overhead" and machine.device != "cuda":
+            return "CUDA graphs need a CUDA GPU"
+        if machine.device == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
+            return "needs a C++ compiler: install g++"
+        return "the module is compiled already" if _is_compiled(training.module) else None
+
+    def apply(self, training: Training) -> None:
+        """See `Lever`."""
+        training.module = torch.compile(training.module, mode=self.mode)
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    kinds = (torch._dynamo.OptimizedModule,)
+    return isinstance(module, kinds) or any(isinstance(part, kinds) for part in module.modules())

@@ -1,0 +1,63 @@
+"""The order of channels in memory, and cuDNN's choice of algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.training import Training
+
+__all__ = ["ChannelsLast", "CudnnBenchmark"]
+
+
+@dataclass(frozen=True)
+class ChannelsLast:
+    """Weights of 2-D convolutions in the order that convolution kernels prefer; activations follow."""
+
+    name: str = "channels-last"
+    family: str = "layout"
+    lines: tuple[str, ...] = ("module = module.to(memory_format=torch.channels_last)",)
+    mends: tuple[str, ...] = ("channels-last",)
+    changes_training: bool = False
+
+    def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
+        """See `Lever`."""
+        convolutions = [layer for layer in training.module.modules() if isinstance(layer, nn.Conv2d)]
+        if not convolutions:
+            return "the module has no 2-D convolution"
+        large = [layer.weight for layer in convolutions if layer.weight.shape[1] > 1 and layer.weight.shape[2] > 1]
+        if large and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in large):
+            return "the weights are in this order already"
+        return None
+
+    def apply(self, training: Training) -> None:
+        """See `Lever`."""
+        training.module.to(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class CudnnBenchmark:
+    """cuDNN measures its algorithms for each shape and takes the fastest."""
+
+    name: str = "cudnn-benchmark"
+    family: str = "cudnn"
+    lines: tuple[str, ...] = ("Trainer(benchmark=True)",)
+    mends: tuple[str, ...] = ()
+    changes_training: bool = False
+
+    def missing(self, training: Training, machine: Machine) -> str | None:
+        """See `Lever`."""
+        if machine.device != "cuda":
+            return "needs a CUDA GPU"
+        if training.trainer.get("deterministic"):
+            return "the Trainer is deterministic"
+        if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in training.module.modules()):
+            return "the module has no convolution"
+        return "is on already" if training.trainer.get("benchmark") or torch.backends.cudnn.benchmark else None
+
+    def apply(self, training: Training) -> None:
+        """See `Lever`."""
+        training.trainer["benchmark"] = True

@@ -1,0 +1,92 @@
+"""`TuneResult`: the versioned document that the renderers show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.tune.lever import Machine
+
+__all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult", "to_json"]
+
+SCHEMA_VERSION = 1
+
+
+class Outcome(str, Enum):
+    """What became of a lever."""
+
+    KEPT = "kept"
+    NO_GAIN = "no gain"
+    SLOWER = "slower"
+    MEASURED = "measured"
+    """It makes another training, so it is for the user to choose."""
+    REJECTED = "rejected"
+    """It moves the loss."""
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One lever, tried on top of those kept before it.
+
+    Attributes:
+        lever: Its name.
+        outcome: What became of it.
+        reason: Why, where that is not the measurement.
+        predicted: Least and most predicted change of the step time, as ratios, by the profile's findings; None without.
+        measured: Ratio of the time a sample, with the lever over without, and its interval; None when not measured.
+        lines: What to write into one's own code.
+    """
+
+    lever: str
+    outcome: Outcome
+    reason: str | None
+    predicted: tuple[float, float] | None
+    measured: Estimate | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What was tried, and what to change.
+
+    Attributes:
+        schema_version: `SCHEMA_VERSION` of the writer.
+        tool_version: Version of lightning_perf.
+        machine: Where it ran.
+        device: Name of the device.
+        baseline_ms: Step time of the training as it is, median of windows.
+        noise: The training against itself: the ratio is 1 but for noise.
+        trials: The levers in the order in which they were tried, those that do not apply last.
+        kept: Names of the levers kept.
+        combined: Ratio of the time a sample, all kept levers together over none, in fresh processes; None when none is
+            kept or it was not measured.
+        lines: All lines to change.
+        seconds: Time it took.
+        budget_s: Time it was given.
+        notes: What a reader must know.
+    """
+
+    schema_version: int
+    tool_version: str
+    machine: Machine
+    device: str
+    baseline_ms: float | None
+    noise: Estimate | None
+    trials: tuple[Trial, ...]
+    kept: tuple[str, ...]
+    combined: Estimate | None
+    lines: tuple[str, ...]
+    seconds: float
+    budget_s: float
+    notes: tuple[str, ...]
+
+
+def to_json(result: TuneResult) -> bytes:
+    """Encode the document as UTF-8 JSON, indented."""
+    return msgspec.json.format(msgspec.json.encode(result), indent=2)

@@ -1,0 +1,77 @@
+"""`Runner`: one training in its own process, warmed up, with what its windows measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lightning_perf.tune.errors import TrialError
+from lightning_perf.tune.messages import Order, Window
+from lightning_perf.tune.process import TrialProcess
+
+__all__ = ["Runner"]
+
+FIRST_STEPS = 5
+"""Steps before anything is timed: compilation, allocators, the first workers."""
+MIN_WINDOW_STEPS = 3
+
+
+class Runner:
+    """A training that is measured window by window.
+
+    Args:
+        order: What it trains.
+        time_left_s: Seconds left of the budget.
+
+    Raises:
+        TrialError: It fails before its first timed window.
+    """
+
+    def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
+        self.levers = order.levers
+        self.losses: list[float] = []
+        self._time_left_s = time_left_s
+        self._process = TrialProcess(order)
+        try:
+            self._process.ready(time_left_s())
+            self.window(FIRST_STEPS)
+        except BaseException:
+            self.close()
+            raise
+
+    def window(self, steps: int) -> Window:
+        """Train some steps.
+
+        Raises:
+            TrialError: It fails.
+        """
+        window = self._process.run(steps, self._time_left_s())
+        self.losses += window.losses
+        return window
+
+    def steps_for(self, seconds: float) -> int:
+        """How many steps take about so long, by a window that is not otherwise used."""
+        began = time.perf_counter()
+        steps = FIRST_STEPS
+        window = self.window(steps)
+        while time.perf_counter() - began < seconds / 2:
+            steps *= 2
+            window = self.window(steps)
+        return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
+
+    def time_a_sample_s(self, steps: int, *, by_sample: bool) -> float:
+        """Train a window, and tell the time of a sample, or of a step.
+
+        Raises:
+            TrialError: It fails, or samples are wanted and the batches do not tell how many they hold.
+        """
+        window = self.window(steps)
+        if not by_sample:
+            return window.seconds / window.steps
+        if not window.samples:
+            raise TrialError("the batches do not tell how many samples they hold")
+        return window.seconds / window.samples
+
+    def close(self) -> None:
+        """End it."""
+        self._process.close()

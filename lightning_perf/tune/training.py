@@ -1,0 +1,48 @@
+"""`Training`: the user's module, data and Trainer settings, as a trial's own process builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Training", "as_training"]
+
+
+@dataclass
+class Training:
+    """What a trial trains. Levers change it in place: each process has its own.
+
+    Attributes:
+        module: A LightningModule of either package.
+        data: A DataLoader, a LightningDataModule, or None where the module itself has ``train_dataloader``.
+        trainer: Keyword arguments of the Trainer, as ``{"accelerator": "gpu", "accumulate_grad_batches": 2}``.
+    """
+
+    module: Any
+    data: Any = None
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+def as_training(made: Any) -> Training:
+    """Take what a user's function returned.
+
+    Args:
+        made: A `Training`; a module; or a tuple of a module, its data, and keyword arguments of the Trainer.
+
+    Raises:
+        TypeError: It is something else.
+
+    Example:
+        >>> as_training(("module", "data", {"max_epochs": 1})).trainer
+        {'max_epochs': 1}
+    """
+    if isinstance(made, Training):
+        return made
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 1 <= len(parts) <= 3 or (len(parts) == 3 and not isinstance(parts[2], Mapping)):
+        raise TypeError(
+            "a training is a module, or a tuple (module, data) or (module, data, Trainer's arguments), and this is "
+            f"{made!r}"
+        )
+    return Training(parts[0], parts[1] if len(parts) > 1 else None, dict(parts[2]) if len(parts) > 2 else {})
