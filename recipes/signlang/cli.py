@@ -6,12 +6,17 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from recipes.signlang import compare_command, train_command
+from recipes.signlang import compare_command, infer_command, predict_command, train_command
 from recipes.signlang.errors import RecipeError
 
 __all__ = ["main"]
 
-_COMMANDS = {"train": train_command, "compare": compare_command}
+_COMMANDS = {
+    "train": train_command,
+    "compare": compare_command,
+    "infer": infer_command,
+    "predict": predict_command,
+}
 """Each has ``HELP``, ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and loads torch only in ``run``."""
 
 _DEFAULT = "train"

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recipes.signlang.image_set import ImageSet
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.split import Split, SplitKind
@@ -99,6 +97,6 @@ def training_digest(images: ImageSet, split: Split) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     for row in split.training:
-        digest.update(np.ascontiguousarray(images.pictures[row]))
+        digest.update(images.pictures[row].tobytes())
         digest.update(images.classes[images.labels[row]].encode())
     return digest.hexdigest()

@@ -15,12 +15,14 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.labels import as_label
 from recipes.signlang.sources import Source
 
-__all__ = ["ORIGINAL_COPIES", "Catalogue", "Item", "list_items"]
+__all__ = ["ORIGINAL_COPIES", "PICTURES", "Catalogue", "Item", "list_items"]
 
 ORIGINAL_COPIES = 10
 """The original saved every capture as ten consecutively numbered copies, rotated by up to 10 degrees."""
 
-_PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+"""How names of pictures end."""
+
 _TRAINING = re.compile(r"(^|.*[_\- ])train(ing)?([_\- ].*)?$", re.IGNORECASE)
 _HELD_OUT = re.compile(r"(^|.*[_\- ])(test(ing)?|valid(ation)?|val)([_\- ].*)?$", re.IGNORECASE)
 _FLAT_NAME = re.compile(r"(?P<label>[^\W_]+)_(?P<img>IMG_)?(?P<number>\d+)", re.IGNORECASE)
@@ -71,7 +73,7 @@ def list_items(source: Source) -> Catalogue:
     Raises:
         RecipeError: There are no pictures, or a name or folder is no known label.
     """
-    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in _PICTURES]
+    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in PICTURES]
     if not names:
         raise RecipeError(source.path, "no pictures in it", "Name the folder or zip that holds the PNG or JPEG files")
     names, duplicates = _drop_doubled(source, names)

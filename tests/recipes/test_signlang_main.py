@@ -93,9 +93,9 @@ def test_help_needs_no_torch():
 
 def test_models_named_in_the_help_are_the_models():
     from recipes.signlang.model import MODELS
-    from recipes.signlang.train_command import _MODELS
+    from recipes.signlang.train_command import MODELS as NAMES
 
-    assert tuple(MODELS) == _MODELS
+    assert tuple(MODELS) == NAMES
 
 
 @pytest.mark.usefixtures("one_thread")

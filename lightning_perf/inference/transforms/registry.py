@@ -9,6 +9,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.transform import Transform
+from lightning_perf.inference.transforms.alone import Alone
 from lightning_perf.inference.transforms.distil import Distil
 from lightning_perf.inference.transforms.prune import Prune
 from lightning_perf.inference.transforms.separable import Separable
@@ -42,7 +43,7 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
     """Find a transform.
 
     Args:
-        name: As in `TRANSFORM_NAMES`, or ``distil-NAME`` for a student.
+        name: As in `TRANSFORM_NAMES`, or ``distil-NAME`` or ``alone-NAME`` for a student.
         students: What makes each student, untrained, by its name.
 
     Returns:
@@ -69,5 +70,8 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
     student = name.removeprefix("distil-")
     if student != name and student in students:
         return Distil(student, students[student])
-    names = [*TRANSFORM_NAMES, *(f"distil-{student}" for student in students)]
+    student = name.removeprefix("alone-")
+    if student != name and student in students:
+        return Alone(student, students[student])
+    names = [*TRANSFORM_NAMES, *(f"{how}-{student}" for student in students for how in ("distil", "alone"))]
     raise InferenceError(f"There is no transform {name!r}. Transforms are {', '.join(names)}.")

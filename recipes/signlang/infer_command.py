@@ -1,0 +1,146 @@
+"""The ``infer`` command: its options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, write_outputs
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.train_command import MODELS, AtLeast
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "Build faster and smaller variants of a trained network, and measure accuracy, latency and size."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.formatter_class = argparse.HelpFormatter  # the measuring options tell their defaults themselves
+    network = parser.add_argument_group("network")
+    network.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="a .ckpt of a training (default: the newest best one)"
+    )
+    network.add_argument(
+        "--log-dir",
+        type=Path,
+        default=TrainSettings().log_dir,
+        metavar="DIR",
+        help="where to look for the newest without --checkpoint (default: %(default)s)",
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data", type=Path, metavar="PATH", help="where the data are (default: where they were at the training)"
+    )
+    data.add_argument("--cache-dir", type=Path, metavar="DIR", help="where the synthetic set is kept")
+    data.add_argument(
+        "--unseen",
+        action="store_true",
+        help="none of --data was trained on: take it although it is not what the checkpoint tells of",
+    )
+    data.add_argument(
+        "--limit", type=AtLeast(1), default=2000, metavar="N", help="held-out pictures to use (default: %(default)s)"
+    )
+    data.add_argument(
+        "--calibration",
+        type=AtLeast(1),
+        default=256,
+        metavar="N",
+        help="training pictures to calibrate int8 with (default: %(default)s)",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--fine-tune-epochs",
+        type=AtLeast(1),
+        default=3,
+        metavar="N",
+        help="passes over the training pictures after pruning and the like (default: %(default)s)",
+    )
+    training.add_argument(
+        "--student",
+        choices=MODELS,
+        help="train this model from the network (distil-MODEL) and, to compare, without it (alone-MODEL)",
+    )
+    training.add_argument(
+        "--student-epochs",
+        type=AtLeast(1),
+        default=8,
+        metavar="N",
+        help="passes over the training pictures for a student (default: %(default)s)",
+    )
+    training.add_argument(
+        "--student-lr",
+        type=_positive,
+        default=0.01,
+        metavar="RATE",
+        help="highest learning rate for a student (default: %(default)s)",
+    )
+    training.add_argument(
+        "--seeds", type=AtLeast(1), default=1, metavar="N", help="students of each kind (default: %(default)s)"
+    )
+    add_measuring(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Study a network as the options say."""
+    from lightning_perf.compare.extras import MissingExtraError, import_extra
+
+    try:
+        for package in ("torch", "scipy"):
+            import_extra(package, "infer")
+    except MissingExtraError as error:
+        raise RecipeError("infer", "a package is missing", str(error).rstrip(".")) from error
+    return _infer(arguments)
+
+
+def _infer(arguments: argparse.Namespace) -> int:
+    from lightning_perf.inference.errors import InferenceError
+    from recipes.signlang.checkpoint import load_checkpoint, newest_checkpoint
+    from recipes.signlang.infer import InferSettings, infer
+
+    checkpoint = arguments.checkpoint or newest_checkpoint(arguments.log_dir)
+    trained = load_checkpoint(checkpoint)
+    _say(f"Network {trained.model}, {len(trained.classes)} labels, from {checkpoint}")
+    settings = InferSettings(
+        data=arguments.data,
+        cache_dir=arguments.cache_dir,
+        unseen=arguments.unseen,
+        limit=arguments.limit,
+        calibration=arguments.calibration,
+        fine_tune_epochs=arguments.fine_tune_epochs,
+        student=arguments.student,
+        student_epochs=arguments.student_epochs,
+        student_lr=arguments.student_lr,
+        seeds=arguments.seeds,
+        variants=None if arguments.variants is None else tuple(arguments.variants),
+        batch_sizes=tuple(arguments.batch_sizes),
+        threads=tuple(arguments.threads),
+        device=arguments.device,
+        seconds=arguments.seconds,
+        max_latency_ms=arguments.max_latency_ms,
+        max_accuracy_drop=arguments.max_accuracy_drop,
+        out=arguments.out,
+    )
+    try:
+        tradeoff = infer(trained, settings, _say)
+        write_outputs(tradeoff, as_json=arguments.json, markdown=arguments.markdown, plot=arguments.plot)
+    except InferenceError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    if arguments.out is not None:
+        _say(f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER")
+    recommendation = tradeoff.recommendation
+    return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number

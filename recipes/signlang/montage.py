@@ -1,0 +1,87 @@
+"""A picture of pictures, with what each was taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.predict import Prediction
+
+__all__ = ["MOST", "draw_montage", "save_montage"]
+
+MOST = 100
+"""Pictures in one montage."""
+
+TILE = 120
+CAPTION = 34
+GAP = 8
+MOST_COLUMNS = 10
+
+_SURE, _UNSURE, _BAD, _INK, _PAPER = "#1a7f37", "#9a6700", "#cf222e", "#57606a", "#ffffff"
+_SURE_FROM, _UNSURE_FROM = 0.9, 0.5
+"""From this probability on, a label is green, or amber; below it is red."""
+
+
+def draw_montage(predictions: Sequence[Prediction]) -> Image.Image:
+    """Draw the first `MOST` pictures as the network saw them, each above its label, probability and file name.
+
+    Args:
+        predictions: At least one.
+    """
+    shown = predictions[:MOST]
+    columns = min(MOST_COLUMNS, max(1, ceil(len(shown) ** 0.5)))
+    lines = ceil(len(shown) / columns)
+    width, height = TILE + GAP, TILE + CAPTION + GAP
+    montage = Image.new("RGB", (columns * width + GAP, lines * height + GAP), _PAPER)
+    pen = ImageDraw.Draw(montage)
+    for place, prediction in enumerate(shown):
+        left, top = GAP + place % columns * width, GAP + place // columns * height
+        _draw_tile(montage, pen, prediction, left, top)
+    return montage
+
+
+def save_montage(predictions: Sequence[Prediction], path: Path) -> None:
+    """Write `draw_montage` in the format that the file's name ends with.
+
+    Raises:
+        RecipeError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_montage(predictions).save(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RecipeError(path, f"the montage cannot be written ({reason})", "Give another file, as out.png") from error
+
+
+def _draw_tile(montage: Image.Image, pen: ImageDraw.ImageDraw, prediction: Prediction, left: int, top: int) -> None:
+    name = Path(prediction.file).name
+    if prediction.picture is None:
+        pen.rectangle((left, top, left + TILE - 1, top + TILE - 1), fill="#f6f8fa", outline=_BAD)
+        _write(pen, left + 6, top + TILE // 2 - 14, "unreadable", _BAD, size=13, width=TILE - 12)
+        _write(pen, left + 6, top + TILE // 2 + 4, prediction.reason or "", _INK, size=10, width=TILE - 12)
+    else:
+        picture = Image.fromarray(np.ascontiguousarray(prediction.picture)).resize((TILE, TILE))
+        montage.paste(picture.convert("RGB"), (left, top))
+        best = prediction.guesses[0]
+        sure, unsure = best.probability >= _SURE_FROM, best.probability >= _UNSURE_FROM
+        colour = _SURE if sure else _UNSURE if unsure else _BAD
+        text = f"{best.label}  {100 * best.probability:.0f} %"
+        _write(pen, left, top + TILE + 2, text, colour, size=15, width=TILE)
+    _write(pen, left, top + TILE + 20, name, _INK, size=10, width=TILE)
+
+
+def _write(pen: ImageDraw.ImageDraw, left: int, top: int, text: str, colour: str, *, size: int, width: int) -> None:
+    """Write a line, cut to a width in pixels; what the font cannot draw becomes a question mark."""
+    font = ImageFont.load_default(size)
+    line = "".join(char if char.isprintable() and ord(char) < 0x250 else "?" for char in text)
+    if pen.textlength(line, font) > width:
+        while line and pen.textlength(f"{line}...", font) > width:
+            line = line[:-1]
+        line += "..."
+    pen.text((left, top), line, fill=colour, font=font)
