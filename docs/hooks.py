@@ -1,39 +1,87 @@
-"""mkdocs: the README is the site's first page, and the benchmarks' results are pages, without a second copy of either."""
+"""mkdocs: the README is the site's first page and the benchmarks' results are pages, without a copy of either."""
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = "https://github.com/lightning-perf/lightning_perf/blob/main"
-RESULTS = "benchmarks/results"
+README = PurePosixPath("README.md")
+DOCS = PurePosixPath("docs")
+RESULTS = PurePosixPath("benchmarks/results")
+
+_LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>(?![a-z]+:|[#/])[^)#"\s]+)')
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Give each page of results a line in the navigation."""
+    pages = sorted((ROOT / RESULTS).glob("*.md"))
+    config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page.name}"} for page in pages]}]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside ``docs/``."""
-    readme = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text(encoding="utf-8"))
-    files.append(File.generated(config, "index.md", content=_outside(readme.replace('src="docs/', 'src="'), "")))
+    files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / README)))
     for path in sorted((ROOT / RESULTS).rglob("*")):
-        if path.suffix not in {".md", ".png", ".svg"}:
-            continue
-        name = f"results/{path.relative_to(ROOT / RESULTS).as_posix()}"
-        if path.suffix == ".md":
-            files.append(File.generated(config, name, content=path.read_text(encoding="utf-8")))
-        else:
-            files.append(File.generated(config, name, abs_src_path=str(path)))
+        if path.suffix in {".md", ".png", ".svg"}:
+            name = PurePosixPath("results", path.relative_to(ROOT / RESULTS).as_posix())
+            files.append(File.generated(config, str(name), abs_src_path=str(path)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to the results at their pages, and links to other files of the repository at the repository."""
-    return _outside(markdown, r"\.\./")
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Turn links that hold in the repository into ones that hold on the site."""
+    return relocated(markdown, _in_repository(PurePosixPath(page.file.src_uri)))
 
 
-def _outside(markdown: str, prefix: str) -> str:
-    markdown = re.sub(rf"\]\({prefix}{RESULTS}/", "](results/", markdown)
-    return re.sub(rf"\]\({prefix}((?:{RESULTS}|[A-Z]+\.md)[^)]*)\)", rf"]({REPOSITORY}/\1)", markdown)
+def relocated(markdown: str, source: PurePosixPath) -> str:
+    """Return a file's text with its relative links made for its page.
+
+    Links to other pages lead to these, links to other files of the repository lead there. What does not exist stays as
+    it is, for mkdocs to complain about.
+
+    Args:
+        markdown: The text.
+        source: The file's path in the repository.
+    """
+    here = _on_site(source)
+    assert here is not None, f"{source} is no page"
+
+    def move(match: re.Match[str]) -> str:
+        target = PurePosixPath(os.path.normpath(source.parent / match["target"]))
+        if not (ROOT / target).exists():
+            return match[0]
+        there = _on_site(target)
+        link = f"{REPOSITORY}/{target}" if there is None else os.path.relpath(there, here.parent)
+        return f"{match['before']}{link}"
+
+    return _LINK.sub(move, markdown)
+
+
+def _on_site(path: PurePosixPath) -> PurePosixPath | None:
+    """The page or image that a file of the repository becomes, ``None`` for one that is not on the site."""
+    if path == README:
+        return PurePosixPath("index.md")
+    if path.suffix in {".md", ".png", ".svg"}:
+        for folder, name in ((DOCS, ""), (RESULTS, "results")):
+            if path.is_relative_to(folder):
+                return name / path.relative_to(folder)
+    return None
+
+
+def _in_repository(page: PurePosixPath) -> PurePosixPath:
+    if page == PurePosixPath("index.md"):
+        return README
+    return RESULTS / page.relative_to("results") if page.is_relative_to("results") else DOCS / page
+
+
+def _label(page: Path) -> str:
+    return page.stem.replace("_", " ").capitalize()

@@ -1,7 +1,7 @@
 """Puts the present output of commands into the Markdown files that quote it.
 
-A fenced block that follows ``<!-- output of: COMMAND -->`` is replaced by what COMMAND prints, run by the shell at the
-root of the repository. Run it as ``python docs/refresh.py README.md docs/*.md``.
+A fenced block that follows ``<!-- output of: COMMAND -->`` is replaced by what COMMAND prints, run by bash at the root
+of the repository. Run it as ``python docs/refresh.py README.md docs/*.md``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ def refreshed(text: str) -> str:
     Raises:
         subprocess.CalledProcessError: A command failed.
     """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the commands of this environment
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
 
     def run(match: re.Match[str]) -> str:
         print(f"$ {match['command']}", file=sys.stderr)
-        environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
         output = subprocess.run(
-            match["command"], shell=True, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+            ["bash", "-euo", "pipefail", "-c", match["command"]],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         ).stdout
         body = "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
         return f"{match[1]}{body}\n{match[3]}"

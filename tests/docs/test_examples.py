@@ -1,0 +1,53 @@
+"""The Python of README and docs runs: the ``python`` blocks of a page one after the other. ``py`` is a fragment."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+import lightning_perf
+from tests.support.markdown import PAGES, Block, blocks
+
+PYTHON = {page: [block for block in blocks(page) if block.language == "python"] for page in PAGES}
+FRAGMENTS = [block for page in PAGES for block in blocks(page) if block.language == "py"]
+
+
+def given() -> dict[str, Any]:
+    """What a reader of any page has: the imports of the first lines, a model and its data."""
+    torch.manual_seed(0)
+    batches = DataLoader(TensorDataset(torch.rand(8, 4), torch.arange(8) % 2), batch_size=4)
+    return {
+        "Trainer": lambda **options: Trainer(**{"accelerator": "cpu", "enable_progress_bar": False, **options}),
+        "PerfCallback": lightning_perf.PerfCallback,
+        "torch": torch,
+        "student": torch.nn.Linear(4, 2),
+        "teacher": torch.nn.Linear(4, 2),
+        "train_loader": batches,
+        "val_loader": batches,
+    }
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if PYTHON[page]], ids=lambda page: page.name)
+def test_examples_run(page: Path, sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sandbox)
+    names = given()
+    for block in PYTHON[page]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Lightning's advice on so small a training
+            exec(_compiled(block), names)
+
+
+@pytest.mark.parametrize("block", FRAGMENTS, ids=str)
+def test_fragments_compile(block: Block) -> None:
+    _compiled(block)
+
+
+def _compiled(block: Block) -> Any:
+    """The code of a block, with lines numbered as in its page."""
+    return compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")

@@ -1,0 +1,75 @@
+"""docs/report.md: everything that a report can hold is there, with all of its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator
+
+import pytest
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.document import PerfReport
+from tests.support.markdown import DOCS
+
+_SECTION = re.compile(r"^::: (?P<name>[\w.]+)\n(?P<options>(?:    .*\n)*)", re.M)
+
+
+def reachable(annotation: object, seen: set[type]) -> Iterator[type]:
+    """The dataclasses that a value of an annotated type can hold, itself included."""
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation not in seen:
+        seen.add(annotation)
+        yield annotation
+        for hint in typing.get_type_hints(annotation).values():
+            yield from reachable(hint, seen)
+    for argument in typing.get_args(annotation):
+        yield from reachable(argument, seen)
+
+
+PARTS = list(reachable(PerfReport, set()))
+
+
+@pytest.fixture(scope="module")
+def documented() -> set[str]:
+    """The names of objects that docs/report.md shows; of a module all classes, or its ``members``."""
+    found = set()
+    for match in _SECTION.finditer((DOCS / "report.md").read_text(encoding="utf-8")):
+        members = re.search(r"members: \[(.*)\]", match["options"])
+        of_module = [part.__name__ for part in PARTS if part.__module__ == match["name"]]
+        owned = members[1].split(", ") if members else of_module
+        found.update({match["name"], *(f"{match['name']}.{name}" for name in owned)})
+    return found
+
+
+def test_a_report_holds_these() -> None:
+    assert {"PerfReport", "Finding", "StepTime", "Ratio", "LayerUnderflow"} <= {part.__name__ for part in PARTS}
+    assert list(reachable(dict[str, tuple[int, ...]] | types.NoneType, set())) == []
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_part_is_documented(part: type, documented: set[str]) -> None:
+    assert f"{part.__module__}.{part.__name__}" in documented
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_every_field_is_documented(part: type) -> None:
+    attributes = (part.__doc__ or "").partition("Attributes:")[2]
+    named = {name for names in re.findall(r"^        ([\w, ]+):", attributes, re.M) for name in names.split(", ")}
+    assert {field.name for field in dataclasses.fields(part)} <= named
+
+
+def test_sections_are_named_as_the_fields() -> None:
+    text = (DOCS / "report.md").read_text(encoding="utf-8")
+    named = [
+        name.split(".")[-1] for names in re.findall(r"^### (.+)$", text, re.M) for name in re.findall(r"`(.+?)`", names)
+    ]
+    assert set(named) <= {field.name for part in PARTS for field in dataclasses.fields(part)}
+    sections = {field.name for field in dataclasses.fields(RankAnalysis)} - {
+        "rank",
+        "sources",
+        "recording_ns",
+        "wrappers",
+    }
+    assert sections <= set(named)

@@ -1,0 +1,61 @@
+"""The site builds without a warning, and its hook makes links of the repository into links of the site."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+import pytest
+
+from tests.support.markdown import DOCS, ROOT
+
+pytest.importorskip("mkdocs", reason="needs the development packages")
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("source", "link", "expected"),
+    [
+        ("README.md", "](docs/limits.md)", "](limits.md)"),
+        ("README.md", "](docs/precision.md#cost)", "](precision.md#cost)"),
+        ("README.md", "](benchmarks/results/recipe.md)", "](results/recipe.md)"),
+        (
+            "README.md",
+            "](CONTRIBUTING.md)",
+            "](https://github.com/lightning-perf/lightning_perf/blob/main/CONTRIBUTING.md)",
+        ),
+        ("docs/limits.md", "](definitions.md)", "](definitions.md)"),
+        ("docs/limits.md", "](#recording)", "](#recording)"),
+        ("docs/limits.md", "](../benchmarks/results/recipe.md)", "](results/recipe.md)"),
+        ("docs/limits.md", "](../README.md#install)", "](index.md#install)"),
+        ("docs/limits.md", "](../recipes)", "](https://github.com/lightning-perf/lightning_perf/blob/main/recipes)"),
+        ("docs/limits.md", "](https://pytorch.org)", "](https://pytorch.org)"),
+        ("docs/limits.md", "](gone.md)", "](gone.md)"),
+        ("benchmarks/results/recipe.md", "](../../docs/data.md)", "](../data.md)"),
+    ],
+)
+def test_links_are_moved(hooks: ModuleType, source: str, link: str, expected: str) -> None:
+    assert hooks.relocated(f"See [it{link}.", PurePosixPath(source)) == f"See [it{expected}."
+
+
+def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "PerfCallback()" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    for page in (ROOT / "benchmarks" / "results").glob("*.md"):
+        assert (tmp_path / "site" / "results" / page.stem / "index.html").is_file()
