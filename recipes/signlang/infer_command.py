@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, write_outputs
+from lightning_perf.page.html import PageError
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.train_command import MODELS, AtLeast
@@ -125,8 +126,14 @@ def _infer(arguments: argparse.Namespace) -> int:
     )
     try:
         tradeoff = infer(trained, settings, _say)
-        write_outputs(tradeoff, as_json=arguments.json, markdown=arguments.markdown, plot=arguments.plot)
-    except InferenceError as error:
+        write_outputs(
+            tradeoff,
+            as_json=arguments.json,
+            markdown=arguments.markdown,
+            html=arguments.html,
+            plot=arguments.plot,
+        )
+    except (InferenceError, PageError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return 2
     if arguments.out is not None:

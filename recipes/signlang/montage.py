@@ -28,12 +28,12 @@ _SURE_FROM, _UNSURE_FROM = 0.9, 0.5
 
 
 def draw_montage(predictions: Sequence[Prediction]) -> Image.Image:
-    """Draw the first `MOST` pictures as the network saw them, each above its label, probability and file name.
+    """Draw pictures as the network saw them, each above its label, probability and file name.
 
     Args:
-        predictions: At least one.
+        predictions: At least one. Of more than `MOST`, as many are drawn, evenly spread.
     """
-    shown = predictions[:MOST]
+    shown = [predictions[round(place)] for place in np.linspace(0, len(predictions) - 1, min(MOST, len(predictions)))]
     columns = min(MOST_COLUMNS, max(1, ceil(len(shown) ** 0.5)))
     lines = ceil(len(shown) / columns)
     width, height = TILE + GAP, TILE + CAPTION + GAP

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,12 +85,14 @@ def predict(predictor: Predictor, files: Sequence[PictureFile], top: int = 1) ->
 
 def print_table(predictions: Sequence[Prediction], console: Console) -> None:
     """Show predictions as a table, a row a guess, and a last line with how many there are."""
+    folder = _common_folder([prediction.file for prediction in predictions])
+    within = len(folder) + 1 if folder else 0
     table = Table(box=None, pad_edge=False)
     table.add_column("picture", overflow="fold")
     table.add_column("label")
     table.add_column("probability", justify="right")
     for prediction in predictions:
-        name = plain(prediction.file)
+        name = plain(prediction.file[within:])
         if prediction.reason is not None:
             table.add_row(name, plain("—", "red"), plain(f"unreadable: {prediction.reason}", "red"))
         for rank, guess in enumerate(prediction.guesses):
@@ -96,7 +100,10 @@ def print_table(predictions: Sequence[Prediction], console: Console) -> None:
     console.print(table)
     unreadable = sum(prediction.reason is not None for prediction in predictions)
     bad = f", {unreadable} unreadable" if unreadable else ""
-    console.print(f"{len(predictions)} picture{'s' if len(predictions) != 1 else ''}{bad}")
+    where = f" in {plain(folder).plain}" if within else ""
+    console.print(
+        f"{len(predictions)} picture{'s' if len(predictions) != 1 else ''}{where}{bad}", markup=False, soft_wrap=True
+    )
 
 
 def to_json(predictions: Sequence[Prediction], predictor: Predictor) -> str:
@@ -135,6 +142,14 @@ def _decoded(file: PictureFile, size: int) -> UInt8Array | str:
         return "not a picture" if text.startswith("cannot identify image file") else text
     except ValueError as error:  # a path that no file system takes
         return str(error)
+
+
+def _common_folder(files: Sequence[str]) -> str:
+    """The folder that all of several files lie in, or an empty text."""
+    if len(files) < 2:
+        return ""
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(min(files), max(files), strict=False))
+    return "".join(char for char, _ in shared).rpartition(os.sep)[0]
 
 
 def _guesses(probabilities: NDArray[np.float64], labels: Sequence[str], top: int) -> tuple[Guess, ...]:

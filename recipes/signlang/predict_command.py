@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_table(predictions, Console(highlight=False))
     if arguments.show is not None:
         save_montage(predictions, arguments.show)
-        left_out = f", the first {MOST} of {len(predictions)}" if len(predictions) > MOST else ""
+        left_out = f", {MOST} of {len(predictions)} pictures, evenly spread" if len(predictions) > MOST else ""
         _say(f"Montage {arguments.show}{left_out}")
     return _UNREADABLE if any(prediction.reason is not None for prediction in predictions) else _SUCCESS
 

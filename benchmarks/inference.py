@@ -1,0 +1,123 @@
+"""Accuracy, latency and size of every way to run the recipe's networks, written to ``benchmarks/results/inference.md``.
+
+Run ``python -m benchmarks.inference [--resnet FILE] [--cnn FILE] [--data FOLDER]``: a checkpoint that is not given is
+trained first, with the data that then must be. Every variant that this machine can run is measured with one thread; one
+that it cannot run is a row with its reason. Repeat on a quiet machine: the load stands in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from lightning_perf.inference.plot import save_plot
+from lightning_perf.inference.render.markdown import render_markdown
+from lightning_perf.inference.runtimes.registry import RUNTIMES
+from lightning_perf.inference.tradeoff import Tradeoff, to_json
+from recipes.signlang.checkpoint import load_checkpoint
+from recipes.signlang.infer import InferSettings, infer, student_variants
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.train import train
+
+METHOD_VERSION = 1
+"""Raise it with every change after which figures cannot be set beside older ones."""
+
+RESULTS = Path(__file__).parent / "results"
+STUDENT = "cnn"
+
+TRANSFORMED = (
+    "prune-50+onnxruntime",
+    "prune-50+onnxruntime-int8",
+    "prune-50+distil+onnxruntime-int8",
+    "prune-50+distil+openvino-int8",
+    "sparsify-50",
+    "share-5bit",
+    "separable",
+)
+TRAININGS = {
+    "resnet18": TrainSettings(model="resnet18", epochs=8, accelerator="cpu"),
+    "cnn": TrainSettings(model="cnn", epochs=16, batch_size=8, accelerator="cpu"),
+}
+"""What is trained when no checkpoint is given; all else is the recipe's default."""
+
+
+def main() -> None:
+    """Measure, and write the results."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as scratch:
+        checkpoints = {
+            name: getattr(options, name) or _train(name, options.data, Path(scratch)) for name in ("resnet18", "cnn")
+        }
+        documents = [_study(name, path, options) for name, path in checkpoints.items()]
+    _write(documents, options.results)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resnet", dest="resnet18", type=Path, metavar="FILE", help="checkpoint of a ResNet-18")
+    parser.add_argument("--cnn", type=Path, metavar="FILE", help="checkpoint of the small CNN")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the pictures are (default: as trained)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each variant and batch size (default: 2)")
+    parser.add_argument("--seeds", type=int, default=2, help="students of each kind (default: 2)")
+    parser.add_argument("--variants", nargs="+", help="only these (default: all)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
+    return parser.parse_args()
+
+
+def _train(name: str, data: Path | None, folder: Path) -> Path:
+    if data is None:
+        sys.exit(f"--data is needed to train the {name}, or a checkpoint of it")
+    finished = train(replace(TRAININGS[name], data=data, log_dir=folder / name))
+    if finished is None or finished.best_checkpoint is None:
+        sys.exit(f"the {name} was not trained to its end")
+    return finished.best_checkpoint
+
+
+def _study(name: str, checkpoint: Path, options: argparse.Namespace) -> Tradeoff:
+    variants = options.variants
+    student = None
+    if variants is None:
+        variants = [*(runtime.name for runtime in RUNTIMES), *TRANSFORMED]
+        if name != STUDENT:
+            student = STUDENT
+            variants += student_variants(STUDENT)
+    settings = InferSettings(
+        data=options.data,
+        student=student,
+        seeds=options.seeds,
+        variants=tuple(variants),
+        batch_sizes=(1, 32),
+        threads=(1,),
+        seconds=options.seconds,
+        max_accuracy_drop=1.0,
+    )
+    return infer(load_checkpoint(checkpoint), settings, lambda line: print(line, flush=True))
+
+
+def _write(documents: list[Tradeoff], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    told = (
+        f"Written by `python -m benchmarks.inference`, method {METHOD_VERSION}, torch {torch.__version__}. "
+        "How it is measured is in [docs/inference.md](../../docs/inference.md). Every variant that there is was tried; "
+        "one that did not run says why. Recommended is the fastest that loses at most one point of accuracy."
+    )
+    parts = ["# Inference", "", told]
+    for document in documents:
+        stem = f"inference_{document.model.removeprefix('signlang-')}"
+        (folder / f"{stem}.json").write_bytes(to_json(document, indent=1) + b"\n")
+        save_plot(document, folder / f"{stem}.png")
+        parts += ["", f"![Accuracy against latency]({stem}.png)", "", _one_level_down(render_markdown(document))]
+    (folder / "inference.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+
+
+def _one_level_down(markdown: str) -> str:
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in markdown.splitlines())
+
+
+if __name__ == "__main__":
+    main()
