@@ -16,41 +16,47 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?^(```)", re.DOTALL | re.MULTILINE)
 
 
-def refreshed(text: str) -> str:
-    """Return the Markdown text with every quoted output replaced by what its command prints now.
+def refreshed(text: str) -> tuple[str, list[str]]:
+    """Put the present output of every quoted command into a Markdown text.
 
-    Raises:
-        subprocess.CalledProcessError: A command failed.
+    Returns:
+        The text, and the commands that failed; their old output stays.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the commands of this environment
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
+    failed: list[str] = []
 
     def run(match: re.Match[str]) -> str:
         print(f"$ {match['command']}", file=sys.stderr)
-        output = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", match["command"]],
-            cwd=ROOT,
-            env=environment,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        ).stdout
-        body = "\n".join(line.rstrip() for line in output.strip("\n").splitlines())
+        shell = ["bash", "-euo", "pipefail", "-c", match["command"]]
+        done = subprocess.run(shell, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            failed.append(match["command"])
+            return match[0]
+        body = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
         return f"{match[1]}{body}\n{match[3]}"
 
-    return BLOCK.sub(run, text)
+    return BLOCK.sub(run, text), failed
 
 
-def main(paths: list[str]) -> None:
-    """Refresh each of the files in place."""
+def main(paths: list[str]) -> int:
+    """Refresh each of the files in place.
+
+    Returns:
+        The exit code: 1 when a command failed.
+    """
+    failed = []
     for name in paths:
         path = Path(name)
         before = path.read_text(encoding="utf-8")
-        after = refreshed(before)
+        after, without = refreshed(before)
+        failed += [f"{name}: not refreshed, it failed: {command}" for command in without]
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"refreshed {path}", file=sys.stderr)
+    print(*failed, sep="\n", end="\n" if failed else "", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
