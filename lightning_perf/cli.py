@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.compare import command as compare
@@ -16,9 +15,6 @@ from lightning_perf.compare import study_command as study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
 from lightning_perf.tune import command as tune
-
-if TYPE_CHECKING:
-    from lightning_perf.report.document import PerfReport
 
 __all__ = ["main"]
 
@@ -80,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     analyze.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     analyze.add_argument("--json", action="store_true", help="write the whole report as JSON")
-    analyze.add_argument("--html", metavar="FILE", help="write the report as a page, one file that opens offline, too")
+    analyze.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the report as a page too, one file that opens offline"
+    )
     analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
     analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
 
@@ -98,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("before", metavar="A", help="trace or run folder before the change")
     diff.add_argument("after", metavar="B", help="trace or run folder after the change")
     diff.add_argument("--json", action="store_true", help="write the comparison as JSON")
+    diff.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
     diff.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
 
     view = commands.add_parser(
@@ -130,7 +129,10 @@ def _analyze(options: argparse.Namespace) -> int:
 
     report = analyze(options.path, by_shape=options.by_shape)
     if options.html:
-        _write_page(report, options.path, options.html)
+        from lightning_perf.page.html import write_html
+        from lightning_perf.report.document import to_json
+
+        write_html(to_json(report), "run", Path(options.path).resolve().name, options.html)
     if options.json:
         from lightning_perf.report.json import render_json
 
@@ -142,24 +144,18 @@ def _analyze(options: argparse.Namespace) -> int:
     return SUCCESS
 
 
-def _write_page(report: PerfReport, path: str, target: str) -> None:
-    from lightning_perf.page.html import PageError, render_html
-    from lightning_perf.report.document import to_json
-
-    page = render_html(to_json(report), "run", Path(path).resolve().name)
-    try:
-        Path(target).write_bytes(page)
-    except OSError as error:
-        raise PageError(
-            f"Cannot write {target} ({error.strerror}). Name a file in a folder that you may write to."
-        ) from error
-
-
 def _diff(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import compare_reports
 
     compared = compare_reports(analyze(options.before), analyze(options.after))
+    if options.html:
+        import msgspec
+
+        from lightning_perf.page.html import write_html
+
+        title = f"{Path(options.before).resolve().name} and {Path(options.after).resolve().name}"
+        write_html(msgspec.json.encode(compared), "diff", title, options.html)
     if options.json:
         from lightning_perf.report.json import render_json
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.build import Settings
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.record import RunRecord
+    from lightning_perf.compare.refusal import Unfair
 
 __all__ = [
     "EXIT_CODES",
@@ -66,6 +67,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     """Add how the comparison is shown."""
     parser.add_argument("--json", action="store_true", help="write the whole comparison as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown too, for a pull request")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots too: PNG, SVG, and TensorBoard's images")
 
 
@@ -144,10 +146,12 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
     Raises:
         CompareError: The arms cannot be compared, or a file cannot be written.
         MissingExtraError: scipy is not installed.
+        PageError: The page cannot be written.
     """
     from dataclasses import replace
 
     from lightning_perf.compare.build import UnfairError, compare_arms
+    from lightning_perf.compare.refusal import describe_refusal
     from lightning_perf.compare.render.console import print_unfair
     from lightning_perf.compare.study import study_notes
 
@@ -157,8 +161,12 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         comparison = compare_arms(runs, settings)
     except UnfairError as error:
         print_unfair(error, notes)
+        if options.html is not None:
+            _write_page(describe_refusal(error), arms, options.html)
         return UNFAIR
     comparison = replace(comparison, notes=(*comparison.notes, *notes))
+    if options.html is not None:
+        _write_page(comparison, arms, options.html)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
         write_outputs(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
     return exit_code(comparison)
@@ -218,6 +226,15 @@ def write_outputs(
         from lightning_perf.compare.render.console import print_comparison
 
         print_comparison(comparison)
+
+
+def _write_page(document: Comparison | Unfair, arms: Sequence[str], path: Path) -> None:
+    import msgspec
+
+    from lightning_perf.page.html import write_html
+
+    title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
+    write_html(msgspec.json.encode(document), "study", title, path)
 
 
 def exit_code(comparison: Comparison) -> int:

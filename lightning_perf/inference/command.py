@@ -105,6 +105,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
     output.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown, too")
+    output.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
     output.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: .png, .svg or .pdf")
     output.add_argument("--out", type=Path, metavar="FOLDER", help="keep the built variants and the document there")
 
@@ -126,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
         for package in ("torch", "scipy"):
             import_extra(package, "infer")
         tradeoff = _measure(options)
-        write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, plot=options.plot)
+        write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
     except (InferenceError, MissingExtraError) as error:
         _say(plain(str(error)).plain)
         return USAGE
@@ -135,12 +136,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_outputs(
-    tradeoff: Tradeoff, *, as_json: bool = False, markdown: Path | None = None, plot: Path | None = None
+    tradeoff: Tradeoff,
+    *,
+    as_json: bool = False,
+    markdown: Path | None = None,
+    html: Path | None = None,
+    plot: Path | None = None,
 ) -> None:
     """Show a trade-off and write the files that were asked for.
 
     Raises:
         InferenceError: A file cannot be written.
+        PageError: The page cannot be written.
     """
     from lightning_perf.inference.errors import InferenceError
 
@@ -154,6 +161,11 @@ def write_outputs(
             markdown.write_text(render_markdown(tradeoff), encoding="utf-8")
         except OSError as error:
             raise InferenceError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
+    if html is not None:
+        from lightning_perf.inference.tradeoff import to_json
+        from lightning_perf.page.html import write_html
+
+        write_html(to_json(tradeoff), "inference", tradeoff.model, html)
     if plot is not None:
         from lightning_perf.inference.plot import save_plot
 

@@ -15,9 +15,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Kind", "PageError", "render_html"]
+__all__ = ["Kind", "PageError", "render_html", "write_html"]
 
-Kind = Literal["run", "trace", "study", "inference"]
+Kind = Literal["run", "trace", "diff", "study", "inference"]
 
 
 class PageError(Exception):
@@ -46,7 +46,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     say so, and the tables have every figure.
 
     Args:
-        document_json: A ``PerfReport``, ``Comparison`` or trade-off table as JSON. Its text may come from a stranger.
+        document_json: A ``PerfReport``, ``Compared``, ``Comparison`` (or why there is none) or ``Tradeoff`` as JSON.
+            Its text may come from a stranger.
         kind: Which of them.
         title: Name of the run or study.
 
@@ -73,6 +74,20 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
         # After the modules, so that they need not wait for it; taken out of its packing when a chart comes into sight.
         body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
     return page.replace(_MODULE, "\n".join(body)).encode(errors="replace")
+
+
+def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
+    """Write a document as a page; the arguments are those of `render_html`.
+
+    Raises:
+        PageError: The file cannot be written.
+    """
+    try:
+        path.write_bytes(render_html(document_json, kind, title))
+    except OSError as error:
+        raise PageError(
+            f"Cannot write {path} ({error.strerror}). Name a file in a folder that you may write to."
+        ) from error
 
 
 def _head(title: str, nonce: str, style: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.page.html import render_html
+from lightning_perf.page.html import Kind, render_html
 from lightning_perf.report.document import PerfReport, to_json
+from tests.page.server import Server
 
 LOCAL = ("file:", "data:", "blob:", "about:")
 
@@ -45,18 +46,24 @@ class Opened:
         self.page.goto(f"{self.page.url.split('#')[0]}#{query}")
         self.page.wait_for_selector(f'nav a[href*="view={view}"][aria-current]')
 
+    def draw_charts(self) -> None:
+        """Bring every chart into sight and wait until it is drawn."""
+        for chart in self.page.locator(".chart").all():
+            chart.scroll_into_view_if_needed()
+            chart.locator("svg.main-svg").first.wait_for()
+
     def texts(self, selector: str) -> list[str]:
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
 
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """A function that opens a document from disk: a report, or JSON; the test fails on errors and on requests."""
+    """A function that opens a document from disk: a report, or JSON of a kind; errors and requests fail the test."""
     opened: list[Opened] = []
 
-    def open_(document: PerfReport | bytes, title: str = "a run", **settings: Any) -> Opened:
+    def open_(document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", **settings: Any) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
-        file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), "run", title))
+        file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), kind, title))
         page = browser.new_page(**settings)
         page.set_default_timeout(20_000)
         result = Opened(page)
@@ -73,3 +80,11 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
     for result in opened:
         result.page.close()
         assert result.faults == []
+
+
+@pytest.fixture
+def server(browser: Any) -> Iterator[Server]:
+    made = Server(browser)
+    yield made
+    made.page.close()
+    assert made.faults == []

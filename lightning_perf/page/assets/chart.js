@@ -10,22 +10,23 @@ const waiting = new Map(); // charts that have not come into sight yet, and what
  * A chart.
  *
  * `title`: what it shows, for those who cannot see it. `draw()` gives Plotly's {data, layout}, with `ink` of this module
- * for colours; it is called again for another theme. `height`: pixels.
+ * for colours; it is called again for another theme. `height`: pixels. The element's `redraw()` draws what has changed.
  */
 export function chart({ title, draw, height = 280 }) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
+  const figure = () => {
+    const { data, layout } = draw();
+    const axes = Object.entries({ xaxis: {}, yaxis: {}, ...layout }).filter(([key]) => AXIS.test(key));
+    const styled = Object.fromEntries(axes.map(([key, settings]) => [key, axis(settings)]));
+    return [data, { ...themed(), ...layout, height, ...styled }, CONFIG];
+  };
+  box.redraw = async () => box.classList.contains("js-plotly-plot") && (await loading).react(box, ...figure());
   const paint = async () => {
     waiting.delete(box);
     observer.disconnect();
     try {
       const plotly = await (loading ??= load());
-      const { data, layout } = draw();
-      await plotly.newPlot(
-        box,
-        data,
-        { ...themed(), ...layout, height, yaxis: axis(layout.yaxis), xaxis: axis(layout.xaxis) },
-        CONFIG,
-      );
+      await plotly.newPlot(box, ...figure());
       new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
     } catch (error) {
       if (!(error instanceof ChartError)) throw error;
@@ -58,6 +59,7 @@ export function ink(name) {
 
 class ChartError extends Error {}
 
+const AXIS = /^[xy]axis\d*$/;
 const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showSendToCloud: false };
 
 function themed() {

@@ -101,7 +101,7 @@ function render(state) {
   const ranks = data.ranks ?? [];
   const row = Number(state.rank ?? data.lead ?? 0);
   const rank = ranks[row] ?? ranks[data.lead] ?? null;
-  shell.views(views, view, { report: data, rank });
+  shell.views(views, view, { report: data, rank, run: shown.run, source, runs: listing.runs });
   shell.ranks(ranks, rank, data.lead);
   shell.show(view, () => view.render({ report: data, rank, run: shown.run, source, runs: listing.runs, state }));
   performance.mark("figures");

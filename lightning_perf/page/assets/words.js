@@ -12,6 +12,12 @@ export function label(table, name) {
   return words[table]?.[name] ?? name;
 }
 
+/** The place of a name in a table of words; names that are not in it come last. */
+export function place(table, name) {
+  const found = Object.keys(words[table] ?? {}).indexOf(name);
+  return found < 0 ? Infinity : found;
+}
+
 /** What an arithmetic is called: `FP16`, but `integer`. */
 export function arithmeticLabel(name) {
   return /^[ftb]/.test(name) ? name.toUpperCase() : name;

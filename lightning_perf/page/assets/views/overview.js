@@ -1,6 +1,7 @@
 // The answer first: the verdict, what it rests on, and the largest parts.
 
 import { arithmetic } from "../sections/arithmetic.js";
+import { capturesPart } from "../sections/captures.js";
 import { h } from "../dom.js";
 import { findingsList } from "../sections/findings.js";
 import * as format from "../format.js";
@@ -20,6 +21,7 @@ function render({ report, rank }) {
     rank && chartAndTable(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report.findings, rank)) : null,
     rank && [phases(rank), arithmetic(rank)],
+    capturesPart(report.captures),
     report.step_times && stepTimes(report.step_times),
     windowsPart(report.trust),
     sources(report),

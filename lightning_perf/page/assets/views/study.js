@@ -1,0 +1,79 @@
+// Arms of a study compared: the verdict, the changes with their intervals, and every run as a point.
+
+import { h } from "../dom.js";
+import { armLegend } from "../arms.js";
+import { columns, notice, section } from "../parts.js";
+import { forest, predictions } from "../sections/forest.js";
+import { accuracyBoxes, timeBoxes } from "../sections/run_boxes.js";
+import { differences, gates, results, unfairRows } from "../sections/study_tables.js";
+
+export const study = { id: "study", title: "Verdict", kinds: ["study"], render };
+
+function render({ report }) {
+  if (report.state === "unfair") return unfair(report);
+  return [
+    report.candidates.map((candidate) => verdict(candidate, report)),
+    h("p", { class: "aside" }, context(report)),
+    report.notes.map((note) => notice(note)),
+    gates(report),
+    results(report),
+    forest(report),
+    predictions(report),
+    report.arms.length > 1 ? armLegend(report.arms) : null,
+    columns(timeBoxes(report)),
+    accuracyBoxes(report),
+    differences(report),
+  ];
+}
+
+function verdict({ verdict: { kind, headline, details, next } }) {
+  const row = (name, ...content) => [h("dt", {}, name), h("dd", {}, content)];
+  return h(
+    "section",
+    { class: "part", "aria-label": "Verdict" },
+    h(
+      "dl",
+      { class: "verdict" },
+      row("Verdict", h("span", { class: `outcome ${kind}` }, kind), h("b", { class: "headline" }, ` ${headline}`)),
+      details.length
+        ? row(
+            "Details",
+            h(
+              "ul",
+              { class: "sentences" },
+              details.map((line) => h("li", {}, line)),
+            ),
+          )
+        : null,
+      next ? [h("dt", {}, "Next"), h("dd", { class: "next" }, next)] : null,
+    ),
+  );
+}
+
+function context({ arms, blocked, hardware, treatment }) {
+  const used = [...new Set(arms.map((arm) => arm.used))];
+  return [
+    used.length === 1 ? `${used[0]} runs an arm` : `runs: ${arms.map((arm) => `${arm.used} ${arm.name}`).join(", ")}`,
+    blocked ? "in blocks" : "not in blocks",
+    treatment.length ? `under test: ${treatment.join(", ")}` : null,
+    hardware.join(", ") || "hardware not recorded",
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+function unfair(refusal) {
+  return [
+    section(
+      "Refused as unfair",
+      { definition: "fair-comparison" },
+      notice(refusal.message, "high"),
+      h(
+        "p",
+        {},
+        "Is one of the facts below what you test? Name it with --treatment. Does one not matter? Name it with --allow.",
+      ),
+    ),
+    unfairRows(refusal),
+  ];
+}

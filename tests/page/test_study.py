@@ -1,0 +1,207 @@
+"""A study's comparison: its verdict, its runs, and what an unfair one shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from lightning_perf.cli import main
+from lightning_perf.compare.build import Settings, compare_arms
+from lightning_perf.compare.comparison import Comparison, Prediction
+from lightning_perf.compare.gates import parse_gate
+from lightning_perf.compare.metrics import METRICS
+from lightning_perf.compare.record import Place
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.compare.verdict import signed_percent
+from lightning_perf.page import html
+from tests.compare.support import write_run
+from tests.page.samples import HOSTILE, poisoned
+
+pytest.importorskip("scipy")
+
+ARMS = ("32-true", "16-mixed")
+BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
+
+
+@pytest.fixture
+def comparison(tmp_path: Path) -> Comparison:
+    """Six blocks of two arms, the second a tenth faster; its second run collapsed, the baseline's first is invalid."""
+    arms = {
+        name: [
+            write_run(
+                tmp_path / name / f"{name}-{block}",
+                step_ms=ms * 0.9**arm * (1 + 0.004 * ((block * (arm + 3)) % 5)),
+                started=10.0 * block + arm,
+                accuracies=(0.5, 0.05 if (arm, block) == (1, 2) else 0.9 + 0.01 * ((block + arm) % 4)),
+                problems=("throttled",) if (arm, block) == (0, 1) else (),
+                train__seed=block,
+                train__precision=name,
+                device__name="NVIDIA H200",
+                place=Place("s", name, block, arm, treatment=("precision",)),
+            )
+            for block, ms in enumerate(BASE_MS, start=1)
+        ]
+        for arm, name in enumerate(ARMS)
+    }
+    found = compare_arms(arms, Settings(goal=0.4, gates=(parse_gate("step_time<=0.95"),)))
+    measured = Estimate(1.1, 1.05, 1.15, 0.95, 6, "t")
+    candidate = replace(found.candidates[0], prediction=Prediction("32-true-1", 1.2, 1.6, measured, False))
+    return replace(found, candidates=(candidate,), notes=("A note.",))
+
+
+def points(opened: Any, number: int) -> list[float]:
+    """The x of every point with a mark in a chart, as Plotly was given them."""
+    found: list[float] = opened.page.evaluate(
+        """(number) => document.querySelectorAll(".chart")[number].data
+            .filter((trace) => trace.type === "scatter" && trace.mode.includes("markers"))
+            .flatMap((trace) => trace.x)""",
+        number,
+    )
+    return found
+
+
+def chart_number(opened: Any, title: str) -> int:
+    labels = [chart.get_attribute("aria-label") for chart in opened.page.locator(".chart").all()]
+    return next(number for number, label in enumerate(labels) if title in label)
+
+
+def values(comparison: Comparison, metric: str, *, collapsed: bool = False) -> list[float]:
+    return sorted(
+        value
+        for run in comparison.runs
+        if run.left_out is None and (metric != "accuracy" or run.collapsed == collapsed)
+        if (value := run.values[metric]) is not None
+    )
+
+
+def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Comparison, open_page: Any) -> None:
+    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened.draw_charts()
+    shown = opened.page.inner_text("main")
+    (candidate,) = comparison.candidates
+    assert candidate.verdict.headline in shown
+    assert all(line in shown for line in (*candidate.verdict.details, *comparison.notes))
+    by_title = {row.split("\t")[0].strip(): row for row in opened.texts("#table-results tbody tr")}
+    for result in candidate.metrics:
+        row = by_title[METRICS[result.metric].title]
+        if METRICS[result.metric].scale.value == "ratio" and result.estimate.value is not None:
+            assert signed_percent(result.estimate.value) in row
+            if result.estimate.low is not None:
+                assert f"{signed_percent(result.estimate.low)} to {signed_percent(result.estimate.high)}" in row
+    assert "passed" in opened.texts("#table-gates tbody tr")[0]
+    steps = chart_number(opened, "step time of every run")
+    assert sorted(points(opened, steps)) == pytest.approx(values(comparison, "step_time"))
+    accuracy = points(opened, chart_number(opened, "Accuracy of every run"))
+    learned, lost = values(comparison, "accuracy"), values(comparison, "accuracy", collapsed=True)
+    assert len(lost) == 1
+    assert sorted(accuracy) == pytest.approx([100 * value for value in (*lost, *learned)])
+    box = opened.page.evaluate(
+        """(number) => document.querySelectorAll(".chart")[number].data.filter((trace) => trace.type === "box")
+            .map((trace) => [trace.q1[0], trace.median[0], trace.q3[0], trace.lowerfence[0], trace.upperfence[0]])""",
+        steps,
+    )
+    for arm, drawn in zip(comparison.arms, box, strict=True):
+        summary = arm.metrics["step_time"]
+        assert drawn == pytest.approx([summary.q1, summary.median, summary.q3, summary.min, summary.max])
+    ratios = points(opened, chart_number(opened, "ratio to the baseline"))
+    expected = [r.estimate.value for r in candidate.metrics if METRICS[r.metric].scale.value == "ratio"]
+    assert sorted(ratios) == pytest.approx(sorted(value for value in expected if value is not None))
+    assert points(opened, chart_number(opened, "predicted speed-up")) == [1.1]
+
+
+def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Comparison, open_page: Any) -> None:
+    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened.show("runs")
+    opened.draw_charts()
+    rows = {row.split("\t")[0].strip(): row for row in opened.texts("#table-runs tbody tr")}
+    assert set(rows) == {f"{name}-{block}" for name in ARMS for block in range(1, 7)}
+    assert "no: invalid: throttled" in rows["32-true-1"]
+    assert "collapsed" in rows["16-mixed-2"]
+    assert "1 invalid: throttled" in opened.texts("#table-arms tbody tr")[0]
+    order = opened.page.evaluate(
+        """(number) => document.querySelectorAll(".chart")[number].data
+            .filter((trace) => trace.mode === "markers").flatMap((trace) => trace.x.map((x, i) => [x, trace.y[i]]))""",
+        chart_number(opened, "in order of start"),
+    )
+    assert [y for _, y in sorted(order)] == pytest.approx([100 * (r or 0.0) for r in comparison.drift.residuals])
+    lines = opened.page.evaluate(
+        "(number) => document.querySelectorAll('.chart')[number].data.map((trace) => trace.x)",
+        chart_number(opened, "within each block"),
+    )
+    by_block: dict[int | None, list[float]] = {}
+    for run in comparison.runs:
+        value = run.values["step_time"]
+        if run.left_out is None and value is not None:
+            by_block.setdefault(run.block, []).append(value)
+    assert sorted(map(sorted, lines)) == [pytest.approx(sorted(row)) for row in sorted(map(sorted, by_block.values()))]
+
+
+def test_hostile_names_stay_text(comparison: Comparison, open_page: Any) -> None:
+    document = json.loads(msgspec.json.encode(comparison))
+    for run in document["runs"]:
+        run["run_id"] += HOSTILE
+    hostile = poisoned({key: value for key, value in document.items() if key not in ("runs", "arms", "candidates")})
+    for key in ("runs", "arms", "candidates"):  # names of metrics, verdicts and outcomes are ours
+        hostile[key] = document[key]
+    text = json.dumps(hostile).replace('"16-mixed"', json.dumps(f"16-mixed{HOSTILE}"))
+    opened = open_page(text.encode(), kind="study", title=HOSTILE)
+    for view in ("study", "runs"):
+        opened.show(view)
+        opened.draw_charts()
+        assert opened.page.evaluate("globalThis.pwned") is None
+        assert opened.page.locator("main img, main script, main a[href^=http], main iframe").count() == 0
+    assert "<img src=x onerror=" in opened.page.inner_text("#table-runs tbody tr:first-child th")
+
+
+def test_a_wholly_poisoned_document_runs_nothing(comparison: Comparison, open_page: Any) -> None:
+    hostile = poisoned(json.loads(msgspec.json.encode(comparison)))
+    for result in (r for candidate in hostile["candidates"] for r in candidate["metrics"]):
+        result["metric"] = "step_time"
+    opened = open_page(json.dumps(hostile).encode(), kind="study")
+    opened.draw_charts()
+    assert opened.page.evaluate("globalThis.pwned") is None
+
+
+def test_a_single_run_an_arm_is_shown_without_intervals(tmp_path: Path, open_page: Any) -> None:
+    arms = {name: [write_run(tmp_path / name, step_ms=ms, accuracies=())] for name, ms in (("a", 100.0), ("b", 50.0))}
+    opened = open_page(msgspec.json.encode(compare_arms(arms, Settings())), kind="study")
+    opened.draw_charts()
+    assert "−50.0 %" in opened.texts("#table-results tbody tr")[0]
+    opened.show("runs")
+    assert opened.page.locator("#table-runs tbody tr").count() == 2
+
+
+def test_compare_writes_it_also_when_it_refuses(
+    tmp_path: Path, open_page: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arm, precision, size in (("fp32", "32-true", 32), ("amp", "16-mixed", 64)):
+        for seed in (1, 2, 3):
+            facts = {"train__seed": seed, "train__precision": precision, "train__batch_size": size}
+            write_run(tmp_path / arm / str(seed), step_ms=100.0 + seed, **facts)
+    target = tmp_path / "out.html"
+    command = ["compare", str(tmp_path / "fp32"), str(tmp_path / "amp"), "--treatment", "precision"]
+    assert main([*command, "--html", str(target)]) == 3
+    match = re.search(r'id="document"[^>]*>(.*?)</script>', target.read_text())
+    assert match is not None
+    document = json.loads(match[1])
+    assert [row["fact"] for row in document["rows"]] == ["train.batch_size"]
+    opened = open_page(json.dumps(document).encode(), kind="study")
+    assert document["message"] in opened.page.inner_text("main")
+    assert opened.texts("#table-differences tbody td") == ["amp", "32", "64"]
+    assert main([*command, "--allow", "batch_size", "--html", str(target)]) in (0, 4)
+    assert '"headline"' in target.read_text()
+    assert main([*command, "--allow", "batch_size", "--html", str(tmp_path / "no" / "out.html")]) == 2
+    assert "Cannot write" in capsys.readouterr().err
+
+
+def test_metrics_are_those_of_the_library() -> None:
+    source = (Path(html.__file__).parent / "assets" / "metrics.js").read_text()
+    pattern = r'(\w+): \{ title: "([^"]+)", unit: "([^"]+)", scale: "([^"]+)", higherIsBetter: (true|false) \}'
+    listed = [(name, *rest, better == "true") for name, *rest, better in re.findall(pattern, source)]
+    assert listed == [(m.name, m.title, m.unit, m.scale.value, m.higher_is_better) for m in METRICS.values()]
