@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lightning_perf.trace.columns import Trace
     from lightning_perf.trace.errors import TraceError
     from lightning_perf.trace.reader import read_trace
+    from lightning_perf.tune.errors import TuneError
+    from lightning_perf.tune.tuner import PerfTuner
 
 __version__ = "0.1.0"
 
@@ -27,8 +29,10 @@ _HOMES = {
     "PrecisionCallback": "lightning_perf.callbacks.precision",
     "PrecisionError": "lightning_perf.callbacks.precision_error",
     "SlowStepCapture": "lightning_perf.callbacks.slow_steps",
+    "PerfTuner": "lightning_perf.tune.tuner",
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",
+    "TuneError": "lightning_perf.tune.errors",
     "TraceError": "lightning_perf.trace.errors",
     "analyze": "lightning_perf.report.build",
     "read_trace": "lightning_perf.trace.reader",
@@ -37,11 +41,13 @@ _HOMES = {
 __all__ = [
     "PerfCallback",
     "PerfReport",
+    "PerfTuner",
     "PrecisionCallback",
     "PrecisionError",
     "SlowStepCapture",
     "Trace",
     "TraceError",
+    "TuneError",
     "__version__",
     "analyze",
     "read_trace",

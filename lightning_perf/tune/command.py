@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 __all__ = ["add_parser", "run"]
 
@@ -45,6 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (default: 0)")
     parser.add_argument("--json", action="store_true", help="write the whole document as JSON")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables as Markdown, too")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,13 +78,22 @@ def run(options: argparse.Namespace) -> int:
     except (TuneError, MissingExtraError) as error:
         print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return USAGE
+    code = SUCCESS
+    if options.markdown:
+        from lightning_perf.tune.render.markdown import render_markdown
+
+        try:
+            options.markdown.write_text(render_markdown(result), encoding="utf-8")
+        except OSError as error:
+            print(f"lightning-perf: cannot write {options.markdown} ({error.strerror})", file=sys.stderr)  # noqa: T201
+            code = USAGE
     if options.json:
         sys.stdout.write(to_json(result).decode() + "\n")
     else:
         from lightning_perf.tune.render.console import print_result
 
         print_result(result)
-    return SUCCESS
+    return code
 
 
 def _positive(text: str) -> float:

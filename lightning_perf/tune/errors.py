@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["TrialError", "TuneError"]
+__all__ = ["NotApplicableError", "OutOfTimeError", "TrialError", "TuneError"]
 
 
 class TuneError(ValueError):
@@ -11,3 +11,11 @@ class TuneError(ValueError):
 
 class TrialError(Exception):
     """A lever failed. Its row says the reason; the others go on."""
+
+
+class NotApplicableError(TrialError):
+    """A lever turned out not to be for this training."""
+
+
+class OutOfTimeError(TrialError):
+    """It took longer than it was given."""

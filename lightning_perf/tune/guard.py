@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["SEED_FACTOR", "loss_of", "moved"]
+from lightning_perf.compare.statistics.distributions import t_quantile
 
-SEED_FACTOR = 3.0
-"""Standard errors of a difference of two seeds that a lever may move the loss."""
+__all__ = ["loss_of", "moved"]
+
 RELATIVE_FLOOR = 0.002
 """Share of the loss that always passes: seeds may happen to agree."""
 
 
 def loss_of(losses: Sequence[float], count: int) -> float:
-    """Mean loss of the later half of the first batches.
+    """Mean loss of the later half of the first steps.
 
     Args:
-        losses: A loss a batch.
-        count: Batches to look at, the same for all that are compared.
+        losses: A loss an optimizer step.
+        count: Steps to look at, the same for all that are compared.
 
     Example:
         >>> loss_of([9.0, 9.0, 1.0, 3.0, 100.0], 4)
@@ -32,8 +32,9 @@ def loss_of(losses: Sequence[float], count: int) -> float:
 def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
     """Say how a lever moved the loss, or None when no further than seeds do.
 
-    The candidate has the seed of the base, so without rounding both would be equal. The limit is `SEED_FACTOR` times
-    the standard deviation over seeds times √2 (a difference of two).
+    The candidate has the seed of the base: without rounding both would be equal, and rounding alone can part them no
+    further than two seeds are apart. The limit is the 95 % interval of a difference of two seeds: Student's t for so
+    many seeds times their standard deviation times √2.
 
     Args:
         candidate: Loss with the lever.
@@ -41,18 +42,19 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
         seeds: Losses without, by several seeds.
 
     Example:
-        >>> moved(2.6, 2.0, [2.0, 2.1, 1.9])
-        'the loss moves by 0.6 (from 2 to 2.6), and other seeds move it by 0.424 at most'
+        >>> moved(2.7, 2.0, [2.0, 2.1, 1.9])
+        'the loss goes from 2 to 2.7; other seeds move it by 0.608 at most'
         >>> moved(2.1, 2.0, [2.0, 2.1, 1.9]) is None
         True
     """
+    if not math.isfinite(base):
+        return None  # the training itself goes astray: nothing to compare with
     if not math.isfinite(candidate):
         return f"the loss is {candidate}"
-    spread = float(np.std(seeds, ddof=1)) if len(seeds) > 1 else 0.0
-    limit = max(SEED_FACTOR * math.sqrt(2) * spread, RELATIVE_FLOOR * abs(base))
+    reach = 0.0
+    if len(seeds) > 1:
+        reach = t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
+    limit = max(reach, RELATIVE_FLOOR * abs(base))
     if abs(candidate - base) <= limit:
         return None
-    return (
-        f"the loss moves by {abs(candidate - base):.3g} (from {base:.3g} to {candidate:.3g}), "
-        f"and other seeds move it by {limit:.3g} at most"
-    )
+    return f"the loss goes from {base:.3g} to {candidate:.3g}; other seeds move it by {limit:.3g} at most"

@@ -18,11 +18,13 @@ class Machine:
         device: ``cpu``, ``cuda`` or ``mps``.
         capability: CUDA compute capability, or None.
         cores: CPU cores that this process may use.
+        name: Of the device, for people.
     """
 
     device: str
     capability: tuple[int, int] | None
     cores: int
+    name: str
 
 
 class Lever(Protocol):
@@ -31,7 +33,6 @@ class Lever(Protocol):
     Attributes:
         name: Its name in tables and in ``--levers``, as ``channels-last``.
         family: Of levers of one family one at most holds, as of precisions.
-        lines: What to write into one's own code, a line each.
         mends: Kinds of findings whose predicted saving is this lever's.
         changes_training: Whether it makes another training of it (batch size): then it is measured, and never kept by
             itself.
@@ -44,11 +45,6 @@ class Lever(Protocol):
 
     @property
     def family(self) -> str:
-        """See above."""
-        ...
-
-    @property
-    def lines(self) -> tuple[str, ...]:
         """See above."""
         ...
 
@@ -66,6 +62,14 @@ class Lever(Protocol):
         """Say why it does not apply to this training on this machine, or None."""
         ...
 
+    def lines(self, training: Training) -> tuple[str, ...]:
+        """What to write into one's own code, a line each, for a training that it applies to."""
+        ...
+
     def apply(self, training: Training) -> None:
-        """Change the training in place, before it begins."""
+        """Change the training in place, before it begins.
+
+        Raises:
+            NotApplicableError: It turns out not to be for this training.
+        """
         ...

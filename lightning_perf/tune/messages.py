@@ -15,17 +15,17 @@ class Order:
     """What a process is for: the first thing it reads.
 
     Attributes:
-        source: How to get the training: ``package.module:name``, or what cloudpickle made of it.
+        source: How to get the training: ``package.module:name``, or what cloudpickle made of it and of torch's flags.
+        path: Where the tuner's process imports from.
         levers: Names of the levers to apply.
-        trying: The last one of them whose fit is in question; None where they held before.
         seed: Seeds weights and order of samples.
         scout: Whether to look which levers apply and to profile a few steps, instead of training in windows.
         folder: Where profiles go.
     """
 
     source: str | bytes
+    path: tuple[str, ...]
     levers: tuple[str, ...]
-    trying: str | None
     seed: int
     scout: bool
     folder: str
@@ -69,12 +69,14 @@ class Scouted:
     Attributes:
         machine: Where it runs.
         missing: For each lever why it does not apply, or None.
+        lines: For each lever that applies what to write into one's own code.
         predictions: What the profile predicts.
         note: Why there are no predictions, or None.
     """
 
     machine: Machine
     missing: dict[str, str | None]
+    lines: dict[str, tuple[str, ...]]
     predictions: tuple[Prediction, ...]
     note: str | None
 
@@ -92,7 +94,7 @@ class Window:
         seconds: Wall time, until the device had finished.
         steps: Optimizer steps.
         samples: Samples, None where the batches do not tell.
-        losses: The loss of each batch.
+        losses: The loss of each optimizer step, mean of its micro-batches.
     """
 
     seconds: float

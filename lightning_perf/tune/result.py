@@ -39,7 +39,8 @@ class Trial:
         outcome: What became of it.
         reason: Why, where that is not the measurement.
         predicted: Least and most predicted change of the step time, as ratios, by the profile's findings; None without.
-        measured: Ratio of the time a sample, with the lever over without, and its interval; None when not measured.
+        measured: Ratio of the step times, with the lever over without, and its interval; of the times a sample where
+            the lever changes the batch size; None when not measured.
         lines: What to write into one's own code.
     """
 
@@ -59,14 +60,16 @@ class TuneResult:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf.
         machine: Where it ran.
-        device: Name of the device.
         baseline_ms: Step time of the training as it is, median of windows.
         noise: The training against itself: the ratio is 1 but for noise.
         trials: The levers in the order in which they were tried, those that do not apply last.
         kept: Names of the levers kept.
-        combined: Ratio of the time a sample, all kept levers together over none, in fresh processes; None when none is
+        combined: Ratio of the step times, all kept levers together over none, in fresh processes; None when none is
             kept or it was not measured.
+        confirmed: Whether that is a gain, too.
         lines: All lines to change.
+        window_steps: Optimizer steps of a window.
+        rounds: Windows of each side in a trial.
         seconds: Time it took.
         budget_s: Time it was given.
         notes: What a reader must know.
@@ -75,13 +78,15 @@ class TuneResult:
     schema_version: int
     tool_version: str
     machine: Machine
-    device: str
-    baseline_ms: float | None
-    noise: Estimate | None
+    baseline_ms: float
+    noise: Estimate
     trials: tuple[Trial, ...]
     kept: tuple[str, ...]
     combined: Estimate | None
+    confirmed: bool
     lines: tuple[str, ...]
+    window_steps: int
+    rounds: int
     seconds: float
     budget_s: float
     notes: tuple[str, ...]

@@ -21,7 +21,12 @@ class Runner:
 
     Args:
         order: What it trains.
-        time_left_s: Seconds left of the budget.
+        time_left_s: Seconds that it may still take.
+
+    Attributes:
+        levers: Names of the levers it trains with.
+        losses: The loss of each optimizer step so far.
+        failed: Whether it has failed, and can train no further.
 
     Raises:
         TrialError: It fails before its first timed window.
@@ -30,6 +35,7 @@ class Runner:
     def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
         self.levers = order.levers
         self.losses: list[float] = []
+        self.failed = False
         self._time_left_s = time_left_s
         self._process = TrialProcess(order)
         try:
@@ -39,18 +45,26 @@ class Runner:
             self.close()
             raise
 
+    def allow(self, time_left_s: Callable[[], float]) -> None:
+        """Give it other limits of time: one that is kept lives longer than its trial."""
+        self._time_left_s = time_left_s
+
     def window(self, steps: int) -> Window:
         """Train some steps.
 
         Raises:
             TrialError: It fails.
         """
-        window = self._process.run(steps, self._time_left_s())
+        try:
+            window = self._process.run(steps, self._time_left_s())
+        except TrialError:
+            self.failed = True
+            raise
         self.losses += window.losses
         return window
 
     def steps_for(self, seconds: float) -> int:
-        """How many steps take about so long, by a window that is not otherwise used."""
+        """How many steps take about so long, by windows that are not otherwise used."""
         began = time.perf_counter()
         steps = FIRST_STEPS
         window = self.window(steps)
@@ -59,8 +73,8 @@ class Runner:
             window = self.window(steps)
         return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
 
-    def time_a_sample_s(self, steps: int, *, by_sample: bool) -> float:
-        """Train a window, and tell the time of a sample, or of a step.
+    def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
+        """Train a window, and tell the time of a step, or of a sample.
 
         Raises:
             TrialError: It fails, or samples are wanted and the batches do not tell how many they hold.

@@ -31,7 +31,7 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
     callback = PerfCallback(
         skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, print_report=False
     )
-    fit(callbacks=[callback], max_epochs=-1, max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
+    fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
         return (), "the profile of the training holds no steps"

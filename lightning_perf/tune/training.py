@@ -17,11 +17,13 @@ class Training:
         module: A LightningModule of either package.
         data: A DataLoader, a LightningDataModule, or None where the module itself has ``train_dataloader``.
         trainer: Keyword arguments of the Trainer, as ``{"accelerator": "gpu", "accumulate_grad_batches": 2}``.
+        loader: The training's DataLoader, or why there is none to change, once it has been looked for.
     """
 
     module: Any
     data: Any = None
     trainer: dict[str, Any] = field(default_factory=dict)
+    loader: Any = field(default=None, init=False, repr=False)
 
 
 def as_training(made: Any) -> Training:

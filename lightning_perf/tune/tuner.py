@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
+from lightning_perf.tune.settings import TuneSettings
 
-__all__ = ["PerfTuner", "TuneSettings"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneSettings:
-    """How trials are made.
-
-    Attributes:
-        minutes: The budget. Levers that it has no time for are listed as not tried.
-        levers: Names of levers or families; all when empty.
-        rounds: Windows of each side in a trial, in turns.
-        window_s: Seconds that a window should take.
-        seed: Seeds weights, order of samples, and order of windows.
-    """
-
-    minutes: float = 15.0
-    levers: tuple[str, ...] = ()
-    rounds: int = 8
-    window_s: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.minutes > 0 or not self.window_s > 0:
-            raise TuneError("minutes and window_s have to be positive")
-        if self.rounds < 3:
-            raise TuneError("an interval needs at least 3 rounds")
+__all__ = ["PerfTuner"]
 
 
 class PerfTuner:
@@ -42,7 +17,8 @@ class PerfTuner:
 
     Each trial trains in a fresh process, on a copy: your module, files and process stay as they are. A lever is
     measured against the best setting so far, window by window in turns, so that drift of the machine hits both. It is
-    kept when the whole 95 % interval of the ratio lies below 1 and it moves the loss no further than other seeds do.
+    kept when the whole 95 % interval of the ratio lies below 1, the gain is larger than what the training differs from
+    itself, and the loss moves no further than other seeds move it.
 
     Args:
         minutes: The budget; levers that it has no time for are listed as not tried.
@@ -101,13 +77,16 @@ class PerfTuner:
         from lightning_perf.tune.campaign import run_campaign
 
         if isinstance(module, str):
+            if data is not None or trainer is not None:
+                raise TuneError(f"{module} gives the data and the Trainer's arguments itself: leave them out")
             return run_campaign(module, self._settings, say)
         import cloudpickle
 
+        from lightning_perf.tune.flags import TorchFlags
         from lightning_perf.tune.training import Training
 
         try:
-            source = cloudpickle.dumps(Training(module, data, dict(trainer or {})))
+            source = cloudpickle.dumps((TorchFlags.current(), Training(module, data, dict(trainer or {}))))
         except Exception as error:  # whatever the user's objects hold
             raise TuneError(
                 f"the module or its data cannot be copied to another process ({type(error).__name__}: {error}). "

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import signal
 import sys
 import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_perf.tune.errors import TrialError
+from lightning_perf.tune.errors import NotApplicableError, TrialError
 from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.messages import Failed, Order, Ready, Run, Stop, Window
+from lightning_perf.tune.messages import Failed, Order, Ready, Run, Scouted, Stop, Window
 
 __all__ = ["main"]
 
 PROFILED_STEPS = 3
-_FOR_TRIALS: dict[str, Any] = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "limit_val_batches": 0,
-    "num_sanity_val_steps": 0,
-}
-_OWN = ("max_epochs", "max_steps", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
-"""Arguments of the user's Trainer that would end a trial early or change what it measures."""
+REASON_CHARACTERS = 300
 
 
 def main(descriptor: int) -> None:
@@ -36,55 +27,62 @@ def main(descriptor: int) -> None:
     """
     pipe: Connection[Any, Any] = Connection(descriptor)
     order: Order = pipe.recv()
+    sys.path += [place for place in order.path if place not in sys.path]
     try:
         if order.scout:
             pipe.send(_scout(order))
         else:
             _train(order, pipe)
-    except _NotForThisError as error:
+    except _TunerGoneError:
+        os.killpg(0, signal.SIGKILL)  # with the DataLoader workers, which may be paused
+    except NotApplicableError as error:
         pipe.send(Failed(str(error), applies=False))
-    except EOFError:
-        os._exit(1)  # the tuner is gone
     except BaseException as error:
         pipe.send(Failed(_reason(error)))
         raise
 
 
-class _NotForThisError(Exception):
-    """The lever does not apply."""
+class _TunerGoneError(BaseException):
+    """The other end of the pipe is closed."""
 
 
-def _scout(order: Order) -> Any:
+def _scout(order: Order) -> Scouted:
     from lightning_perf.tune.catalogue import LEVERS
-    from lightning_perf.tune.messages import Scouted
+    from lightning_perf.tune.fit import fit
     from lightning_perf.tune.scout import profile
 
-    machine = _machine(_load(order))
-    missing = {lever.name: lever.missing(_load(order), machine) for lever in LEVERS}
-    predictions, note = profile(lambda **arguments: _fit(_load(order), **arguments), order.folder, PROFILED_STEPS)
-    return Scouted(machine, missing, predictions, note)
+    training = _load(order)
+    machine = _machine(training)
+    missing = {lever.name: lever.missing(training, machine) for lever in LEVERS}
+    lines = {lever.name: lever.lines(training) for lever in LEVERS if missing[lever.name] is None}
+    # Looking at the data has set them up already, so what trains is loaded anew.
+    predictions, note = profile(
+        lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
+    )
+    return Scouted(machine, missing, lines, predictions, note)
 
 
 def _train(order: Order, pipe: Connection[Any, Any]) -> None:
     from lightning_perf.tune.catalogue import find_lever
+    from lightning_perf.tune.fit import fit
     from lightning_perf.tune.pacer import Pacer
 
     training = _load(order)
-    levers = sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile")  # wraps the module
-    machine = _machine(training)
-    for lever in levers:
-        reason = lever.missing(training, machine) if lever.name == order.trying else None
-        if reason is not None:
-            raise _NotForThisError(reason)
-    for lever in levers:
+    # Compilation comes last: it wraps the module as the others left it.
+    for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
         lever.apply(training)
 
     def ask(message: Ready | Window) -> Run | Stop:
-        pipe.send(message)
-        answer: Run | Stop = pipe.recv()
+        try:
+            pipe.send(message)
+            answer: Run | Stop = pipe.recv()
+        except (EOFError, OSError) as error:
+            raise _TunerGoneError from error
         return answer
 
-    _fit(training, callbacks=[Pacer(ask)], max_epochs=-1)
+    fit(training, [pacer := Pacer(ask)], order.folder)
+    if not pacer.stopped:
+        raise TrialError("the training ended by itself, before the trial did")
 
 
 def _load(order: Order) -> Any:
@@ -104,56 +102,35 @@ def _load(order: Order) -> Any:
         return as_training(made() if callable(made) else made)
     import cloudpickle
 
-    return as_training(cloudpickle.loads(order.source))
-
-
-def _fit(training: Any, **arguments: Any) -> None:
-    given = {name: value for name, value in training.trainer.items() if name not in _OWN}
-    callbacks = [*(given.pop("callbacks", None) or []), *arguments.pop("callbacks")]
-    trainer = _trainer_class(training.module)(**{**given, **_FOR_TRIALS, **arguments, "callbacks": callbacks})
-    if trainer.world_size > 1:
-        raise TrialError(f"trials run on one device, and this Trainer has {trainer.world_size}: give devices=1")
-    if training.data is None or not hasattr(training.data, "train_dataloader"):
-        trainer.fit(training.module, train_dataloaders=training.data)
-    else:
-        trainer.fit(training.module, datamodule=training.data)
-
-
-def _trainer_class(module: Any) -> Any:
-    import lightning.pytorch as pl
-
-    plain = getattr(module, "_orig_mod", module)
-    if isinstance(plain, pl.LightningModule):
-        return pl.Trainer
-    import pytorch_lightning
-
-    if isinstance(plain, pytorch_lightning.LightningModule):
-        return pytorch_lightning.Trainer
-    raise TrialError(f"the training's module is no LightningModule, but {type(plain).__name__}")
+    flags, training = cloudpickle.loads(order.source)
+    flags.set()
+    return as_training(training)
 
 
 def _machine(training: Any) -> Machine:
     import torch
 
+    from lightning_perf.environment import cpu_name
+    from lightning_perf.tune.fit import trainer_class
+
     given = {name: value for name, value in training.trainer.items() if name in ("accelerator", "devices")}
-    device = _trainer_class(training.module)(**given, **_FOR_TRIALS).strategy.root_device
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    device = trainer_class(training.module)(**given, **quiet).strategy.root_device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(device.type, capability, cores)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name() or device.type
+    return Machine(device.type, capability, cores, name)
 
 
 def _reason(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    first = lines[0] if lines else ""
-    if isinstance(error, TrialError):
-        return first
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    first = lines[0].strip() if lines else ""
+    reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
+    return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     # Run as a module this file is ``__main__``: the tuner knows its messages by their module's own name.
     from lightning_perf.tune.worker import main as run
 

@@ -22,7 +22,7 @@ class BatchSize:
     """
 
     factor: int
-    family: str = "batch size"
+    family: str = "batch-size"
     mends: tuple[str, ...] = ("memory-spare",)
     changes_training: bool = True
 
@@ -31,21 +31,20 @@ class BatchSize:
         """See `Lever`."""
         return f"batch-size-x{self.factor}"
 
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """See `Lever`."""
-        return (
-            f"DataLoader(…, batch_size={self.factor} × batch_size)",
-            f"lr = {self.factor} × lr  # linear scaling (Goyal et al. 2017, arXiv:1706.02677); check the accuracy",
-        )
-
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
         """See `Lever`."""
         return _why_fixed(training_loader(training), self.factor)
 
+    def lines(self, training: Training) -> tuple[str, ...]:
+        """See `Lever`."""
+        return (
+            f"DataLoader(…, batch_size={_enlarged(training, self.factor)})",
+            f"lr = {self.factor} * lr  # linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy",
+        )
+
     def apply(self, training: Training) -> None:
         """See `Lever`."""
-        change_loader(training, lambda loader: rebuilt(loader, batch_size=(loader.batch_size or 1) * self.factor))
+        _enlarge(training, self.factor)
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,6 @@ class FewerMicroBatches:
 
     name: str = "fewer-micro-batches"
     family: str = "accumulation"
-    lines: tuple[str, ...] = (
-        "DataLoader(…, batch_size=2 × batch_size)",
-        "Trainer(accumulate_grad_batches=accumulate_grad_batches // 2)",
-    )
     mends: tuple[str, ...] = ()
     changes_training: bool = False
 
@@ -68,21 +63,36 @@ class FewerMicroBatches:
             return "gradients are not accumulated over an even number of batches"
         return _why_fixed(training_loader(training), 2)
 
+    def lines(self, training: Training) -> tuple[str, ...]:
+        """See `Lever`."""
+        return (
+            f"DataLoader(…, batch_size={_enlarged(training, 2)})",
+            f"Trainer(accumulate_grad_batches={training.trainer['accumulate_grad_batches'] // 2})",
+        )
+
     def apply(self, training: Training) -> None:
         """See `Lever`."""
         training.trainer["accumulate_grad_batches"] //= 2
-        change_loader(training, lambda loader: rebuilt(loader, batch_size=(loader.batch_size or 1) * 2))
+        _enlarge(training, 2)
 
 
-def _why_fixed(loader: DataLoader[object] | None, factor: int) -> str | None:
-    if loader is None:
-        return "the training data do not come from a plain DataLoader"
+def _enlarge(training: Training, factor: int) -> None:
+    change_loader(training, lambda loader: rebuilt(loader, batch_size=(loader.batch_size or 1) * factor))
+
+
+def _enlarged(training: Training, factor: int) -> int:
+    loader = training_loader(training)
+    return factor * (1 if isinstance(loader, str) else loader.batch_size or 1)
+
+
+def _why_fixed(loader: DataLoader[object] | str, factor: int) -> str | None:
+    if isinstance(loader, str):
+        return loader
     if loader.batch_size is None:
-        return "the DataLoader makes no batches itself"
+        own = type(loader.batch_sampler) is not BatchSampler and loader.batch_sampler is not None
+        return "the DataLoader has a batch sampler of its own" if own else "the DataLoader makes no batches itself"
     if isinstance(loader.dataset, IterableDataset):
         return None
-    if type(loader.batch_sampler) is not BatchSampler:
-        return "the DataLoader has a batch sampler of its own"
     if len(loader.dataset) < loader.batch_size * factor:  # type: ignore[arg-type]
         return "the data set has fewer samples than that"
     return None

@@ -29,10 +29,9 @@ class Compiled:
     @property
     def name(self) -> str:
         """See `Lever`."""
-        return "compile" if self.mode == "default" else f"compile-{self.mode}"
+        return "compile" if self.mode == "default" else f"compile-{self.mode.removesuffix('-no-cudagraphs')}"
 
-    @property
-    def lines(self) -> tuple[str, ...]:
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
         """See `Lever`."""
         mode = "" if self.mode == "default" else f', mode="{self.mode}"'
         return (f"trainer.fit(torch.compile(module{mode}), …)",)

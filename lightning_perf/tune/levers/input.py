@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch.utils.data import IterableDataset
+
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.loaders import change_loader, rebuilt, training_loader
 from lightning_perf.tune.training import Training
 
 __all__ = ["PinnedMemory", "Workers"]
-
-_OTHER = "the training data do not come from a plain DataLoader"
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Workers:
         """See `Lever`."""
         return f"workers-{self.count}" + (f"-prefetch-{self.prefetch}" if self.prefetch != 2 else "")
 
-    @property
-    def lines(self) -> tuple[str, ...]:
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
         """See `Lever`."""
         prefetch = f", prefetch_factor={self.prefetch}" if self.prefetch != 2 else ""
         return (f"DataLoader(…, num_workers={self.count}, persistent_workers=True{prefetch})",)
@@ -42,10 +41,12 @@ class Workers:
     def missing(self, training: Training, machine: Machine) -> str | None:
         """See `Lever`."""
         loader = training_loader(training)
-        if loader is None:
-            return _OTHER
+        if isinstance(loader, str):
+            return loader
         if self.count > machine.cores:
             return f"there are {machine.cores} cores"
+        if self.count > 1 and isinstance(loader.dataset, IterableDataset):
+            return "each worker would give all samples of an iterable data set, unless it shares them out itself"
         same = loader.num_workers == self.count and loader.persistent_workers
         return "is so already" if same and (loader.prefetch_factor or 2) == self.prefetch else None
 
@@ -65,7 +66,6 @@ class PinnedMemory:
 
     name: str = "pin-memory"
     family: str = "pinning"
-    lines: tuple[str, ...] = ("DataLoader(…, pin_memory=True)",)
     mends: tuple[str, ...] = ("pageable-copies",)
     changes_training: bool = False
 
@@ -74,9 +74,13 @@ class PinnedMemory:
         if machine.device != "cuda":
             return "needs a CUDA GPU"
         loader = training_loader(training)
-        if loader is None:
-            return _OTHER
+        if isinstance(loader, str):
+            return loader
         return "is so already" if loader.pin_memory else None
+
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Lever`."""
+        return ("DataLoader(…, pin_memory=True)",)
 
     def apply(self, training: Training) -> None:
         """See `Lever`."""

@@ -19,7 +19,6 @@ class ChannelsLast:
 
     name: str = "channels-last"
     family: str = "layout"
-    lines: tuple[str, ...] = ("module = module.to(memory_format=torch.channels_last)",)
     mends: tuple[str, ...] = ("channels-last",)
     changes_training: bool = False
 
@@ -33,6 +32,10 @@ class ChannelsLast:
             return "the weights are in this order already"
         return None
 
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Lever`."""
+        return ("module = module.to(memory_format=torch.channels_last)",)
+
     def apply(self, training: Training) -> None:
         """See `Lever`."""
         training.module.to(memory_format=torch.channels_last)
@@ -44,7 +47,6 @@ class CudnnBenchmark:
 
     name: str = "cudnn-benchmark"
     family: str = "cudnn"
-    lines: tuple[str, ...] = ("Trainer(benchmark=True)",)
     mends: tuple[str, ...] = ()
     changes_training: bool = False
 
@@ -57,6 +59,10 @@ class CudnnBenchmark:
         if not any(isinstance(layer, nn.modules.conv._ConvNd) for layer in training.module.modules()):
             return "the module has no convolution"
         return "is on already" if training.trainer.get("benchmark") or torch.backends.cudnn.benchmark else None
+
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Lever`."""
+        return ("Trainer(benchmark=True)",)
 
     def apply(self, training: Training) -> None:
         """See `Lever`."""

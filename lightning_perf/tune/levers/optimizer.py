@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.training import Training
 
@@ -23,7 +25,6 @@ class FusedOptimizer:
 
     name: str = "fused-optimizer"
     family: str = "optimizer"
-    lines: tuple[str, ...] = ("torch.optim.…(…, fused=True)  # in configure_optimizers",)
     mends: tuple[str, ...] = ("unfused-optimizer",)
     changes_training: bool = False
 
@@ -31,18 +32,13 @@ class FusedOptimizer:
         """See `Lever`."""
         if machine.device == "mps":
             return "needs a CPU or a CUDA GPU"
-        if training.trainer.get("gradient_clip_val") and training.trainer.get("precision") == "16-mixed":
-            return "gradient clipping under 16-mixed excludes it"
-        try:
-            optimizers = list(_optimizers(training.module.configure_optimizers()))
-        except Exception as error:  # some ask their Trainer, which there is none of yet
-            return f"configure_optimizers needs a running Trainer ({type(error).__name__})"
-        others = {type(optimizer).__name__ for optimizer in optimizers if type(optimizer) not in _FUSABLE}
-        if others:
-            return f"{', '.join(sorted(others))} has no fused form"
-        if not optimizers or all(optimizer.defaults.get("fused") for optimizer in optimizers):
-            return "is fused already" if optimizers else "the module has no optimizer"
-        return None
+        optimizers = _made_alone(training)
+        return _unfit(training, optimizers) if optimizers is not None else None
+
+    def lines(self, training: Training) -> tuple[str, ...]:
+        """See `Lever`."""
+        names = sorted({type(optimizer).__name__ for optimizer in _made_alone(training) or ()}) or ["…"]
+        return tuple(f"torch.optim.{name}(…, fused=True)  # in configure_optimizers" for name in names)
 
     def apply(self, training: Training) -> None:
         """See `Lever`."""
@@ -51,21 +47,49 @@ class FusedOptimizer:
         @functools.wraps(original)
         def configure_optimizers() -> Any:
             made = original()
-            for optimizer in _optimizers(made):
+            optimizers = tuple(_optimizers(made))
+            if (reason := _unfit(training, optimizers)) is not None:
+                raise NotApplicableError(reason)
+            for optimizer in optimizers:
                 _fuse(optimizer)
             return made
 
         training.module.configure_optimizers = configure_optimizers
 
 
+def _made_alone(training: Training) -> tuple[Optimizer, ...] | None:
+    """The optimizers; None where making them needs a running Trainer, as for a schedule over all its steps."""
+    try:
+        return tuple(_optimizers(training.module.configure_optimizers()))
+    except Exception:
+        return None
+
+
+def _unfit(training: Training, optimizers: tuple[Optimizer, ...]) -> str | None:
+    # Lightning refuses it: the fused kernels unscale the gradients themselves, after they would have been clipped.
+    if training.trainer.get("gradient_clip_val") and training.trainer.get("precision") in ("16-mixed", "16", 16):
+        return "gradient clipping under 16-mixed excludes it"
+    others = {type(optimizer).__name__ for optimizer in optimizers if type(optimizer) not in _FUSABLE}
+    if others:
+        return f"{', '.join(sorted(others))} has no fused form"
+    if not optimizers:
+        return "the module has no optimizer"
+    if any(optimizer.defaults.get("differentiable") for optimizer in optimizers):
+        return "a differentiable optimizer cannot be fused"
+    return "is fused already" if all(optimizer.defaults.get("fused") for optimizer in optimizers) else None
+
+
 def _fuse(optimizer: Optimizer) -> None:
     """What the constructors of these classes do with ``fused=True``, in place: schedulers hold on to the object."""
     flags: Any = optimizer
-    optimizer.defaults |= {"fused": True, "foreach": False}
-    for group in optimizer.param_groups:
-        group |= {"fused": True, "foreach": False}
-    flags._step_supports_amp_scaling = True
-    flags._need_device_dtype_check_for_fused = True
+    for settings in (optimizer.defaults, *optimizer.param_groups):
+        settings |= {"fused": True, "foreach": None if settings["foreach"] else settings["foreach"]}
+    if not isinstance(optimizer, Adagrad):
+        flags._step_supports_amp_scaling = True
+    if not isinstance(optimizer, Adam):
+        flags._need_device_dtype_check_for_fused = True
+    for parameter, state in optimizer.state.items():  # Adagrad's is there from the start
+        state["step"] = state["step"].to(device=parameter.device, dtype=torch.float32)
 
 
 def _optimizers(made: Any) -> Iterator[Optimizer]:

@@ -29,8 +29,7 @@ class MixedPrecision:
     mends: tuple[str, ...] = ("half-precision", "tensor-cores")
     changes_training: bool = False
 
-    @property
-    def lines(self) -> tuple[str, ...]:
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
         """See `Lever`."""
         return (f'Trainer(precision="{self.name}")',)
 
@@ -55,7 +54,6 @@ class TF32:
 
     name: str = "tf32"
     family: str = "tf32"
-    lines: tuple[str, ...] = ('torch.set_float32_matmul_precision("high")',)
     mends: tuple[str, ...] = ("tf32-off",)
     changes_training: bool = False
 
@@ -64,6 +62,10 @@ class TF32:
         if machine.capability is None or machine.capability < _BF16_CAPABILITY:
             return "needs a CUDA GPU with TF32"
         return "is on already" if torch.get_float32_matmul_precision() != "highest" else None
+
+    def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
+        """See `Lever`."""
+        return ('torch.set_float32_matmul_precision("high")',)
 
     def apply(self, training: Training) -> None:  # noqa: ARG002
         """See `Lever`."""

@@ -1,0 +1,110 @@
+"""One fit of a trial: the user's module, data and Trainer settings, without what would end, slow or record it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.tune.errors import TrialError
+from lightning_perf.tune.training import Training
+
+__all__ = ["MAX_STEPS", "fit", "trainer_class"]
+
+MAX_STEPS = 10**7
+"""More than any trial trains; finite, as schedules over ``trainer.estimated_stepping_batches`` need it."""
+
+_FOR_TRIALS: dict[str, Any] = {
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+    "max_epochs": -1,
+    "max_steps": MAX_STEPS,
+}
+_LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
+"""Arguments of the user's Trainer that would end a trial early, write files, or change what it measures."""
+
+_CALLBACKS_LEFT_OUT = {
+    *("Checkpoint", "OnExceptionCheckpoint", "EarlyStopping", "Timer", "BatchSizeFinder", "LearningRateFinder"),
+    *("ProgressBar", "ModelSummary", "PerfCallback", "SlowStepCapture"),
+}
+"""The same of callbacks, by the names of their classes and base classes: those of both packages."""
+
+
+def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any) -> None:
+    """Train, until a callback stops it.
+
+    Args:
+        training: What to train.
+        callbacks: Callbacks besides the user's.
+        folder: The Trainer's ``default_root_dir``.
+        arguments: Arguments of the Trainer that go before all others.
+
+    Raises:
+        TrialError: The training is none for trials.
+    """
+    given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
+    theirs = given.pop("callbacks", None) or []
+    theirs = theirs if isinstance(theirs, (list, tuple)) else [theirs]
+    kind = trainer_class(training.module)
+    trainer = kind(
+        **{
+            **given,
+            **_FOR_TRIALS,
+            **arguments,
+            "default_root_dir": folder,
+            "callbacks": [*_fitting(theirs), *callbacks, _LenientSchedules()],
+            "logger": _dummy_logger(kind),
+        }
+    )
+    if trainer.world_size > 1:
+        raise TrialError(
+            f"trials run on one device, and this Trainer has {trainer.world_size}: give it devices=1, and tune that"
+        )
+    module = getattr(training.module, "_orig_mod", training.module)
+    configure_callbacks = module.configure_callbacks
+    module.configure_callbacks = lambda: _fitting(configure_callbacks())
+    if training.data is None or not hasattr(training.data, "train_dataloader"):
+        trainer.fit(training.module, train_dataloaders=training.data)
+    else:
+        trainer.fit(training.module, datamodule=training.data)
+
+
+def trainer_class(module: Any) -> Any:
+    """The Trainer of the package that the module is of.
+
+    Raises:
+        TrialError: It is no LightningModule.
+    """
+    plain = getattr(module, "_orig_mod", module)
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            found = importlib.import_module(package)
+        except ImportError:
+            continue
+        logging.getLogger(package).setLevel(logging.ERROR)  # its import sets it to INFO
+        if isinstance(plain, found.LightningModule):
+            return found.Trainer
+    raise TrialError(f"the training's module is no LightningModule, but {type(plain).__name__}")
+
+
+class _LenientSchedules(HostCallback):
+    """Lets schedules that watch a validation metric go on without it: trials do not validate."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        for config in trainer.lr_scheduler_configs:
+            config.strict = False
+
+
+def _fitting(callbacks: Any) -> list[Any]:
+    given = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    return [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+
+
+def _dummy_logger(kind: type[Any]) -> Any:
+    """A logger that takes everything and writes nothing: modules may log to ``self.logger.experiment``."""
+    package = kind.__module__.partition(".trainer")[0]
+    return importlib.import_module(f"{package}.loggers.logger").DummyLogger()

@@ -1,0 +1,63 @@
+"""The ratio of two trainings' times, and when it is a gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lightning_perf.compare.statistics.ranks import walsh_interval
+from lightning_perf.compare.statistics.values import Estimate
+
+__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "is_gain", "is_loss", "noise_share", "time_ratio"]
+
+LEAST_ROUNDS = 6
+"""Fewer have no 95 % interval."""
+MOST_ROUNDS = 50
+
+
+def time_ratio(base: Sequence[float], candidate: Sequence[float]) -> Estimate:
+    """The typical ratio candidate over base of the windows of a round, with the signed-rank interval.
+
+    One round that something else disturbed does not move it, unlike Student's interval.
+
+    Args:
+        base: A time a round.
+        candidate: The same, in the same rounds.
+
+    Example:
+        >>> ratio = time_ratio([10.0, 11.0, 10.0, 10.0, 12.0, 90.0], [5.0, 5.5, 5.1, 5.0, 6.0, 5.0])
+        >>> round(ratio.value, 2)
+        0.5
+    """
+    logs = [math.log(b / a) for a, b in zip(base, candidate, strict=True)]
+    return walsh_interval(logs).map(math.exp)
+
+
+def noise_share(noise: Estimate) -> float:
+    """How far from 1 the training against itself may lie, as a share: the far end of its interval.
+
+    Example:
+        >>> round(noise_share(Estimate(1.0, 0.98, 1.01, 0.95, 8, "")), 4)
+        0.0204
+    """
+    if noise.low is None or noise.high is None:
+        return 0.0
+    return math.expm1(max(abs(math.log(noise.low)), abs(math.log(noise.high))))
+
+
+def is_gain(ratio: Estimate, noise: Estimate) -> bool:
+    """Whether the interval lies below 1, and the ratio beyond what the training differs from itself.
+
+    Two processes of one training differ by more than their windows tell, as by where their memory lies. The interval
+    does not know of that; the training against itself does.
+    """
+    if ratio.value is None or ratio.high is None:
+        return False
+    return ratio.high < 1 and ratio.value < 1 / (1 + noise_share(noise))
+
+
+def is_loss(ratio: Estimate, noise: Estimate) -> bool:
+    """The same in the other direction."""
+    if ratio.value is None or ratio.low is None:
+        return False
+    return ratio.low > 1 and ratio.value > 1 + noise_share(noise)
