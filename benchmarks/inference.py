@@ -30,7 +30,7 @@ METHOD_VERSION = 1
 RESULTS = Path(__file__).parent / "results"
 STUDENT = "cnn"
 
-TRANSFORMED = (
+TRANSFORMED = (  # of the large network; the small one is itself the small variant
     "prune-50+onnxruntime",
     "prune-50+onnxruntime-int8",
     "prune-50+distil+onnxruntime-int8",
@@ -41,7 +41,7 @@ TRANSFORMED = (
 )
 TRAININGS = {
     "resnet18": TrainSettings(model="resnet18", epochs=8, accelerator="cpu"),
-    "cnn": TrainSettings(model="cnn", epochs=16, batch_size=8, accelerator="cpu"),
+    "cnn": TrainSettings(model="cnn", epochs=12, batch_size=8, accelerator="cpu"),
 }
 """What is trained when no checkpoint is given; all else is the recipe's default."""
 
@@ -62,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resnet", dest="resnet18", type=Path, metavar="FILE", help="checkpoint of a ResNet-18")
     parser.add_argument("--cnn", type=Path, metavar="FILE", help="checkpoint of the small CNN")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the pictures are (default: as trained)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time for each variant and batch size (default: 2)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time for each variant and batch size (default: 1)")
     parser.add_argument("--seeds", type=int, default=2, help="students of each kind (default: 2)")
     parser.add_argument("--variants", nargs="+", help="only these (default: all)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
@@ -82,10 +82,10 @@ def _study(name: str, checkpoint: Path, options: argparse.Namespace) -> Tradeoff
     variants = options.variants
     student = None
     if variants is None:
-        variants = [*(runtime.name for runtime in RUNTIMES), *TRANSFORMED]
+        variants = [runtime.name for runtime in RUNTIMES]
         if name != STUDENT:
             student = STUDENT
-            variants += student_variants(STUDENT)
+            variants += [*TRANSFORMED, *student_variants(STUDENT)]
     settings = InferSettings(
         data=options.data,
         student=student,

@@ -55,7 +55,7 @@ class InferSettings:
     fine_tune_epochs: int = 3
     student: str | None = None
     student_epochs: int = 8
-    student_lr: float = 0.01
+    student_lr: float = 0.03
     seeds: int = 1
     variants: tuple[str, ...] | None = None
     batch_sizes: tuple[int, ...] = (1, 32)

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument(
         "--student-lr",
         type=_positive,
-        default=0.01,
+        default=0.03,
         metavar="RATE",
         help="highest learning rate for a student (default: %(default)s)",
     )

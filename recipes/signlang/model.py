@@ -13,8 +13,10 @@ __all__ = ["MODELS", "SmallCNN", "build_model"]
 class SmallCNN(nn.Sequential):
     """The article's CNN: Conv32-pool-Conv64-pool-Conv64-Dropout .25-Dense128-Dropout .5.
 
-    Convolutions are 3×3 without padding, as Keras's default is. Takes ``(n, 1, image_size, image_size)`` and gives
-    ``(n, classes)`` logits.
+    Convolutions are 3×3 without padding, as Keras's default is. Before them, and not in the article, grey values are
+    brought to mean 0 and variance 1, with the statistics of the training: on photographs of little contrast, with grey
+    values of 0.70 ± 0.08, the network stayed at chance for 16 epochs without it. Takes
+    ``(n, 1, image_size, image_size)`` and gives ``(n, classes)`` logits.
 
     Args:
         classes: Number of labels.
@@ -26,6 +28,7 @@ class SmallCNN(nn.Sequential):
         if side < 1:
             raise ValueError(f"the small CNN needs pictures of at least 18 pixels, got {image_size}")
         super().__init__(
+            nn.BatchNorm2d(1, affine=False),
             nn.Conv2d(1, 32, 3),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
