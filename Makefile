@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 SINGLE_THREADED := OMP_NUM_THREADS=1
 WHEEL_VENV := build/wheel-venv
 
-.PHONY: help env demo test lint types contracts wheel unit clean
+.PHONY: help env demo test lint types contracts wheel docs unit clean
 
 help:
 	@echo "make demo   train the sign-language recipe on its own data with PerfCallback and print the report"
 	@echo "make test   lint, types, layer contracts, the wheel, and all tests"
+	@echo "make docs   build the site in build/site"
 	@echo "make env    make .venv with the tested set of packages"
 	@echo "make clean  remove what the others made"
 
@@ -44,6 +45,10 @@ wheel: env
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd $(WHEEL_VENV) && bin/lightning-perf --version && bin/lightning-perf analyze ../../tests/traces/two_steps.pt.trace.json > /dev/null
+
+# The tests build the site as well, strictly; this leaves it to look at.
+docs: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: env
 	$(SINGLE_THREADED) $(BIN)/pytest -n auto

@@ -32,7 +32,8 @@ HELP = [block for block in QUOTED if block.output_of.endswith(" --help")]
 def cheap(block: Block) -> list[list[str]]:
     """The commands of a block that take a moment, given the files that they name."""
     found = commands(console(block))
-    return [words for words in found if words[0] == "lightning-perf" and words[1] in {"analyze", "diff", "compare"}]
+    known = (words for words in found if not any(word.startswith("$") for word in words))  # $LIGHTNING_PERF_CORPUS
+    return [words for words in known if words[0] == "lightning-perf" and words[1] in {"analyze", "diff", "compare"}]
 
 
 OTHER_PROGRAMS = {"cp", "kill", "pip", "sed", "tensorboard", "touch"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ _HEADING = re.compile(r"^#+ (.+?)(?: \{#(?P<id>[\w-]+)\})?$", re.M)
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _OPERATORS = {"|", "||", "&&", ";", "&"}
-_ASSIGNMENT = re.compile(r"^(?P<name>[A-Z_]+)=(?P<value>.*)$", re.S)
+_ASSIGNMENT = re.compile(r"^(?P<name>[A-Z_][A-Z0-9_]*)=(?P<value>.*)$", re.S)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def commands(script: str) -> Iterator[list[str]]:
         words: list[str] = []
         for word in [*lexer, ";"]:
             if word not in _OPERATORS:
-                words.append(re.sub(r"\$(\w+)", lambda match: variables.get(match[1], match[0]), word))
+                words.append(re.sub(r"\$(\w+)", lambda match: variables.get(match[1]) or os.environ.get(match[1]) or match[0], word))
                 continue
             while words and (assigned := _ASSIGNMENT.match(words[0])):
                 variables[assigned["name"]] = assigned["value"]
