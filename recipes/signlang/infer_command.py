@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, write_outputs
-from lightning_perf.page.html import PageError
-from recipes.signlang.errors import RecipeError
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.train_command import MODELS, AtLeast
 
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "Build faster and smaller variants of a trained network, and measure accuracy, latency and size."
+
+_USAGE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,41 +92,27 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for package in ("torch", "scipy"):
             import_extra(package, "infer")
+        return _infer(arguments)
     except MissingExtraError as error:
-        raise RecipeError("infer", "a package is missing", str(error).rstrip(".")) from error
-    return _infer(arguments)
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return _USAGE
 
 
 def _infer(arguments: argparse.Namespace) -> int:
     from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.page.html import PageError
     from recipes.signlang.checkpoint import load_checkpoint, newest_checkpoint
     from recipes.signlang.infer import InferSettings, infer
 
     checkpoint = arguments.checkpoint or newest_checkpoint(arguments.log_dir)
     trained = load_checkpoint(checkpoint)
     _say(f"Network {trained.model}, {len(trained.classes)} labels, from {checkpoint}")
-    settings = InferSettings(
-        data=arguments.data,
-        cache_dir=arguments.cache_dir,
-        unseen=arguments.unseen,
-        limit=arguments.limit,
-        calibration=arguments.calibration,
-        fine_tune_epochs=arguments.fine_tune_epochs,
-        student=arguments.student,
-        student_epochs=arguments.student_epochs,
-        student_lr=arguments.student_lr,
-        seeds=arguments.seeds,
-        variants=None if arguments.variants is None else tuple(arguments.variants),
-        batch_sizes=tuple(arguments.batch_sizes),
-        threads=tuple(arguments.threads),
-        device=arguments.device,
-        seconds=arguments.seconds,
-        max_latency_ms=arguments.max_latency_ms,
-        max_accuracy_drop=arguments.max_accuracy_drop,
-        out=arguments.out,
-    )
+    given = vars(arguments)
+    chosen = {field.name: given[field.name] for field in fields(InferSettings)}
+    lists = {name: tuple(given[name]) for name in ("batch_sizes", "threads")}
+    variants = None if arguments.variants is None else tuple(arguments.variants)
     try:
-        tradeoff = infer(trained, settings, _say)
+        tradeoff = infer(trained, InferSettings(**{**chosen, **lists, "variants": variants}), _say)
         write_outputs(
             tradeoff,
             as_json=arguments.json,
@@ -135,7 +122,7 @@ def _infer(arguments: argparse.Namespace) -> int:
         )
     except (InferenceError, PageError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+        return _USAGE
     if arguments.out is not None:
         _say(f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER")
     recommendation = tradeoff.recommendation
