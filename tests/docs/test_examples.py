@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_perf
-from tests.support.markdown import PAGES, Block, blocks
+from lightning_perf.inference.fine_tune import FineTuner
+from lightning_perf.inference.validation import Validation
+from tests.support.markdown import PAGES, Block, blocks, inline_code
 
 PYTHON = {page: [block for block in blocks(page) if block.language == "python"] for page in PAGES}
 FRAGMENTS = [block for page in PAGES for block in blocks(page) if block.language == "py"]
@@ -51,3 +55,22 @@ def test_fragments_compile(block: Block) -> None:
 def _compiled(block: Block) -> Any:
     """The code of a block, with lines numbered as in its page."""
     return compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")
+
+
+SETTABLE = (
+    lightning_perf.PerfCallback,
+    lightning_perf.PrecisionCallback,
+    lightning_perf.SlowStepCapture,
+    FineTuner,
+    Validation,
+)
+OTHER_SETTINGS = {"devices", "fullgraph", "fused", "num_workers", "profiler", "schedule"}
+"""Of Lightning's Trainer and profiler, and of torch."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_in_the_prose_exist(page: Path) -> None:
+    known = {name for one in SETTABLE for name in inspect.signature(one).parameters}
+    calls = [code for code in inline_code(page) if "--" not in code and "?" not in code]  # no commands, no addresses
+    named = {name for code in calls for name in re.findall(r"(?<![-\w{])([a-z]\w+)=(?!=)", code)}
+    assert named <= known | OTHER_SETTINGS

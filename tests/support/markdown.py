@@ -66,17 +66,17 @@ def commands(script: str) -> Iterator[list[str]]:
     >>> list(commands('T="python -m x"  # how' + chr(10) + 'run --arm "a=$T -v" | head -n 3'))
     [['run', '--arm', 'a=python -m x -v'], ['head', '-n', '3']]
     """
-    variables: dict[str, str] = {}
+    known = dict(os.environ)
     for line in script.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
         lexer.whitespace_split = True
         words: list[str] = []
         for word in [*lexer, ";"]:
             if word not in _OPERATORS:
-                words.append(re.sub(r"\$(\w+)", lambda match: variables.get(match[1]) or os.environ.get(match[1]) or match[0], word))
+                words.append(re.sub(r"\$(\w+)", lambda match: known.get(match[1], match[0]), word))
                 continue
             while words and (assigned := _ASSIGNMENT.match(words[0])):
-                variables[assigned["name"]] = assigned["value"]
+                known[assigned["name"]] = assigned["value"]
                 words.pop(0)
             if words:
                 yield words
