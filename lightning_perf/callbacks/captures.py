@@ -126,6 +126,11 @@ class Captures(StepObserver):
         self._judged = False
         self._settling = True
 
+    @property
+    def follows_phases(self) -> bool:
+        """Checkpoints are all it needs."""
+        return False
+
     def phase_begins(self, phase: Phase) -> None:
         """Leave a step out in which a checkpoint is saved."""
         if phase is Phase.CHECKPOINT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,6 @@ from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
 from lightning_perf.callbacks.host import Trainer
 from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.phases import Signal
 from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
 from lightning_perf.callbacks.recorder import study_folder, study_place
 from lightning_perf.callbacks.schedule import Schedule
@@ -115,10 +115,14 @@ class Fit:
         observers = (self._log, self._profiler, self._captures, self._budget, self._timer)
         self._tracker = StepTracker(lambda: int(trainer.global_step), *(each for each in observers if each is not None))
         self._observing = True
-        self._tap = ProfilerTap(trainer.profiler, on_start=self._on_start, on_stop=self._on_stop)
+        self._tap = ProfilerTap(
+            trainer.profiler,
+            on_start=functools.partial(self._observe, self._tracker.starts),
+            on_stop=functools.partial(self._observe, self._tracker.stops),
+        )
         self._optimizer_tap = OptimizerTap(
-            on_enter=lambda: self._observe(self._tracker.optimizer_enters),
-            on_leave=lambda: self._observe(self._tracker.optimizer_leaves),
+            on_enter=functools.partial(self._observe, self._tracker.optimizer_enters),
+            on_leave=functools.partial(self._observe, self._tracker.optimizer_leaves),
         )
         if self._captures is not None:
             self._observe(self._captures.listen)  # last: where something above fails nobody would give the signal back
@@ -151,7 +155,7 @@ class Fit:
 
     def batch_ends(self, *, automatic: bool) -> None:
         """A batch has been trained on."""
-        self._observe(self._tracker.batch_ends, automatic=automatic)
+        self._observe(self._end_batch, automatic)
 
     def backward_begins(self) -> None:
         """Backward begins."""
@@ -200,6 +204,9 @@ class Fit:
         self._tracker.batch_begins()
         self._timer.batch(batch)
 
+    def _end_batch(self, automatic: bool) -> None:
+        self._tracker.batch_ends(automatic=automatic)
+
     def _finish(self) -> None:
         self._tracker.ends()
         if self._profiler is not None:
@@ -207,17 +214,11 @@ class Fit:
         self._timer.finish()
         self._log.write()
 
-    def _on_start(self, signal: Signal) -> None:
-        self._observe(self._tracker.starts, signal)
-
-    def _on_stop(self, signal: Signal) -> None:
-        self._observe(self._tracker.stops, signal)
-
-    def _observe(self, function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _observe(self, function: Callable[..., None], *args: Any) -> None:
         if not self._observing:
             return
         try:
-            function(*args, **kwargs)
+            function(*args)
         except Exception as error:
             self._observing = False
             self._remove_taps()

@@ -17,6 +17,9 @@ class Phase(Enum):
     OPTIMIZER = "perf::optimizer"
     CHECKPOINT = "perf::checkpoint"
 
+    # Members are singletons. Enum's own hash is a Python function, called several times in each action of a step.
+    __hash__ = object.__hash__
+
 
 class Signal(Enum):
     """What one of the Trainer's profiler calls says about where the training loop is."""
@@ -30,6 +33,8 @@ class Signal(Enum):
     CHECKPOINT = "a checkpoint is saved"
     VALIDATION = "validation begins"
     EPOCH = "an epoch of training batches runs"
+
+    __hash__ = object.__hash__
 
 
 _EXACT = {

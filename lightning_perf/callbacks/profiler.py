@@ -147,6 +147,11 @@ class WindowProfiler(StepObserver):
         """End the window: what follows is no training."""
         self._stop()
 
+    @property
+    def follows_phases(self) -> bool:
+        """All of them while it records."""
+        return self._recording
+
     def phase_begins(self, phase: Phase) -> None:
         """Open the phase's range."""
         if self._recording:

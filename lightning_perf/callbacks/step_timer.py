@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
 from lightning_perf.analysis.step_times import StepSample
@@ -50,7 +50,7 @@ class StepTimer(StepObserver):
         self._is_profiling = is_profiling
         self._device_clock = device_clock
         self._now_ns = now_ns
-        self._waiting: deque[tuple[StepSample, DeviceInterval | None]] = deque()
+        self._waiting: deque[tuple[int, int, int, int | None, bool, DeviceInterval | None]] = deque()
         self._step: int | None = None
         self._begin_ns = 0
         self._pause_ns: int | None = None
@@ -85,16 +85,10 @@ class StepTimer(StepObserver):
         end_ns = self._now_ns()
         if self._step is None:
             return
-        sample = StepSample(
-            step=self._step,
-            step_ns=end_ns - self._begin_ns,
-            data_wait_ns=self._data_wait_ns,
-            device_ns=None,
-            samples=self._samples or None,
-            profiled=self._profiled,
-        )
         interval = self._device_clock.end() if self._device_clock is not None else None
-        self._waiting.append((sample, interval))
+        step_ns = end_ns - self._begin_ns
+        samples = self._samples or None
+        self._waiting.append((self._step, step_ns, self._data_wait_ns, samples, self._profiled, interval))
         self._hand_on()
         self._step = None
 
@@ -117,6 +111,11 @@ class StepTimer(StepObserver):
             self._begin_ns += self._now_ns() - self._pause_ns
             self._pause_ns = None
 
+    @property
+    def follows_phases(self) -> bool:
+        """Fetches are all it needs."""
+        return False
+
     def phase_begins(self, phase: Phase) -> None:
         """Note when a fetch begins."""
         if phase is Phase.FETCH:
@@ -129,16 +128,17 @@ class StepTimer(StepObserver):
 
     def _hand_on(self, *, all_of_them: bool = False) -> None:
         while self._waiting:
-            sample, interval = self._waiting[0]
+            step, step_ns, data_wait_ns, samples, profiled, interval = self._waiting[0]
+            device_ns = None
             if interval is not None:
                 if interval.done:
-                    sample = replace(sample, device_ns=interval.elapsed_ns)
+                    device_ns = interval.elapsed_ns
                 elif not all_of_them:
                     return
                 if self._device_clock is not None:
                     self._device_clock.release(interval)
             self._waiting.popleft()
-            self._sink.add(sample)
+            self._sink.add(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled))
 
 
 def batch_samples(batch: Any) -> int | None:
@@ -161,10 +161,10 @@ def batch_samples(batch: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, (list, tuple)):
+    if isinstance(batch, (list, tuple)):
         parts = batch
+    elif isinstance(batch, Mapping):
+        parts = batch.values()
     elif is_dataclass(batch) and not isinstance(batch, type):
         parts = (getattr(batch, item.name) for item in fields(batch))
     return next((samples for samples in map(batch_samples, parts) if samples is not None), None)

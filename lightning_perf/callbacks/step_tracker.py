@@ -12,6 +12,14 @@ __all__ = ["StepObserver", "StepTracker"]
 class StepObserver:
     """Follows the steps of a fit and does nothing of itself. Calls come in order, and phases never overlap."""
 
+    @property
+    def follows_phases(self) -> bool:
+        """Whether it wants to hear of all phases of the step that has just begun, asked after `step_begins`.
+
+        Where no observer does, fetches and checkpoints are told and nothing else: that makes a step cheaper.
+        """
+        return True
+
     def step_begins(self, index: int) -> None:
         """Step `index` begins, counted from 0 at the start of the fit."""
 
@@ -44,6 +52,10 @@ _PHASES = {
 }
 
 
+_ALL = frozenset(Phase)
+_ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
+
+
 class StepTracker:
     """Follows the training loop and tells observers of its steps.
 
@@ -66,6 +78,7 @@ class StepTracker:
         self._reversed = observers[::-1]
         # Phases come by the dozen: who does not follow them is not told.
         self._phase_observers = tuple(o for o in observers if type(o).phase_begins is not StepObserver.phase_begins)
+        self._phase_observers_reversed = self._phase_observers[::-1]
         self._index = 0
         self._open = False
         self._paused = False
@@ -78,6 +91,7 @@ class StepTracker:
         self._in_optimizer = False
         self._began_in_optimizer = False
         self._phases: list[Phase] = []
+        self._followed = _ALWAYS
 
     @property
     def steps(self) -> int:
@@ -92,8 +106,8 @@ class StepTracker:
             self._pause()
         elif signal is Signal.AUTOMATIC_STEP:
             self._in_automatic_step = True
-        elif signal in _PHASES:
-            self._push(_PHASES[signal])
+        elif (phase := _PHASES.get(signal)) in self._followed:
+            self._push(phase)
 
     def stops(self, signal: Signal) -> None:
         """The Trainer has ended an action."""
@@ -103,8 +117,8 @@ class StepTracker:
         elif signal is Signal.AUTOMATIC_STEP:
             self._in_automatic_step = False
             self._pop(Phase.OPTIMIZER)
-        elif signal in _PHASES:
-            self._pop(_PHASES[signal])
+        elif (phase := _PHASES.get(signal)) in self._followed:
+            self._pop(phase)
 
     def batch_begins(self) -> None:
         """A batch is about to be trained on (`on_train_batch_start`)."""
@@ -115,7 +129,8 @@ class StepTracker:
 
     def backward_begins(self) -> None:
         """Backward begins (`on_before_backward`)."""
-        self._push(Phase.BACKWARD)
+        if Phase.BACKWARD in self._followed:
+            self._push(Phase.BACKWARD)
 
     def backward_ends(self) -> None:
         """Backward has ended (`on_after_backward`)."""
@@ -125,7 +140,7 @@ class StepTracker:
 
     def optimizer_begins(self) -> None:
         """The optimizer's part begins (`on_before_optimizer_step`)."""
-        if Phase.OPTIMIZER not in self._phases:
+        if Phase.OPTIMIZER in self._followed and Phase.OPTIMIZER not in self._phases:
             self._began_in_optimizer = self._in_optimizer
             self._push(Phase.OPTIMIZER)
 
@@ -168,6 +183,7 @@ class StepTracker:
             self._optimizer_steps = self._count_optimizer_steps()
             for observer in self._observers:
                 observer.step_begins(self._index)
+            self._followed = _ALL if any(o.follows_phases for o in self._phase_observers) else _ALWAYS
         elif self._paused:
             self._paused = False
             for observer in self._observers:
@@ -213,5 +229,5 @@ class StepTracker:
             observer.phase_begins(phase)
 
     def _tell_end(self, phase: Phase) -> None:
-        for observer in reversed(self._phase_observers):
+        for observer in self._phase_observers_reversed:
             observer.phase_ends(phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,13 +16,15 @@ __all__ = ["OptimizerTap", "ProfilerTap"]
 Listener = Callable[[Signal], None]
 
 _TAP = "_lightning_perf_tap"
+_LIGHTNING = ("lightning", "pytorch_lightning")
 
 
 class ProfilerTap:
     """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
 
-    The instance's two methods are wrapped, its class is left alone, and the profiler does its own work as before, also
-    when a listener is at fault.
+    The instance's methods are wrapped, its class is left alone, and the profiler does its own work as before, also when
+    a listener is at fault. Where it has no work of its own, as the Trainer's default, it is not called at all for
+    actions without a signal, two dozen in each step: that saves about as much time as the tap takes.
 
     Args:
         profiler: The Trainer's profiler, of whichever kind.
@@ -32,9 +35,14 @@ class ProfilerTap:
     def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener) -> None:
         self._profiler = profiler
         self._signals: dict[str, Signal | None] = {}
+        self._wrappers: dict[str, Callable[..., Any]] = {
+            "start": self._before(profiler.start, on_start),
+            "stop": self._after(profiler.stop, on_stop),
+        }
+        if _does_nothing(profiler):
+            self._wrappers["profile"] = self._around(profiler.profile)
         # An entry of None means that the instance had no such attribute of its own.
-        self._originals = {name: vars(profiler).get(name) for name in ("start", "stop")}
-        self._wrappers = {"start": self._before(profiler.start, on_start), "stop": self._after(profiler.stop, on_stop)}
+        self._originals = {name: vars(profiler).get(name) for name in self._wrappers}
         self._on = True
         for name, wrapper in self._wrappers.items():
             setattr(wrapper, _TAP, self)
@@ -58,13 +66,16 @@ class ProfilerTap:
         signal = self._signals[action] = read_signal(action)
         return signal
 
-    # Both wrappers run dozens of times a step, nearly always for an action that means nothing.
+    # The wrappers run dozens of times a step, nearly always for an action that means nothing.
 
     def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
         signals = self._signals
 
         def tapped_start(action_name: str) -> None:
-            signal = signals[action_name] if action_name in signals else self._heard(action_name)
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._heard(action_name)
             if signal is not None and self._on:
                 listener(signal)
             start(action_name)
@@ -76,11 +87,34 @@ class ProfilerTap:
 
         def tapped_stop(action_name: str) -> None:
             stop(action_name)
-            signal = signals[action_name] if action_name in signals else self._heard(action_name)
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._heard(action_name)
             if signal is not None and self._on:
                 listener(signal)
 
         return tapped_stop
+
+    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
+        signals = self._signals
+        contexts: dict[str, AbstractContextManager[Any]] = {}
+
+        def tapped_profile(action_name: str) -> AbstractContextManager[Any]:
+            if action_name in contexts and self._on:
+                return contexts[action_name]
+            if action_name not in signals and self._heard(action_name) is None:
+                contexts[action_name] = nullcontext(action_name)
+            return profile(action_name)
+
+        return tapped_profile
+
+
+def _does_nothing(profiler: Any) -> bool:
+    """Whether it is the profiler that a Trainer has by default, as it came from Lightning."""
+    kind = type(profiler)
+    known = kind.__name__ == "PassThroughProfiler" and kind.__module__.split(".")[0] in _LIGHTNING
+    return known and not vars(profiler).keys() & {"start", "stop", "profile"}
 
 
 class OptimizerTap:

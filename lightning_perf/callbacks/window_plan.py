@@ -54,7 +54,7 @@ class WindowPlan:
 
     def action(self, step: int) -> Action:
         """What the profiler does in a step."""
-        return self._of(step).action(step)
+        return (self._schedule if self._capture is None else self._of(step)).action(step)
 
     def ends_window(self, step: int) -> bool:
         """Whether `step` is the last one of its window."""

@@ -207,3 +207,40 @@ def test_observers_are_told_of_ends_in_reverse() -> None:
     tracker.batch_ends(automatic=False)
     tracker.ends()
     assert entries == ["a step 0", "b step 0", "b end", "a end"]
+
+
+def test_phases_are_told_only_while_somebody_follows_them() -> None:
+    class Timer(Diary):
+        follows_phases = False
+
+    class Recorder(Diary):
+        follows_phases = False
+
+        def step_begins(self, index: int) -> None:
+            super().step_begins(index)
+            self.follows_phases = index == 1
+
+    entries: list[str] = []
+    optimizer_steps = 0
+    tracker = StepTracker(lambda: optimizer_steps, Timer("", entries), Recorder("recorder ", []))
+    for _ in range(3):
+        tracker.starts(Signal.FETCH)
+        tracker.stops(Signal.FETCH)
+        tracker.batch_begins()
+        tracker.starts(Signal.AUTOMATIC_STEP)
+        tracker.optimizer_enters()
+        tracker.starts(Signal.FORWARD)
+        tracker.stops(Signal.FORWARD)
+        tracker.backward_begins()
+        tracker.backward_ends()
+        tracker.optimizer_begins()
+        tracker.optimizer_leaves()
+        tracker.stops(Signal.AUTOMATIC_STEP)
+        optimizer_steps += 1
+        tracker.batch_ends(automatic=True)
+        tracker.starts(Signal.CHECKPOINT)
+        tracker.stops(Signal.CHECKPOINT)
+    tracker.ends()
+    light = "(fetch, fetch), (checkpoint, checkpoint)"
+    full = "(fetch, fetch), (forward, forward), (backward, backward), (optimizer, optimizer), (checkpoint, checkpoint)"
+    assert ", ".join(entries) == f"step 0, {light}, end, step 1, {full}, end, step 2, {light}, end"

@@ -93,3 +93,46 @@ def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> Non
     tap.remove()
     optimizer.step(lambda: None)
     assert len(heard) == 3
+
+
+def test_a_profiler_that_does_nothing_is_not_called_for_actions_without_a_signal() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    tapped = tap(profiler, heard)
+    for _ in range(2):
+        with profiler.profile("run_training_batch") as name:
+            assert name == "run_training_batch"
+        with profiler.profile(FORWARD) as name:
+            assert name == FORWARD
+    assert [signal for _, signal in heard] == [Signal.FORWARD] * 4
+    tapped.remove()
+    assert "profile" not in vars(profiler)
+
+
+class Counting(PassThroughProfiler):
+    """Counts actions, with the default profiler for a base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions: list[str] = []
+
+    def start(self, action_name: str) -> None:
+        self.actions.append(action_name)
+
+
+def test_a_profiler_that_does_something_hears_of_all_actions() -> None:
+    profiler = Counting()
+    tap(profiler, [])
+    for name in ("run_training_batch", FORWARD, "run_training_batch"):
+        with profiler.profile(name):
+            pass
+    assert profiler.actions == ["run_training_batch", FORWARD, "run_training_batch"]
+
+
+def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> None:
+    profiler, calls = PassThroughProfiler(), []
+    profiler.start = calls.append
+    tap(profiler, [])
+    for _ in range(2):
+        with profiler.profile("run_training_batch"):
+            pass
+    assert calls == ["run_training_batch"] * 2
