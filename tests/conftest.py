@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,22 @@ def corpus() -> Path:
 def reference(corpus: Path) -> list[dict[str, Any]]:
     """The independent readings of the corpus's traces, a row a file."""
     return corpus_rows()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless browser, one a session: Playwright's blocking interface runs once a thread."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("needs playwright: pip install playwright")
+    if chromium is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        running = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 def pytest_configure() -> None:

@@ -72,7 +72,11 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """A process that is no child of ours: its parent has ended."""
-    code = "import os, subprocess, sys; print(subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL).pid)"
+    # It must hold no end of our pipes: they would stay open as long as it lives.
+    code = (
+        "import subprocess; from subprocess import DEVNULL; "
+        "print(subprocess.Popen(['sleep', '60'], stdout=DEVNULL, stderr=DEVNULL).pid)"
+    )
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     yield pid
     os.kill(pid, 9)

@@ -1,9 +1,7 @@
-"""A browser for the page's tests: one a session, a fresh page a test, which fails on errors and on requests."""
+"""A fresh page of the browser for each of the page's tests, which fails on errors and on requests."""
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +14,6 @@ from lightning_perf.report.document import PerfReport, to_json
 from tests.page.server import Server
 
 LOCAL = ("file:", "data:", "blob:", "about:")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("needs playwright: pip install playwright")
-    if chromium is None:
-        pytest.skip("needs a browser: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as tools:
-        running = tools.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @dataclass

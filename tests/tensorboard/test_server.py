@@ -116,16 +116,11 @@ def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
 
 
 @pytest.fixture
-def chromium() -> Iterator[Any]:
+def chromium(browser: Any) -> Iterator[Any]:
     """A page of a headless browser."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("needs a Chromium, as of Debian's package chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
+    page = browser.new_page()
+    yield page
+    page.close()
 
 
 def test_the_tab_shows_the_page(server: Server, chromium: Any) -> None:
