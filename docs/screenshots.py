@@ -1,7 +1,9 @@
 """Pictures of every view of the page: ``python docs/screenshots.py FOLDER PATH [PATH…]``.
 
-Each PATH is a trace, a run's folder or a ``report.json``. Its views are taken at the width of a desk and of a phone, in
-light and dark, as ``FOLDER/NAME-VIEW-WIDTH-THEME.png``. With ``--timing`` it prints how soon a page shows its figures.
+Each PATH is a trace, a run's folder, or a document as JSON: a report, two runs compared (``diff --json``), a study's
+comparison (``compare --json``) or a trade-off (``infer --json``). Its views are taken at the width of a desk and of a
+phone, in light and dark, as ``FOLDER/NAME-VIEW-WIDTH-THEME.png``. With ``--timing`` it prints how soon a page shows its
+figures; with ``--readme FILE`` it takes the one picture that the README shows, of the first PATH.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.page.html import render_html
+from lightning_perf.page.html import Kind, render_html
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import to_json
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 SIZES = {1280: 900, 390: 844}
 THEMES = ("light", "dark")
 TIMED_LOADS = 5
+
+README_SIZE = (1280, 1010)
+
+MARKS: dict[str, Kind] = {"ranks": "run", "diff": "diff", "arms": "study", "cells": "inference"}
+"""A member that a document alone of all has."""
 
 # Charts are drawn when they come into sight: the whole page is made so tall that all are.
 TALL = 12_000
@@ -36,23 +43,34 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
     parser.add_argument("--views", help="only these, separated by commas")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="one picture: what the README shows")
     parser.add_argument("--timing", action="store_true", help="no pictures; how soon the page shows its figures")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, tempfile.TemporaryDirectory() as temporary:
         for path in options.paths:
             page = Path(temporary) / "page.html"
-            page.write_bytes(render_html(document(path), "run", path.stem))
+            data, kind = document(path)
+            page.write_bytes(render_html(data, kind, path.stem))
             name = path.name.split(".")[0]
+            if options.readme:
+                take_one(browser, page, options.readme)
+                break
             if options.timing:
                 time_loads(browser, page, name)
             else:
                 take(browser, page, options.folder, name, options.views.split(",") if options.views else None)
 
 
-def document(path: Path) -> bytes:
-    """The report of a path as JSON."""
-    return path.read_bytes() if path.name == "report.json" else to_json(analyze(path))
+def document(path: Path) -> tuple[bytes, Kind]:
+    """The document of a path as JSON, and which it is."""
+    if path.suffix == ".json" and not path.name.endswith(".pt.trace.json"):
+        data = path.read_bytes()
+        members = json.loads(data)
+        for member, kind in MARKS.items():
+            if member in members:
+                return data, kind
+    return to_json(analyze(path)), "run"
 
 
 @contextmanager
@@ -84,6 +102,21 @@ def take(browser: Browser, file: Path, folder: Path, name: str, only: list[str] 
                 page.screenshot(path=target, full_page=True)
                 print(target)
             page.close()
+
+
+def take_one(browser: Browser, file: Path, target: Path) -> None:
+    """Take the top of the first view, sharp on a dense screen too, in few colours: it is loaded with the README."""
+    from PIL import Image
+
+    width, height = README_SIZE
+    page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1.25)
+    page.goto(file.as_uri())
+    page.wait_for_selector(".chart .main-svg")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=target)
+    page.close()
+    Image.open(target).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+    print(target, target.stat().st_size)
 
 
 def views(page: Page) -> list[str]:

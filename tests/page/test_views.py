@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import to_json
 from lightning_perf.units import format_duration, format_share
 from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
+from tests.support.trace_builder import TraceBuilder
 
 VIEWS = ("overview", "timeline", "operators", "kernels", "modules", "memory", "launches", "distributed", "precision")
 
@@ -75,6 +77,49 @@ def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) 
     opened.show("timeline")
     assert opened.page.locator(".strip-step").count() == 3
     assert "lightning-perf view" in opened.page.inner_text("main")
+
+
+def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page: Any) -> None:
+    def write(folder: Path, fetch_us: int) -> None:
+        folder.mkdir(exist_ok=True)
+        trace = TraceBuilder()
+        for number in range(2):
+            at = number * (fetch_us + 900)
+            trace.step(number, at, fetch_us + 900).annotation("perf::fetch", at, fetch_us)
+            trace.op("aten::mm", at + fetch_us, 900)
+        trace.write(folder / "rank0.1.pt.trace.json")
+
+    write(tmp_path, 100)
+    write(tmp_path / "slow-step-120", 2100)
+    slow = Slowdown(1_000_000, 1_250_000, (3_000_000, 3_200_000))
+    records = (
+        CaptureRecord("slow-step-120", CaptureTrigger.SLOW_STEPS, 119, slow),
+        CaptureRecord("on-demand-300", CaptureTrigger.SIGNAL, 299),
+    )
+    (tmp_path / "captures.rank0.jsonl").write_bytes(b"".join(map(encode_capture, records)))
+    report = analyze(tmp_path)
+    opened = open_page(report)
+    first, second = opened.texts(".captures > li")
+    for part in ("Step 119", "slow steps", "usual 1.00 ms, limit 1.25 ms", "2 steps recorded, 3.00 ms each"):
+        assert part in first
+    assert all(sentence in first for sentence in report.captures[0].evidence)
+    assert "no whole step recorded" in second
+    opened.page.click(".captures summary")
+    changes = opened.texts("#table-capture-0-categories tbody tr")
+    assert [cell.strip() for cell in changes[0].split("\t")][:4] == ["waiting for input", "100 µs", "2.10 ms", "+2.00 ms"]
+    hostile = open_page(json.dumps(poisoned(json.loads(to_json(report)))).encode())
+    hostile.page.click(".captures summary >> nth=0")
+    assert hostile.page.evaluate("globalThis.pwned") is None
+    assert hostile.page.locator("main img, main script").count() == 0
+
+
+def test_one_rank_alone_is_not_called_balanced(tmp_path: Path, open_page: Any) -> None:
+    hand_made_report(tmp_path)
+    opened = open_page(analyze(tmp_path / "rank0.1.pt.trace.json"))
+    opened.show("distributed")
+    shown = opened.page.inner_text("main")
+    assert "One rank was read" in shown
+    assert "No rank keeps" not in shown
 
 
 def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> None:

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 const MARKS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross"];
 const LETTERS = ["●", "■", "▲", "◆", "▼", "✚"];
 const NAME_CHARACTERS = 24;
-const NARROW_CHARACTERS = 12;
+const NARROW_CHARACTERS = 14;
 
 /** The look of each arm by its name: {color, marker, row}; the first arm is at the top, in row 0. */
 export function looks(arms) {

@@ -7,10 +7,13 @@ import { notice, section, stack, swatch } from "../parts.js";
 import { table } from "../table.js";
 import { label, per } from "../words.js";
 
+const HEIGHT_PX = 400; // at most; less where the table beside it is short
+
 /** The time of each step by category, as a chart. */
 export function steps(rank) {
   const { breakdown: times } = rank;
   const rows = times.categories.filter((row) => row.parent === null && row.per_step_ns?.some((time) => time > 0));
+  const height = Math.min(HEIGHT_PX, 160 + 32 * times.categories.filter((row) => row.mean_ns > 0).length);
   const names = times.steps.map((step) => `${step.number}${step.complete ? "" : " (cut off)"}`);
   const draw = () => ({
     data: rows.map((row) => ({
@@ -32,7 +35,7 @@ export function steps(rank) {
   return section(
     times.marked ? "Time of each step" : "Time of the recording",
     { definition: "step" },
-    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height: 400 }),
+    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height }),
     outliers,
   );
 }

@@ -6,6 +6,7 @@ import { keeps, latencyOf, slow } from "../limits.js";
 
 const AREA_PX = 46; // diameter of the largest variant
 const LEAST_PX = 8;
+const RING_PX = 14; // how much wider the ring is
 const HEIGHT_PX = 440;
 const LINE_PX = 15;
 const CHARACTER_PX = 6.4;
@@ -24,7 +25,9 @@ export function tradeoffChart(document, cell, limits) {
     data: [
       ...(measured ? [staircase(placed, cell)] : []),
       ...placed.map((point) => variant(point, document, cell, keeps(point.row, cell, limits()))),
-      ...placed.filter(({ row }) => row.variant === document.recommendation?.variant).map(ring),
+      ...placed
+        .filter(({ row }) => row.variant === document.recommendation?.variant)
+        .map((point) => ring(point, document)),
     ],
     layout: {
       showlegend: false,
@@ -97,14 +100,19 @@ function interval(low, middle, high, color, thickness) {
   };
 }
 
-function ring({ x, y }) {
+function ring({ row, x, y }, document) {
   return {
     type: "scatter",
     mode: "markers",
     x: [x],
     y: [y],
     hoverinfo: "skip",
-    marker: { symbol: "circle-open", size: AREA_PX + 12, color: ink("good"), line: { width: 3, color: ink("good") } },
+    marker: {
+      symbol: "circle-open",
+      size: diameter(row, document) + RING_PX,
+      color: ink("good"),
+      line: { width: 3, color: ink("good") },
+    },
   };
 }
 
@@ -165,7 +173,7 @@ function names(placed, document) {
       const half = (text.length * CHARACTER_PX) / 2 + 4;
       const free = (offset) =>
         taken.every((box) => Math.abs(box.x - left) > box.half + half || Math.abs(box.y - at - offset) > LINE_PX);
-      const radius = diameter(row, document) / 2 + 10;
+      const radius = (diameter(row, document) + RING_PX) / 2 + 5;
       const offsets = STEPS.flatMap((step) => [-radius - step * LINE_PX, radius + step * LINE_PX]);
       const offset = offsets.find(free) ?? offsets[0];
       taken.push({ x: left, y: at + offset, half });

@@ -41,18 +41,27 @@ function render(context) {
 
 function summary(compared) {
   const { straggler } = compared;
+  if (compared.ranks.length < 2) {
+    const text = "One rank was read: who waits for whom is told by the traces of all ranks in one folder.";
+    return section("Ranks compared", { definition: "straggler", aside: ranksRead(compared) }, notice(text));
+  }
   return section(
     "Ranks compared",
     {
       definition: "straggler",
-      aside: compared.world_size ? `${compared.ranks.length} of ${compared.world_size} ranks were read` : null,
+      aside: ranksRead(compared),
     },
     straggler
       ? notice(
           `Rank ${straggler.rank} is what others wait for: ${format.duration(straggler.excess_ns)} a step more in ` +
             `${label("categories", straggler.category)}; evenly spread, a step would take ${format.duration(compared.balanced_saving_ns)} less.`,
         )
-      : notice("No rank keeps the others waiting.", "good"),
+      : notice(
+          compared.world_size > compared.ranks.length
+            ? "None of the ranks that were read keeps the others waiting."
+            : "No rank keeps the others waiting.",
+          "good",
+        ),
     compared.clocks_comparable === false
       ? notice("The ranks' clocks differ: who arrives last is told by durations instead.")
       : null,
@@ -73,6 +82,10 @@ function summary(compared) {
       },
     ]),
   );
+}
+
+function ranksRead({ ranks, world_size: world }) {
+  return world ? `${ranks.length} of ${world} ranks were read` : null;
 }
 
 function sideBySide(report) {
