@@ -1,90 +1,106 @@
-"""What `PerfCallback` costs a training: CPU time of its steps with the callback over that without.
+"""What observing a training costs: time of its steps with an observer over that of a bare Trainer.
 
-Arms, each a fit of its own in this process, alternating in rounds of random order:
+Arms, each a fit of its own, in rounds, in random order:
 
-- plain: no callback;
-- empty: a callback with no hooks, which the Trainer calls all the same;
-- timer: the step timer alone (the window never comes);
-- window: the default schedule, its window of recorded steps and the writing of the trace included.
+- bare: no callback;
+- empty: a callback without hooks, which the Trainer calls all the same;
+- timer: `PerfCallback` whose window never comes;
+- perf: `PerfCallback`, its window in the middle of the fit;
+- pytorch: Lightning's own ``Trainer(profiler="pytorch")`` with the same window;
+- traceml: TraceML's callback (``pip install traceml-ai``), which has no window; left out where it is not installed.
 
-Beside the whole fit stand the steps after the window: a profiler that leaves something behind would show there. The
-analysis after training is timed apart. Process CPU time is used, so that other work on the machine does not count.
+Lightning's profiler and TraceML's patches would be felt by other arms in their process, so they run in one of their own
+each, with a bare arm beside them: a ratio is always to the bare fit of the same process and round. A fit's steps are
+split into those outside of the window (before and after it, the first ones left out), inside, and after; the CPU time
+of the process counts, which other work on the machine disturbs least, and wall time stands beside it. Ratios are
+geometric means over rounds with their 95 % t interval.
 
-Run as ``python -m benchmarks.overhead``: prints a table, and writes it and the raw times to ``benchmarks/results/``.
+Where the Trainer has no profiler of its own, `PerfCallback` spares the Trainer calls of its idle profiler; what that
+saves is part of the figures, as it is part of every fit.
+
+Run as ``python -m benchmarks.overhead [--traceml-python PYTHON]``: prints a table, and writes it and the raw times to
+``benchmarks/results/``.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import json
 import logging
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.compare.statistics.location import paired_ratio
 from lightning_perf.environment import cpu_name, version_facts
 
-RESULTS = Path(__file__).parent / "results" / "overhead"
-METHOD = 1
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "overhead"
+METHOD = 2
 """Version of the method: figures of different versions are not comparable."""
 
 NEVER = 10**9
-WINDOW_END = Schedule().first_recorded + Schedule().active
-ARMS = ("plain", "empty", "timer", "window")
+SKIP_FIRST, WARMUP, ACTIVE = 100, 3, 5
+WINDOW = range(SKIP_FIRST, SKIP_FIRST + WARMUP + ACTIVE + 1)
+"""Steps under the profiler; the last one holds the end of the window, which comes when the next step begins."""
+SETTLED = 20
+"""Steps left out at the beginning of a fit, and before and after the window."""
+
+PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch"), "traceml": ("bare", "traceml")}
+"""The arms of each process."""
 MODELS = {"step of about 1 ms": (64, 32), "step of about 10 ms": (512, 128)}
 """Width of the layers, and batch size."""
+TRACEML = "traceml_ai.integrations.lightning"
+PARTS = ("outside", "inside", "after")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """CPU times of one fit in seconds.
+    """Mean times of a step in one fit, in milliseconds, by part of the fit.
 
     Attributes:
+        process: Key of `PROCESSES`.
         model: Key of `MODELS`.
-        arm: One of `ARMS`.
+        arm: One of the process's arms.
         round: Number of the round.
-        training_s: From the start of training to its end.
-        after_window_s: The steps after `WINDOW_END`.
-        analysis_s: From the end of training to the end of the fit.
+        cpu_ms: CPU time of the process.
+        wall_ms: Wall time.
     """
 
+    process: str
     model: str
     arm: str
     round: int
-    training_s: float
-    after_window_s: float
-    analysis_s: float
+    cpu_ms: dict[str, float]
+    wall_ms: dict[str, float]
 
 
 class Clock(pl.Callback):
-    """Notes the process's CPU time; its hooks come before those of the callbacks behind it in the list."""
+    """Notes when steps begin; first of the callbacks, so that a step holds the hooks of all."""
 
     def __init__(self) -> None:
-        self.start = self.after_window = self.end = 0.0
+        self.cpu_ns: list[int] = []
+        self.wall_ns: list[int] = []
 
-    def on_train_start(self, *_: Any) -> None:
-        """Training begins."""
-        self.start = time.process_time()
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """A step is over."""
-        if trainer.global_step == WINDOW_END + 1:  # the window is closed when the next step begins
-            self.after_window = time.process_time()
-
-    def on_train_epoch_end(self, *_: Any) -> None:
-        """Training is over."""
-        self.end = time.process_time()
+    def on_train_batch_start(self, *_: Any) -> None:
+        """A step begins."""
+        self.cpu_ns.append(time.process_time_ns())
+        self.wall_ns.append(time.perf_counter_ns())
 
 
 class Layers(pl.LightningModule):
@@ -105,18 +121,41 @@ class Layers(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), 1e-3)
 
 
-def fit(model: str, arm: str, number: int, steps: int) -> Fit:
+def observers(arm: str, folder: str) -> tuple[list[pl.Callback], Any]:
+    """The callbacks and the profiler of an arm."""
+    if arm == "empty":
+        return [pl.Callback()], None
+    if arm in ("timer", "perf"):
+        skip_first = NEVER if arm == "timer" else SKIP_FIRST
+        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, print_report=False)], None
+    if arm == "pytorch":
+        schedule = torch.profiler.schedule(wait=SKIP_FIRST, warmup=WARMUP, active=ACTIVE, repeat=1)
+        return [], pl.profilers.PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule)
+    if arm == "traceml":
+        return [importlib.import_module(TRACEML).TraceMLCallback()], None
+    return [], None
+
+
+def mean_ms(times_ns: list[int]) -> dict[str, float]:
+    """Mean step of each part of a fit, from the times at which steps begin."""
+    steps = [(end - begin) / 1e6 for begin, end in itertools.pairwise(times_ns)]
+    after = steps[WINDOW.stop + SETTLED :]
+    parts = {
+        "outside": steps[SETTLED : WINDOW.start - 1] + after,
+        "inside": steps[WINDOW.start - 1 : WINDOW.stop],
+        "after": after,
+    }
+    return {part: sum(kept) / len(kept) for part, kept in parts.items()}
+
+
+def fit(process: str, model: str, arm: str, number: int, steps: int) -> Fit:
     """Train once."""
     width, batch = MODELS[model]
     torch.manual_seed(0)
     data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
     clock = Clock()
-    callbacks: list[pl.Callback] = [clock]
-    if arm == "empty":
-        callbacks.append(pl.Callback())
-    elif arm != "plain":
-        callbacks.append(PerfCallback(skip_first=NEVER if arm == "timer" else None, print_report=False))
     with tempfile.TemporaryDirectory() as folder:
+        callbacks, profiler = observers(arm, folder)
         trainer = pl.Trainer(
             default_root_dir=folder,
             max_epochs=1,
@@ -125,39 +164,81 @@ def fit(model: str, arm: str, number: int, steps: int) -> Fit:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            callbacks=callbacks,
+            callbacks=[clock, *callbacks],
+            profiler=profiler,
         )
         trainer.fit(Layers(width), data)
-        ended = time.process_time()
-    return Fit(model, arm, number, clock.end - clock.start, clock.end - clock.after_window, ended - clock.end)
+    return Fit(process, model, arm, number, mean_ms(clock.cpu_ns), mean_ms(clock.wall_ns))
 
 
-def table(fits: list[Fit], steps: int) -> str:
-    """The result as a Markdown table.
+def work(process: str, steps: int) -> None:
+    """Run rounds as they are asked for on standard input, and answer each with its fits, in a line of JSON."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the arms print is no answer
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if process == "traceml":
+        importlib.import_module(TRACEML).init()
+    for line in sys.stdin:
+        number = int(line)
+        order = random.Random(number)
+        arms = PROCESSES[process]
+        fits = [fit(process, model, arm, number, steps) for model in MODELS for arm in order.sample(arms, len(arms))]
+        print(json.dumps([asdict(each) for each in fits]), file=answers, flush=True)
 
-    What else runs on the machine only ever adds to a fit's time (caches, shared cores), so the least of the rounds is
-    nearest to the cost itself; the medians of the rounds' ratios tell how far to trust it.
-    """
-    lines = [
-        (
-            "| model | arm | CPU ms a step, least | ratio of least | ratio, median (least – most) | after the window, "
-            "ratio of least | analysis, CPU s |"
-        ),
-        "|---|---|---|---|---|---|---|",
-    ]
+
+def start(process: str, python: str, steps: int) -> subprocess.Popen[str]:
+    """Start a process of `work`."""
+    command = [python, "-m", "benchmarks.overhead", "--process", process, "--steps", str(steps)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def ask(worker: subprocess.Popen[str], number: int) -> list[Fit]:
+    """Have a process run a round."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(f"{number}\n")
+    worker.stdin.flush()
+    answer = worker.stdout.readline()
+    if not answer:
+        raise SystemExit(f"{' '.join(map(str, worker.args))} ended with {worker.wait()}")  # type: ignore[arg-type]
+    return [Fit(**each) for each in json.loads(answer)]
+
+
+def table(fits: list[Fit]) -> str:
+    """The result as a Markdown table."""
+    return "\n".join(
+        [
+            "| model | arm | CPU over bare, µs/step | CPU, outside window | wall, outside | inside | after |",
+            "|---|---|---|---|---|---|---|",
+            *_rows(fits),
+        ]
+    )
+
+
+def _rows(fits: list[Fit]) -> Iterator[str]:
     for model in MODELS:
-        runs = {arm: [f for f in fits if (f.model, f.arm) == (model, arm)] for arm in ARMS}
-        plain = runs["plain"]
-        for arm, own in runs.items():
-            ratios = [f.training_s / p.training_s for f, p in zip(own, plain, strict=True)]
-            least = min(f.training_s for f in own)
-            after = min(f.after_window_s for f in own) / min(f.after_window_s for f in plain)
-            lines.append(
-                f"| {model} | {arm} | {least / steps * 1e3:.3f} | {least / min(f.training_s for f in plain):.3f} "
-                f"| {np.median(ratios):.3f} ({min(ratios):.3f} – {max(ratios):.3f}) | {after:.3f} "
-                f"| {np.median([f.analysis_s for f in own]):.2f} |"
-            )
-    return "\n".join(lines)
+        for process, arms in PROCESSES.items():
+            runs = {arm: [f for f in fits if (f.model, f.process, f.arm) == (model, process, arm)] for arm in arms}
+            bare = runs["bare"]
+            for arm in arms[1:] if bare else ():
+                own = runs[arm]
+                extra_ms = [o.cpu_ms["outside"] - b.cpu_ms["outside"] for o, b in zip(own, bare, strict=True)]
+                middle_us = sorted(extra_ms)[len(extra_ms) // 2] * 1e3
+                cells = [_ratio([f.cpu_ms[part] for f in bare], [f.cpu_ms[part] for f in own]) for part in PARTS]
+                cells.insert(1, _ratio([f.wall_ms["outside"] for f in bare], [f.wall_ms["outside"] for f in own]))
+                yield f"| {model} | {arm} | {middle_us:+.0f} | {' | '.join(cells)} |"
+
+
+def _ratio(bare: list[float], own: list[float]) -> str:
+    ratio = paired_ratio(bare, own)
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return f"not known ({ratio.reason})"
+    return f"{ratio.value:.3f} ({ratio.low:.3f} – {ratio.high:.3f})"
 
 
 def main() -> None:
@@ -165,25 +246,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="fits of each arm (default: 9)")
     parser.add_argument("--steps", type=int, default=300, help="steps a fit (default: 300)")
+    parser.add_argument(
+        "--traceml-python", default=sys.executable, help="an interpreter with TraceML (default: this one)"
+    )
+    parser.add_argument("--process", choices=PROCESSES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    order = random.Random(0)
-    fits = [
-        fit(model, arm, number, arguments.steps)
-        for number in range(-1, arguments.rounds)  # the first round warms up and is left out
-        for model in MODELS
-        for arm in order.sample(ARMS, len(ARMS))
-    ]
-    kept = [f for f in fits if f.round >= 0]
+    if arguments.steps < WINDOW.stop + 2 * SETTLED:
+        parser.error(f"--steps is too small: give {WINDOW.stop + 2 * SETTLED} or more, to have some after the window")
+    if arguments.process:
+        work(arguments.process, arguments.steps)
+        return
+    pythons = {"perf": sys.executable, "pytorch": sys.executable}
     versions = {name: value for name, value in version_facts().items() if value is not None}
+    question = "import importlib.metadata as m, traceml_ai; print(m.version('traceml-ai'))"
+    answer = subprocess.run(
+        [arguments.traceml_python, "-c", question], capture_output=True, text=True, check=False
+    ).stdout.split()
+    if answer:
+        pythons["traceml"], versions["traceml-ai"] = arguments.traceml_python, answer[-1]
+    else:
+        print("TraceML is left out: pip install traceml-ai, here or for --traceml-python.")
+    workers = {process: start(process, python, arguments.steps) for process, python in pythons.items()}
+    kept: list[Fit] = []
+    try:
+        for number in range(-1, arguments.rounds):  # the first round warms up and is left out
+            for process in random.Random(number).sample(list(workers), len(workers)):
+                fits = ask(workers[process], number)
+                kept += fits if number >= 0 else []
+    finally:
+        for worker in workers.values():
+            worker.kill()
+            worker.wait()
     text = (
-        f"# Overhead of PerfCallback\n\nWritten by `python -m benchmarks.overhead`, method {METHOD}. "
-        f"{arguments.rounds} rounds of {arguments.steps} steps, one thread, {cpu_name()}. "
+        f"# Overhead\n\nWritten by `python -m benchmarks.overhead`, method {METHOD}: time of a step over that of a "
+        f"bare Trainer, with its 95 % interval. {arguments.rounds} rounds of {arguments.steps} steps, one thread, "
+        f"{cpu_name()}. "
         + ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in versions.items())
-        + f".\n\n{table(kept, arguments.steps)}\n"
+        + f".\n\n{table(kept)}\n"
     )
     print(text)
     RESULTS.parent.mkdir(exist_ok=True)
