@@ -105,10 +105,12 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
     assert all(sentence in first for sentence in report.captures[0].evidence)
     assert "no whole step recorded" in second
     opened.page.click(".captures summary")
+    opened.page.wait_for_selector("#table-capture-0-categories tbody td")
     changes = opened.texts("#table-capture-0-categories tbody tr")
     assert [cell.strip() for cell in changes[0].split("\t")][:4] == ["waiting for input", "100 µs", "2.10 ms", "+2.00 ms"]
     hostile = open_page(json.dumps(poisoned(json.loads(to_json(report)))).encode())
     hostile.page.click(".captures summary >> nth=0")
+    hostile.page.wait_for_selector("#table-capture-0-categories tbody td")
     assert hostile.page.evaluate("globalThis.pwned") is None
     assert hostile.page.locator("main img, main script").count() == 0
 
