@@ -1,0 +1,176 @@
+"""Faults planted in recordings with known times: a finding names each, and mending it saves what was predicted.
+
+The recording *after* is made by what the change does to the times, not by the finding's model.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.findings.amdahl import step_ns
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.registry import find
+from tests.findings.recordings import A100, BF16_GEMM, FP32_GEMM, analysis, training
+from tests.support.trace_builder import TraceBuilder
+
+STEPS = 4
+
+
+def slow_dataset(*, workers: bool) -> TraceBuilder:
+    """A step of 10 ms whose batch takes 8 ms to make: by the training thread, or by workers meanwhile."""
+    loader = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
+    return training(fetch_us=50 if workers else 8000, loader=loader)
+
+
+def sync_every_step(*, item: bool) -> TraceBuilder:
+    """Two kernels of 4 ms; between them the host waits for the first, and needs 2 ms to launch the second."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    types, dims = ["c10::BFloat16"] * 2, [[1024, 1024]] * 2
+    step_us = 10_050 if item else 8050
+    for step in range(STEPS):
+        start = step * step_us
+        second = start + 50 + 4000 + (2000 if item else 0)
+        prepared = start + 50 + 4000 if item else start + 50
+        builder.step(step, start, step_us)
+        builder.op("aten::mm", start, 40, types=types, dims=dims)
+        builder.launch(BF16_GEMM, call_us=start + 30, call_duration_us=8, start_us=start + 50, duration_us=4000)
+        if item:
+            builder.op("aten::item", start + 50, 4000)
+            builder.runtime("cudaStreamSynchronize", start + 50, 4000)
+        builder.op("aten::mm", prepared, 2000, types=types, dims=dims)
+        builder.launch(BF16_GEMM, call_us=prepared + 1990, call_duration_us=8, start_us=second, duration_us=4000)
+    return builder
+
+
+def tiny_batches(*, graph: bool) -> TraceBuilder:
+    """A hundred kernels of 8 µs, each launched by an operator of 40 µs, or all by a CUDA graph.
+
+    Of the host's work the graph leaves 400 µs: the Python of the step, and one launch.
+    """
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    step_us = 1200 if graph else 4000
+    for step in range(STEPS):
+        start = step * step_us
+        builder.step(step, start, step_us)
+        if graph:
+            builder.runtime("cudaGraphLaunch", start + 300, 100, correlation=step + 1)
+        for number in range(100):
+            at = start + 40 * number
+            if graph:
+                builder.kernel("elementwise", start + 400 + 8 * number, 8, correlation=step + 1)
+                continue
+            builder.op("aten::add", at, 40)
+            builder.launch("elementwise", call_us=at + 20, call_duration_us=5, start_us=at + 25, duration_us=8)
+    return builder
+
+
+def fp32_only(*, half: bool) -> TraceBuilder:
+    """Ten products of 1 ms in FP32; in 16 bits each takes a third."""
+    if not half:
+        return training(kernel=FP32_GEMM, dtype="float")
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    step_us = 3400
+    for step in range(STEPS):
+        start = step * step_us
+        builder.step(step, start, step_us)
+        for number in range(10):
+            at = start + 40 * number
+            builder.op("aten::mm", at, 30, types=["c10::BFloat16"] * 2, dims=[[1024, 1024]] * 2)
+            builder.launch(
+                BF16_GEMM, call_us=at + 10, call_duration_us=8, start_us=start + 40 + 333 * number, duration_us=333
+            )
+    return builder
+
+
+@dataclass(frozen=True)
+class Plant:
+    kind: str
+    before: Callable[[], TraceBuilder]
+    after: Callable[[], TraceBuilder]
+    saving_ms: float
+    advice: str
+
+
+PLANTS = {
+    "slow dataset": Plant(
+        "input-bound",
+        lambda: slow_dataset(workers=False),
+        lambda: slow_dataset(workers=True),
+        7.95,
+        "num_workers=4",
+    ),
+    "sync every step": Plant(
+        "sync-points", lambda: sync_every_step(item=True), lambda: sync_every_step(item=False), 2.0, "self.log"
+    ),
+    "tiny batches": Plant(
+        "launch-bound", lambda: tiny_batches(graph=False), lambda: tiny_batches(graph=True), 2.8, "reduce-overhead"
+    ),
+    "FP32 only": Plant(
+        "half-precision", lambda: fp32_only(half=False), lambda: fp32_only(half=True), 6.62, "bf16-mixed"
+    ),
+}
+
+
+def named(builder: TraceBuilder, kind: str) -> Finding | None:
+    return next((finding for finding in find([analysis(builder)]) if finding.kind == kind), None)
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_a_planted_fault_is_named_and_mending_it_saves_what_was_predicted(plant: Plant) -> None:
+    finding = named(plant.before(), plant.kind)
+    assert finding is not None
+    assert finding.saving_low_ms is not None
+    assert finding.saving_high_ms is not None
+    assert plant.advice in finding.action
+    saved_ms = (step_ns(analysis(plant.before())) - step_ns(analysis(plant.after()))) / 1e6
+    assert saved_ms == pytest.approx(plant.saving_ms, abs=0.02)
+    assert finding.saving_low_ms <= saved_ms <= finding.saving_high_ms
+    assert named(plant.after(), plant.kind) is None
+
+
+def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning_perf import PerfCallback
+    from lightning_perf.report.build import build_report
+
+    class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> object:
+            time.sleep(0.02)
+            return torch.ones(4)
+
+    class Line(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch: object, _: int) -> object:
+            return self.line(batch).mean()
+
+        def configure_optimizers(self) -> object:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)],
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the few workers, which are the point
+        trainer.fit(Line(), torch.utils.data.DataLoader(Slow(), 2))
+    report = build_report(sorted(tmp_path.glob("rank0.*.pt.trace.json.gz")))
+    assert report.findings[0].kind == "input-bound"
+    assert "num_workers=0" in " ".join(report.findings[0].evidence)
