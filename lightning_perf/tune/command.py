@@ -39,10 +39,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--levers", nargs="+", default=[], metavar="NAME", help="levers or families to try (default: all that apply)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=8, metavar="N", help="windows of each side in a trial (default: 8)"
+        "--rounds", type=int, default=12, metavar="N", help="windows of each side in a trial (default: 12)"
     )
     parser.add_argument(
-        "--window", type=_positive, default=1.0, metavar="S", help="seconds a window should take (default: 1)"
+        "--window", type=_positive, default=0.75, metavar="S", help="seconds a window should take (default: 0.75)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (default: 0)")
     parser.add_argument("--json", action="store_true", help="write the whole document as JSON")

@@ -18,7 +18,7 @@ MOST_ROUNDS = 50
 def time_ratio(base: Sequence[float], candidate: Sequence[float]) -> Estimate:
     """The typical ratio candidate over base of the windows of a round, with the signed-rank interval.
 
-    One round that something else disturbed does not move it, unlike Student's interval.
+    From 12 rounds on, one that something else disturbed does not widen it much, unlike Student's interval.
 
     Args:
         base: A time a round.

@@ -28,8 +28,8 @@ class TuneSettings:
 
     minutes: float = 15.0
     levers: tuple[str, ...] = ()
-    rounds: int = 8
-    window_s: float = 1.0
+    rounds: int = 12
+    window_s: float = 0.75
     seed: int = 0
 
     def __post_init__(self) -> None:

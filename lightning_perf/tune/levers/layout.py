@@ -47,7 +47,7 @@ class CudnnBenchmark:
 
     name: str = "cudnn-benchmark"
     family: str = "cudnn"
-    mends: tuple[str, ...] = ()
+    mends: tuple[str, ...] = ("cudnn-benchmark",)
     changes_training: bool = False
 
     def missing(self, training: Training, machine: Machine) -> str | None:

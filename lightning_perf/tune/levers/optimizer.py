@@ -17,6 +17,8 @@ from lightning_perf.tune.training import Training
 __all__ = ["FusedOptimizer"]
 
 _FUSABLE = (SGD, Adagrad, Adam, AdamW)
+_FLAGS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
+"""Attributes that the constructors set with ``fused=True``; which of them differs by class and version."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,10 @@ def _unfit(training: Training, optimizers: tuple[Optimizer, ...]) -> str | None:
 
 def _fuse(optimizer: Optimizer) -> None:
     """What the constructors of these classes do with ``fused=True``, in place: schedulers hold on to the object."""
-    flags: Any = optimizer
+    built: Optimizer = type(optimizer)([torch.nn.Parameter(torch.zeros(1))], fused=True)  # type: ignore[call-arg]
+    vars(optimizer).update({name: value for name, value in vars(built).items() if name in _FLAGS})
     for settings in (optimizer.defaults, *optimizer.param_groups):
         settings |= {"fused": True, "foreach": None if settings["foreach"] else settings["foreach"]}
-    if not isinstance(optimizer, Adagrad):
-        flags._step_supports_amp_scaling = True
-    if not isinstance(optimizer, Adam):
-        flags._need_device_dtype_check_for_fused = True
     for parameter, state in optimizer.state.items():  # Adagrad's is there from the start
         state["step"] = state["step"].to(device=parameter.device, dtype=torch.float32)
 

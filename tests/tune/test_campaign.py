@@ -1,0 +1,276 @@
+"""The trials' logic with planted processes, which answer at once with planted times, losses and faults."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.tune import campaign, runner
+from lightning_perf.tune.campaign import run_campaign
+from lightning_perf.tune.catalogue import LEVERS
+from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.messages import Prediction, Scouted, Window
+from lightning_perf.tune.result import Outcome
+from lightning_perf.tune.settings import TuneSettings
+
+STEP_S = 0.1
+
+
+@dataclass
+class Planted:
+    """What a training with levers does.
+
+    Attributes:
+        factors: Of the step time, by lever.
+        losses: Added to the loss, by lever.
+        faults: Raised when a lever's training begins, by lever.
+        dies: The window after which the base ends, or None.
+        predictions: Of the scout.
+    """
+
+    factors: dict = field(default_factory=dict)
+    losses: dict = field(default_factory=dict)
+    faults: dict = field(default_factory=dict)
+    dies: int | None = None
+    predictions: tuple = ()
+    orders: list = field(default_factory=list)
+    alive: int = 0
+    most: int = 0
+    clock_s: float = 0.0
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    plan = Planted()
+
+    class Process:
+        def __init__(self, order):
+            self.order = order
+            self.windows = 0
+            plan.orders.append(order)
+            plan.alive += 1
+            plan.most = max(plan.most, plan.alive)
+            plan.clock_s += 2.0
+
+        def scouted(self, limit_s):
+            if "scout" in plan.faults:
+                raise plan.faults["scout"]
+            missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
+            lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
+            return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None)
+
+        def ready(self, limit_s):
+            for lever in self.order.levers:
+                if lever in plan.faults:
+                    raise plan.faults[lever]
+
+        def run(self, steps, limit_s):
+            self.windows += 1
+            if plan.dies is not None and not self.order.levers and self.windows == plan.dies:
+                plan.dies = None
+                raise TrialError("its process ended by SIGKILL")
+            seconds = STEP_S * steps * (1 + 0.001 * (self.windows % 3))
+            samples, loss = 4 * steps, 1 + 0.01 * (self.order.seed % 3)
+            for lever in self.order.levers:
+                seconds *= plan.factors.get(lever, 1)
+                loss += plan.losses.get(lever, 0)
+                if lever.startswith("batch-size-x"):
+                    samples *= int(lever[-1])
+            if seconds > limit_s:
+                plan.clock_s += limit_s
+                raise OutOfTimeError("it took longer than the budget allows")
+            plan.clock_s += seconds
+            return Window(seconds, steps, samples, (loss,) * steps)
+
+        def close(self):
+            plan.alive -= 1
+
+    monkeypatch.setattr(runner, "TrialProcess", Process)
+    monkeypatch.setattr(campaign, "TrialProcess", Process)
+    monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
+    monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)
+    return plan
+
+
+def tuned(*levers, minutes=60.0, rounds=8):
+    said = []
+    settings = TuneSettings(levers=levers, minutes=minutes, rounds=rounds, window_s=1.0)
+    return run_campaign("any:thing", settings, said.append), said
+
+
+def outcomes(result):
+    return {trial.lever: trial.outcome for trial in result.trials}
+
+
+def test_every_outcome(planted):
+    planted.factors = {"bf16-mixed": 0.5, "channels-last": 0.8, "workers-1": 1.3, "compile": 40, "batch-size-x2": 1.5}
+    planted.losses = {"bf16-mixed": 1.0}
+    planted.faults = {
+        "fused-optimizer": TrialError("its process ended by SIGSEGV: last words"),
+        "compile-reduce-overhead": NotApplicableError("turned out not to apply"),
+        "16-mixed": TrialError("OutOfMemoryError: CUDA out of memory"),
+    }
+    result, said = tuned()
+    found = outcomes(result)
+    assert found["bf16-mixed"] is Outcome.REJECTED
+    assert found["channels-last"] is Outcome.KEPT
+    assert found["workers-1"] is found["compile"] is Outcome.SLOWER
+    assert found["fused-optimizer"] is found["16-mixed"] is Outcome.FAILED
+    assert found["tf32"] is found["compile-reduce-overhead"] is Outcome.NOT_APPLICABLE
+    assert found["batch-size-x2"] is found["batch-size-x4"] is Outcome.MEASURED
+    assert found["cudnn-benchmark"] is Outcome.NO_GAIN
+    assert len(found) == len(LEVERS)
+    trials = {trial.lever: trial for trial in result.trials}
+    assert "the loss goes from 1 to 2" in trials["bf16-mixed"].reason
+    assert "given up after 3 rounds" in trials["compile"].reason
+    assert trials["channels-last"].measured.value == pytest.approx(0.8, rel=0.01)
+    assert trials["batch-size-x2"].measured.value == pytest.approx(0.75, rel=0.01)  # a sample, on top of what is kept
+    assert trials["batch-size-x4"].measured.value == pytest.approx(0.25, rel=0.01)
+    assert [trial.lever for trial in result.trials][-2:] == ["tf32", "compile-reduce-overhead"]
+    assert result.kept == ("channels-last",)
+    assert result.lines == ("set channels-last",)
+    assert result.combined.value == pytest.approx(0.8, rel=0.01)
+    assert result.confirmed
+    assert result.baseline_ms == pytest.approx(100, rel=0.01)
+    assert result.noise.value == pytest.approx(1, abs=0.002)
+    assert planted.alive == 0
+    assert planted.most == 2  # never more than two trainings at a time
+    assert any(line.startswith("fused-optimizer: failed, its process ended by SIGSEGV") for line in said)
+
+
+def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
+    planted.factors = {"bf16-mixed": 0.9, "16-mixed": 0.6, "channels-last": 0.8, "workers-1": 0.9, "workers-2": 0.95}
+    result, _ = tuned("precision", "channels-last", "workers-1", "workers-2", "batch-size-x2")
+    assert outcomes(result)["bf16-mixed"] is Outcome.KEPT  # until the better one of its family came
+    assert result.kept == ("16-mixed", "channels-last", "workers-1")
+    assert result.lines == ("set 16-mixed", "set channels-last", "set workers-1")
+    assert result.combined.value == pytest.approx(0.6 * 0.8 * 0.9, rel=0.01)
+    tried = [order.levers for order in planted.orders]
+    assert ("16-mixed",) in tried
+    assert ("16-mixed", "channels-last", "workers-2") in tried
+    assert ("16-mixed", "channels-last", "workers-1", "batch-size-x2") in tried
+    assert all("bf16-mixed" not in levers or levers == ("bf16-mixed",) for levers in tried)
+
+
+def test_the_largest_predicted_saving_is_tried_first(planted):
+    planted.predictions = (Prediction("input-bound", 0.1, 0.3), Prediction("channels-last", 0.2, 0.4))
+    result, _ = tuned("bf16-mixed", "channels-last", "workers-1", "batch-size-x2")
+    assert [trial.lever for trial in result.trials] == ["channels-last", "workers-1", "bf16-mixed", "batch-size-x2"]
+    assert result.trials[0].predicted == (0.6, 0.8)
+    assert result.trials[2].predicted is None
+
+
+def test_the_budget_is_kept_and_leaves_time_for_the_last_measurement(planted):
+    planted.factors = {"bf16-mixed": 0.5}
+    result, _ = tuned(minutes=2.5)
+    found = outcomes(result)
+    assert found["bf16-mixed"] is Outcome.KEPT
+    assert found["batch-size-x4"] is Outcome.NOT_TRIED
+    assert result.combined is not None
+    assert result.confirmed
+    assert result.seconds <= result.budget_s
+
+
+def test_a_lever_that_hangs_takes_half_of_what_is_left(planted):
+    planted.factors = {"bf16-mixed": 1e9}
+    result, _ = tuned("bf16-mixed", "channels-last", minutes=5)
+    assert outcomes(result) == {"bf16-mixed": Outcome.FAILED, "channels-last": Outcome.NO_GAIN}
+    assert result.trials[0].reason == "took longer than its share of the budget"
+
+
+def test_nothing_kept(planted):
+    result, _ = tuned("channels-last")
+    assert result.kept == result.lines == ()
+    assert result.combined is None
+    assert not result.confirmed
+
+
+def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
+    planted.factors = {"workers-1": 0.5}
+    planted.dies = 17
+    result, _ = tuned("channels-last", "workers-1", "workers-2")
+    assert Outcome.FAILED in outcomes(result).values()
+    assert result.kept == ("workers-1",)
+    assert planted.alive == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (TrialError("ValueError: no such file"), "the training fails as it is: ValueError: no such file"),
+        (OutOfTimeError("late"), "takes longer than the 60 minutes of the budget: give more"),
+    ],
+)
+def test_a_training_that_fails_as_it_is(planted, fault, said):
+    planted.faults = {"scout": fault}
+    with pytest.raises(TuneError, match=said):
+        tuned()
+    assert planted.alive == 0
+
+
+def test_an_interrupt_leaves_nothing_behind(planted):
+    planted.faults = {"channels-last": KeyboardInterrupt()}
+    with pytest.raises(KeyboardInterrupt):
+        tuned("bf16-mixed", "channels-last")
+    assert planted.alive == 0
+
+
+def test_an_unknown_lever(planted):
+    with pytest.raises(TuneError, match="warp-drive"):
+        tuned("warp-drive")
+    assert planted.orders == []
+
+
+def children_of(root):
+    """Processes in the sessions of the children of a process."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if fields[0] != "Z" and (int(fields[1]) == root or int(fields[3]) in found):
+            found.add(int(stat.parent.name))
+    return found - {root}
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_processes(tmp_path):
+    import signal
+
+    command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:hanging", "--levers", "precision"]
+    tuner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until = time.monotonic() + 120
+    workers = set()
+    while len(workers) < 2 and time.monotonic() < until and tuner.poll() is None:
+        time.sleep(0.2)  # the trial and its DataLoader worker
+        workers = children_of(tuner.pid)
+    assert len(workers) >= 2
+    tuner.send_signal(signal.SIGINT)
+    assert tuner.wait(30) == 130
+    time.sleep(0.5)
+    assert not {
+        pid for pid in workers if Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    }
+
+
+@pytest.mark.slow
+def test_a_real_tuning_finds_what_is_planted(tmp_path):
+    from tests.tune.trainings import SLOW_S
+
+    before = {path: path.stat().st_mtime_ns for path in Path("tests/tune").rglob("*.py")}
+    settings = TuneSettings(levers=("channels-last", "fused-optimizer"), rounds=6, window_s=0.1, minutes=8)
+    result = run_campaign("tests.tune.trainings:planted", settings, print)
+    assert outcomes(result) == {"channels-last": Outcome.KEPT, "fused-optimizer": Outcome.FAILED}
+    assert re.fullmatch(r"its process ended by SIGSEGV: .*about to crash", result.trials[1].reason)
+    assert result.confirmed
+    assert result.combined.value < 0.9
+    assert result.baseline_ms > 2e3 * SLOW_S
+    assert before == {path: path.stat().st_mtime_ns for path in Path("tests/tune").rglob("*.py")}
+    assert os.environ.get("PL_GLOBAL_SEED") is None

@@ -1,0 +1,141 @@
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from lightning_perf.cli import main
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.tune import campaign
+from lightning_perf.tune.errors import TuneError
+from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.render.console import print_result
+from lightning_perf.tune.render.markdown import render_markdown
+from lightning_perf.tune.result import Outcome, Trial, TuneResult
+
+
+def ratio(value, low=None, high=None):
+    return Estimate(value, low, high, 0.95, 12, "")
+
+
+def result(*, kept=("channels-last",), combined=True, confirmed=True):
+    trials = (
+        Trial("channels-last", Outcome.KEPT, None, (0.6, 0.8), ratio(0.7, 0.65, 0.75), ("module.to(channels_last)",)),
+        Trial("workers-4-prefetch-4", Outcome.SLOWER, None, None, ratio(11.5, 10.4, 12.9), ()),
+        Trial("compile-max-autotune", Outcome.FAILED, "no [red]compiler[/red]\x1b[31m | here", None, None, ()),
+        Trial("bf16-mixed", Outcome.REJECTED, "the loss goes from 1 to 2", None, ratio(0.9, 0.8, 0.95), ()),
+        Trial("batch-size-x2", Outcome.MEASURED, None, None, ratio(0.9, 0.8, 0.95), ("batch_size=8", "lr = 2 * lr")),
+        Trial("workers-1", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
+        Trial("workers-2", Outcome.NOT_TRIED, "the budget is spent", None, None, ()),
+        Trial("tf32", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
+        Trial("pin-memory", Outcome.NOT_APPLICABLE, "needs a CUDA GPU", None, None, ()),
+    )
+    return TuneResult(
+        schema_version=1,
+        tool_version="0",
+        machine=Machine("cpu", None, 2, "a [CPU]"),
+        baseline_ms=12.345,
+        noise=ratio(1.001, 0.99, 1.01),
+        trials=trials,
+        kept=kept,
+        combined=ratio(0.7, 0.66, 0.74) if combined else None,
+        confirmed=confirmed,
+        lines=("module = module.to(memory_format=torch.channels_last)",) if kept else (),
+        window_steps=20,
+        rounds=12,
+        seconds=61.0,
+        budget_s=600.0,
+        notes=("A note.",),
+    )
+
+
+@pytest.fixture
+def tuned(monkeypatch):
+    monkeypatch.setattr(campaign, "run_campaign", lambda source, settings, say: say("working …") or result())
+
+
+def test_the_console_fits_80_columns():
+    console = Console(width=80, record=True, highlight=False, file=io.StringIO())
+    print_result(result(), console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "channels-last         -40 to -20 %   -30.0 % (-35.0 to -25.0)   kept" in text
+    assert "+1050 % (+940 to +1190)" in text
+    assert "compile-max-autotune: no [red]compiler[/red]\\x1b[31m | here" in text
+    assert "workers-1, workers-2: the budget is spent" in text
+    assert "tf32, pin-memory: needs a CUDA GPU" in text
+    assert "batch-size-x2: another training, for you to choose: batch_size=8; lr = 2 * lr" in text
+    assert text.index("Change") < text.index("lever ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "All together, measured anew: -30.0 % (-34.0 to -26.0) time a step, 1.43 times as fast."),
+        ({"confirmed": False}, "the gain is not certain"),
+        ({"combined": False, "confirmed": False}, "was not measured anew"),
+        ({"kept": (), "combined": False, "confirmed": False}, "leave it as it is"),
+    ],
+)
+def test_the_verdict_says_what_is_certain(settings, said):
+    assert said in render_markdown(result(**settings)).splitlines()[0].replace("\\", "")
+
+
+def test_markdown_is_escaped():
+    text = render_markdown(result())
+    assert "| channels-last | -40 to -20 % | -30.0 % (-35.0 to -25.0) | kept |" in text
+    assert "no \\[red\\]compiler\\[/red\\]\\\\x1b\\[31m \\| here" in text
+    assert "```py\nmodule = module.to(memory_format=torch.channels_last)\n```" in text
+
+
+def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
+    assert main(["tune", "any:thing"]) == 0
+    streams = capsys.readouterr()
+    assert "Kept: channels-last." in streams.out
+    assert streams.err == "working …\n"
+
+
+def test_json_is_the_document(tuned, capsys):
+    assert main(["tune", "any:thing", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["kept"] == ["channels-last"]
+    assert document["trials"][0]["measured"]["value"] == 0.7
+    assert document["trials"][1]["outcome"] == "slower"
+    assert set(document) == set(TuneResult.__dataclass_fields__)
+
+
+def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
+    assert main(["tune", "any:thing", "--markdown", str(tmp_path / "tune.md")]) == 0
+    assert (tmp_path / "tune.md").read_text() == render_markdown(result())
+    assert main(["tune", "any:thing", "--markdown", str(tmp_path / "no" / "tune.md")]) == 2
+    streams = capsys.readouterr()
+    assert "cannot write" in streams.err
+    assert "Kept" in streams.out  # what took minutes is not lost
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--levers", "warp-drive"], "there is no such lever. There are bf16-mixed"), (["--rounds", "2"], "from 6")],
+)
+def test_wrong_settings_are_code_2(options, said, capsys):
+    assert main(["tune", "any:thing", *options]) == 2
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    assert said in streams.err
+
+
+def test_a_training_that_fails_is_code_2(monkeypatch, capsys):
+    def fail(*_):
+        raise TuneError("the training fails as it is: \x1b[31mboom")
+
+    monkeypatch.setattr(campaign, "run_campaign", fail)
+    assert main(["tune", "any:thing"]) == 2
+    assert capsys.readouterr().err == "lightning-perf: the training fails as it is: \\x1b[31mboom\n"
+
+
+@pytest.mark.parametrize("option", [["--minutes", "0"], ["--minutes", "soon"], ["--window", "inf"]])
+def test_wrong_usage(option, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["tune", "any:thing", *option])
+    assert stopped.value.code == 2

@@ -1,0 +1,39 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_perf.tune.guard import loss_of, moved
+
+
+def test_the_later_half_of_the_compared_steps_counts():
+    assert loss_of([9, 9, 9, 1, 2, 3, 50, 50], 6) == 2
+
+
+def test_the_limit_is_the_interval_of_a_difference_of_two_seeds():
+    seeds = [1.0, 1.2, 0.95]
+    limit = stats.t.ppf(0.975, 2) * math.sqrt(2) * np.std(seeds, ddof=1)
+    assert moved(1.0 + 0.999 * limit, 1.0, seeds) is None
+    assert moved(1.0 - 0.999 * limit, 1.0, seeds) is None
+    assert f"{limit:.3g} at most" in moved(1.0 + 1.001 * limit, 1.0, seeds)
+    assert moved(1.0 - 1.001 * limit, 1.0, seeds) is not None
+
+
+def test_seeds_that_agree_by_chance_leave_room_for_rounding():
+    assert moved(2.003, 2.0, [2.0, 2.0, 2.0]) is None
+    assert moved(2.005, 2.0, [2.0, 2.0, 2.0]) is not None
+    assert moved(2.005, 2.0, [2.0]) is not None
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_lost_is_harm_unless_it_was_before(loss):
+    assert moved(loss, 2.0, [2.0, 3.0, 4.0]) == f"the loss is {loss}"
+    assert moved(loss, math.nan, [math.nan, 3.0]) is None
+
+
+def test_levers_that_part_as_far_as_seeds_do_are_rejected_as_often_as_promised():
+    draws = np.random.default_rng(5).normal(size=(4000, 4))
+    rejected = [moved(100 + d[3], 100 + d[0], list(100 + d[:3])) is not None for d in draws]
+    # The base is one of the seeds, which makes the spread a little too wide or narrow with it.
+    assert np.mean(rejected) < 0.06

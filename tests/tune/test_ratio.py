@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.tune.ratio import is_gain, is_loss, noise_share, time_ratio
+
+
+def estimate(value, low, high):
+    return Estimate(value, low, high, 0.95, 8, "")
+
+
+def test_the_ratio_is_that_of_scipys_signed_rank_test():
+    rng = np.random.default_rng(0)
+    base = rng.lognormal(0, 0.05, 8)
+    candidate = 0.9 * rng.lognormal(0, 0.05, 8)
+    ratio = time_ratio(base, candidate)
+    logs = np.log(candidate / base)
+    for end, inside in ((ratio.low, 1.0001), (ratio.high, 0.9999)):
+        assert stats.wilcoxon(logs - np.log(end * inside), method="exact").pvalue > 0.05 - 1e-9
+        assert stats.wilcoxon(logs - np.log(end / inside), method="exact").pvalue <= 0.05
+
+
+def test_one_disturbed_round_does_not_move_it():
+    base = [1.0, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 1.03, 0.97, 1.0, 0.99]
+    candidate = [0.9 * value for value in base]
+    candidate[3] *= 4
+    ratio = time_ratio(base, [value * (1 + 0.001 * n) for n, value in enumerate(candidate)])
+    assert ratio.high < 1
+    assert ratio.value == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "gain", "loss"),
+    [
+        ((0.9, 0.85, 0.95), (1.0, 0.99, 1.01), True, False),
+        ((0.9, 0.85, 1.0), (1.0, 0.99, 1.01), False, False),
+        ((0.97, 0.96, 0.98), (1.0, 0.99, 1.05), False, False),
+        ((0.97, 0.96, 0.98), (1.0, 0.95, 1.01), False, False),
+        ((1.1, 1.05, 1.2), (1.0, 0.99, 1.01), False, True),
+        ((1.03, 1.02, 1.04), (1.0, 0.95, 1.01), False, False),
+        ((0.5, None, None), (1.0, 0.99, 1.01), False, False),
+        ((0.9, 0.85, 0.95), (1.0, None, None), True, False),
+    ],
+)
+def test_a_gain_lies_below_one_and_beyond_the_noise(ratio, noise, gain, loss):
+    assert is_gain(estimate(*ratio), estimate(*noise)) is gain
+    assert is_loss(estimate(*ratio), estimate(*noise)) is loss
+
+
+def test_the_noise_is_its_far_end():
+    assert noise_share(estimate(1.01, 0.99, 1.04)) == pytest.approx(0.04)
+    assert noise_share(estimate(0.99, 0.8, 1.01)) == pytest.approx(0.25)
+    assert noise_share(estimate(1, None, None)) == 0
+
+
+def test_levers_that_do_nothing_are_hardly_ever_kept():
+    rng = np.random.default_rng(1)
+    kept = 0
+    for _ in range(300):
+        windows = rng.lognormal(0, 0.01, (4, 12)) * np.where(rng.random((4, 12)) < 0.1, 1.3, 1.0)
+        kept += is_gain(time_ratio(windows[0], windows[1]), time_ratio(windows[2], windows[3]))
+    assert kept <= 6
