@@ -11,7 +11,7 @@ if ! "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; 
 fi
 
 failed=""
-for part in gpu_precision recipe_input; do
+for part in gpu_precision recipe_input planted; do
     echo "== $part"
     "$PYTHON" -m "benchmarks.$part" || failed="$failed $part"
 done
