@@ -16,25 +16,36 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?^(```)", re.DOTALL | re.MULTILINE)
 
 
+def output(command: str) -> str | None:
+    """Run a command as the docs do, with this environment's programs on 100 columns.
+
+    Returns:
+        What it printed, as the docs quote it; None when it failed.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
+    shell = ["bash", "-euo", "pipefail", "-c", command]
+    done = subprocess.run(shell, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return None
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.strip("\n").splitlines())
+
+
 def refreshed(text: str) -> tuple[str, list[str]]:
     """Put the present output of every quoted command into a Markdown text.
 
     Returns:
         The text, and the commands that failed; their old output stays.
     """
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the commands of this environment
-    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
     failed: list[str] = []
 
     def run(match: re.Match[str]) -> str:
         print(f"$ {match['command']}", file=sys.stderr)
-        shell = ["bash", "-euo", "pipefail", "-c", match["command"]]
-        done = subprocess.run(shell, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
+        body = output(match["command"])
+        if body is None:
             failed.append(match["command"])
             return match[0]
-        body = "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
-        return f"{match[1]}{body}\n{match[3]}"
+        return f"{match[1]}{body}{match[3]}"
 
     return BLOCK.sub(run, text), failed
 

@@ -9,12 +9,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from lightning_perf import cli
 from recipes.signlang import cli as signlang
-from tests.support.markdown import DOCS, PAGES, ROOT, Block, blocks, commands, console, inline_code
+from tests.conftest import CORPUS_VARIABLE
+from tests.support.markdown import DOCS, PAGES, ROOT, Block, blocks, commands, console, inline_code, load
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -193,3 +195,14 @@ def test_help_of_every_command_is_quoted(only_parse: None) -> None:
     quoted = {block.output_of for block in HELP if block.page == DOCS / "commands.md"}
     expected = {f"lightning-perf {name} --help" for name in subcommands.choices} | {"lightning-perf --help"}
     assert expected <= quoted
+
+
+@pytest.fixture(scope="module")
+def refresh() -> ModuleType:
+    return load(DOCS / "refresh.py")
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("block", [block for block in QUOTED if f"${CORPUS_VARIABLE}" in str(block.output_of)], ids=str)
+def test_quoted_reports_are_todays(block: Block, corpus: Path, refresh: ModuleType) -> None:
+    assert block.text == refresh.output(block.output_of), f"run: python docs/refresh.py {block.page.relative_to(ROOT)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,19 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.markdown import DOCS, ROOT
+from tests.support.markdown import DOCS, ROOT, load
 
 pytest.importorskip("mkdocs", reason="needs the development packages")
 
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(DOCS / "hooks.py")
 
 
 @pytest.mark.parametrize(
