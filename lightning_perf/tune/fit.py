@@ -24,6 +24,11 @@ _FOR_TRIALS: dict[str, Any] = {
     "max_epochs": -1,
     "max_steps": MAX_STEPS,
 }
+_CHATTY = {
+    "lightning.pytorch": ("lightning.pytorch", "lightning.fabric"),
+    "pytorch_lightning": ("pytorch_lightning", "lightning_fabric"),
+}
+"""Loggers whose advice on every start would hide a process's last words."""
 _LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
 """Arguments of the user's Trainer that would end a trial early, write files, or change what it measures."""
 
@@ -85,7 +90,8 @@ def trainer_class(module: Any) -> Any:
             found = importlib.import_module(package)
         except ImportError:
             continue
-        logging.getLogger(package).setLevel(logging.ERROR)  # its import sets it to INFO
+        for name in _CHATTY[package]:
+            logging.getLogger(name).setLevel(logging.ERROR)  # the import sets it to INFO
         if isinstance(plain, found.LightningModule):
             return found.Trainer
     raise TrialError(f"the training's module is no LightningModule, but {type(plain).__name__}")

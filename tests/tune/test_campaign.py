@@ -1,7 +1,7 @@
 """The trials' logic with planted processes, which answer at once with planted times, losses and faults."""
 
 import os
-import re
+import signal
 import subprocess
 import sys
 import time
@@ -240,37 +240,40 @@ def children_of(root):
     return found - {root}
 
 
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_processes(tmp_path):
-    import signal
-
     command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:hanging", "--levers", "precision"]
-    tuner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with (tmp_path / "said").open("w") as said:
+        tuner = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
     until = time.monotonic() + 120
     workers = set()
     while len(workers) < 2 and time.monotonic() < until and tuner.poll() is None:
         time.sleep(0.2)  # the trial and its DataLoader worker
         workers = children_of(tuner.pid)
-    assert len(workers) >= 2
+    assert len(workers) >= 2, (tmp_path / "said").read_text()
     tuner.send_signal(signal.SIGINT)
     assert tuner.wait(30) == 130
     time.sleep(0.5)
-    assert not {
-        pid for pid in workers if Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
-    }
+    assert not any(map(is_alive, workers))
 
 
 @pytest.mark.slow
 def test_a_real_tuning_finds_what_is_planted(tmp_path):
     from tests.tune.trainings import SLOW_S
 
-    before = {path: path.stat().st_mtime_ns for path in Path("tests/tune").rglob("*.py")}
-    settings = TuneSettings(levers=("channels-last", "fused-optimizer"), rounds=6, window_s=0.1, minutes=8)
+    before = Path("tests/tune/trainings.py").read_bytes()
+    settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=8)
     result = run_campaign("tests.tune.trainings:planted", settings, print)
-    assert outcomes(result) == {"channels-last": Outcome.KEPT, "fused-optimizer": Outcome.FAILED}
-    assert re.fullmatch(r"its process ended by SIGSEGV: .*about to crash", result.trials[1].reason)
+    assert outcomes(result) == {"channels-last": Outcome.KEPT}
     assert result.confirmed
     assert result.combined.value < 0.9
     assert result.baseline_ms > 2e3 * SLOW_S
-    assert before == {path: path.stat().st_mtime_ns for path in Path("tests/tune").rglob("*.py")}
+    assert Path("tests/tune/trainings.py").read_bytes() == before
     assert os.environ.get("PL_GLOBAL_SEED") is None

@@ -139,7 +139,7 @@ def test_a_module_of_the_other_package(tmp_path):
             super().__init__()
             self.layer = nn.Conv2d(2, 2, 3)
 
-        training_step, forward, configure_optimizers = Tiny.training_step, Tiny.forward, Tiny.configure_optimizers
+        forward, configure_optimizers = Tiny.forward, Tiny.configure_optimizers
         optimizer = "SGD"
 
         def training_step(self, batch, batch_idx):
@@ -190,7 +190,7 @@ class Everything(Tiny):
         return [pl.callbacks.EarlyStopping("val_loss")]
 
     def configure_optimizers(self):
-        first, second = (torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2))
+        first = torch.optim.SGD(self.parameters(), lr=0.1)
         total = self.trainer.estimated_stepping_batches
         return (
             {"optimizer": first, "lr_scheduler": torch.optim.lr_scheduler.OneCycleLR(first, 0.1, total_steps=total)},

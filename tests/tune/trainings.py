@@ -5,8 +5,6 @@ Trials run in processes of their own, which import this file: what a lever does 
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import lightning.pytorch as pl
@@ -80,23 +78,13 @@ class WithOwnLoader(Tiny):
 
 
 class Planted(Tiny):
-    """Sleeps unless channels-last; is ruined by bfloat16; does not survive a fused optimizer or compilation."""
+    """Sleeps unless channels-last."""
 
     def training_step(self, batch, batch_idx):
         if not self.layer.weight.is_contiguous(memory_format=torch.channels_last):
             time.sleep(SLOW_S)
         time.sleep(SLOW_S)
-        loss = super().training_step(batch, batch_idx)
-        if torch.is_autocast_enabled("cpu"):
-            loss = loss + 1
-        return loss
-
-    def on_train_start(self):
-        if self.optimizers().param_groups[0].get("fused"):
-            print("about to crash", flush=True)
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self._compiler_ctx is not None:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return super().training_step(batch, batch_idx)
 
 
 TRAINER = {"accelerator": "cpu", "devices": 1}
