@@ -59,12 +59,16 @@ def _compiled(block: Block) -> Any:
 
 SETTABLE = (
     lightning_perf.PerfCallback,
+    lightning_perf.PerfTuner,
     lightning_perf.PrecisionCallback,
     lightning_perf.SlowStepCapture,
     FineTuner,
     Validation,
 )
-OTHER_SETTINGS = {"devices", "fullgraph", "fused", "num_workers", "profiler", "schedule"}
+OTHER_SETTINGS = {
+    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "pin_memory", "profiler",
+    "schedule",
+}  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 
 
