@@ -253,11 +253,15 @@ def row(plant: Plant, options: argparse.Namespace, data: PictureData) -> str:
             (before if setup is plant.before else after).append(step_ms(setup, options.steps, data))
     estimate = interval(paired_difference(after, before))
     inside = estimate.value is not None and found.saving_low_ms <= estimate.value <= found.saving_high_ms
+    outside = (estimate.high is not None and estimate.high < found.saving_low_ms) or (
+        estimate.low is not None and estimate.low > found.saving_high_ms
+    )
+    verdict = "yes" if inside else "**no**" if outside else "cannot be told"
     spread = f" ({estimate.low:.2f} – {estimate.high:.2f})" if estimate.low is not None else ""
     return head + (
         f"| yes, number {rank} | {sum(before) / len(before):.2f} → {sum(after) / len(after):.2f} "
         f"| {found.saving_low_ms:.2f} – {found.saving_high_ms:.2f} | {estimate.value:.2f}{spread} "
-        f"| {'yes' if inside else '**no**'} |"
+        f"| {verdict} |"
     )
 
 
