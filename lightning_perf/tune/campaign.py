@@ -197,6 +197,10 @@ class _Campaign:
             if harm is not None:
                 return Outcome.REJECTED, harm, ratio.ratio
             return Outcome.NO_GAIN, None, ratio.ratio
+        except TrialError as error:
+            if best.failed:
+                raise TrialError(f"the training that it was compared with failed: {error}") from error
+            raise
         finally:
             if keep:
                 candidate.allow(self._time_left_s)

@@ -195,7 +195,8 @@ def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
     planted.factors = {"workers-1": 0.5}
     planted.dies = 17
     result, _ = tuned("channels-last", "workers-1", "workers-2")
-    assert Outcome.FAILED in outcomes(result).values()
+    (failed,) = (trial for trial in result.trials if trial.outcome is Outcome.FAILED)
+    assert failed.reason == "the training that it was compared with failed: its process ended by SIGKILL"
     assert result.kept == ("workers-1",)
     assert planted.alive == 0
 

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
@@ -301,6 +302,17 @@ def test_workers_make_no_batches_between_windows(tmp_path):
     assert after_first[0] == after_first[1]
     assert after_first[1] < after_second[0]
     assert after_second[0] == after_second[1]
+
+
+def test_what_the_tuners_process_can_import_the_trial_can(tmp_path):
+    (tmp_path / "elsewhere_in_a_script_folder.py").write_text("from tests.tune.trainings import tiny\n")
+    given = order("elsewhere_in_a_script_folder:tiny", tmp_path / "work")
+    assert isinstance(converse(given, 1)[0], Failed)
+    before = list(sys.path)
+    try:
+        assert isinstance(converse(replace(given, path=(str(tmp_path),)), 1)[1], Window)
+    finally:
+        sys.path[:] = before
 
 
 def test_flags_of_the_tuners_process_are_set(tmp_path):
