@@ -13,7 +13,7 @@ __all__ = ["Runner"]
 
 FIRST_STEPS = 5
 """Steps before anything is timed: compilation, allocators, the first workers."""
-MIN_WINDOW_STEPS = 3
+MIN_WINDOW_STEPS = 2
 
 
 class Runner:
