@@ -107,7 +107,12 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
     opened.page.click(".captures summary")
     opened.page.wait_for_selector("#table-capture-0-categories tbody td")
     changes = opened.texts("#table-capture-0-categories tbody tr")
-    assert [cell.strip() for cell in changes[0].split("\t")][:4] == ["waiting for input", "100 µs", "2.10 ms", "+2.00 ms"]
+    assert [cell.strip() for cell in changes[0].split("\t")][:4] == [
+        "waiting for input",
+        "100 µs",
+        "2.10 ms",
+        "+2.00 ms",
+    ]
     hostile = open_page(json.dumps(poisoned(json.loads(to_json(report)))).encode())
     hostile.page.click(".captures summary >> nth=0")
     hostile.page.wait_for_selector("#table-capture-0-categories tbody td")
