@@ -38,7 +38,7 @@ from recipes.signlang.settings import InputKind
 from recipes.signlang.split import SplitKind, split_images
 from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
-RESULTS = Path(__file__).parent / "results" / "recipe_input"
+RESULTS = Path(__file__).parent / "results"
 METHOD = 1
 """Version of the method: figures of different versions are not comparable."""
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--name", default=RESULTS.name, help="name of the files under benchmarks/results")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -178,7 +178,8 @@ def main() -> None:
         + "\n"
     )
     print(text)
-    target = RESULTS.with_name(options.name)
+    target = options.results / "recipe_input"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.with_suffix(".md").write_text(text, encoding="utf-8")
     target.with_suffix(".json").write_text(json.dumps([asdict(one) for one in fits], indent=1) + "\n", encoding="utf-8")
 
