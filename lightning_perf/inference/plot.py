@@ -24,6 +24,10 @@ AREA = 900.0
 LEAST_AREA = 25.0
 
 
+MOST_NAMES = 10
+"""Variants that a plot has room to name at their points."""
+
+
 def save_plot(tradeoff: Tradeoff, path: Path) -> None:
     """Write the picture of the first batch size and number of threads.
 
@@ -79,7 +83,10 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
         if has_accuracy:
             _draw_front(axes, [(latency.p50_ms, height, row.variant) for row, latency, height in points], cell)
         _finish(axes, tradeoff, cell, has_accuracy, largest)
-        _label(figure, axes, [(row.variant, latency.p50_ms, height) for row, latency, height in points])
+        named = [(row.variant, latency.p50_ms, height) for row, latency, height in points]
+        if len(named) > MOST_NAMES:
+            named = _number(axes, named)
+        _label(figure, axes, named)
     return figure
 
 
@@ -147,6 +154,17 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
         fontsize=10,
         loc="left",
     )
+
+
+def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Numbers for names that would cover each other, fastest first, with a key beside the plot."""
+    from matplotlib.lines import Line2D
+
+    axes.tick_params(axis="x", labelsize=7)  # the key takes room from them
+    points = sorted(points, key=lambda point: point[1])
+    key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
+    axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)
+    return [(str(number), x, y) for number, (_, x, y) in enumerate(points, 1)]
 
 
 def _label(figure: Figure, axes: Axes, points: list[tuple[str, float, float]]) -> None:
