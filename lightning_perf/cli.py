@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.arguments import at_least
 from lightning_perf.compare import command as compare
 from lightning_perf.compare import study_command as study
 from lightning_perf.inference import command as infer
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--html", type=Path, metavar="FILE", help="write the report as a page too, one file that opens offline"
     )
     analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
-    analyze.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
+    analyze.add_argument("--top", type=at_least(1), default=8, metavar="N", help="rows of each table (default: 8)")
 
     compare.add_parser(commands)
     study.add_parser(commands)
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("after", metavar="B", help="trace or run folder after the change")
     diff.add_argument("--json", action="store_true", help="write the comparison as JSON")
     diff.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
-    diff.add_argument("--top", type=_positive, default=8, metavar="N", help="rows of each table (default: 8)")
+    diff.add_argument("--top", type=at_least(1), default=8, metavar="N", help="rows of each table (default: 8)")
 
     view = commands.add_parser(
         "view",
@@ -105,23 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
     )
     view.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
-    view.add_argument("--port", type=_port, default=0, help="port to listen on (default: a free one)")
+    view.add_argument("--port", type=at_least(0, 65535), default=0, help="port to listen on (default: a free one)")
     view.add_argument("--no-browser", action="store_true", help="only print the address")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return number
 
 
 def _analyze(options: argparse.Namespace) -> int:

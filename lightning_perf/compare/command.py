@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_perf.arguments import share
+
 if TYPE_CHECKING:
     from lightning_perf.compare.build import Settings
     from lightning_perf.compare.comparison import Comparison
@@ -86,15 +88,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--margin",
-        type=_share,
+        type=share,
         default=0.01,
         metavar="SHARE",
         help="loss of accuracy that does not matter (default: 0.01)",
     )
-    group.add_argument("--goal", type=_share, metavar="SHARE", help="accuracy for the time to accuracy")
+    group.add_argument("--goal", type=share, metavar="SHARE", help="accuracy for the time to accuracy")
     group.add_argument(
         "--collapse-below",
-        type=_share,
+        type=share,
         metavar="SHARE",
         help="a run below this accuracy has collapsed (default: by all runs)",
     )
@@ -277,10 +279,3 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
         folders = [paths] if Path(paths).exists() else paths.split(",")
         arms[name] = tuple(record for folder in folders for record in find_records(folder))
     return arms
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError("must be between 0 and 1")
-    return number

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from lightning_perf.arguments import at_least
 from lightning_perf.compare.command import (
     EXIT_CODES,
     add_outputs,
@@ -66,10 +67,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="[NAME:]KEY=VALUE",
         help="an environment variable of an arm, or of all arms",
     )
-    plan.add_argument("--blocks", type=_positive, metavar="N", help="blocks that count (default: 6)")
+    plan.add_argument("--blocks", type=at_least(1), metavar="N", help="blocks that count (default: 6)")
     plan.add_argument("--seed", type=int, metavar="N", help="block n trains with seed N + n (default: 0)")
     plan.add_argument(
-        "--attempts", type=_positive, metavar="N", help="how often a block with failing runs is tried (default: 3)"
+        "--attempts", type=at_least(1), metavar="N", help="how often a block with failing runs is tried (default: 3)"
     )
     engine = parser.add_argument_group("where it runs")
     engine.add_argument(
@@ -81,8 +82,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="local: cpu, or numbers of GPUs as 0,1, each of which runs a block at a time (default: the first GPU, "
         "or the CPU where there is none)",
     )
-    engine.add_argument("--gpus", type=_natural, metavar="N", help="ray, slurm: GPUs of a run (default: 1)")
-    engine.add_argument("--cpus", type=_positive, metavar="N", help="ray, slurm: processors of a run (default: 1)")
+    engine.add_argument("--gpus", type=at_least(0), metavar="N", help="ray, slurm: GPUs of a run (default: 1)")
+    engine.add_argument("--cpus", type=at_least(1), metavar="N", help="ray, slurm: processors of a run (default: 1)")
     engine.add_argument(
         "--ray-address", metavar="ADDRESS", help="ray: the cluster (default: RAY_ADDRESS, or one of this machine)"
     )
@@ -226,17 +227,3 @@ def _say(line: str) -> None:
 
     # Not on standard output: that is for the comparison.
     print(plain(line).plain, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be at least 0")
-    return number

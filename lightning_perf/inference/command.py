@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_perf.arguments import at_least, input_shape, positive, within
+
 if TYPE_CHECKING:
     from lightning_perf.inference.tradeoff import Tradeoff
 
@@ -47,24 +49,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "data), or a DataLoader or Dataset of held-out (input, label)",
     )
     data.add_argument(
-        "--limit", type=_positive, default=2000, metavar="N", help="held-out inputs to use (default: 2000)"
+        "--limit", type=at_least(1), default=2000, metavar="N", help="held-out inputs to use (default: 2000)"
     )
     data.add_argument(
         "--calibration",
-        type=_positive,
+        type=at_least(1),
         default=256,
         metavar="N",
         help="training inputs to calibrate with (default: 256)",
     )
     data.add_argument(
         "--fine-tune-epochs",
-        type=_positive,
+        type=at_least(1),
         default=1,
         metavar="N",
         help="passes over the training data after pruning and the like (default: 1)",
     )
     data.add_argument(
-        "--shape", type=_shape, metavar="C,H,W", help="shape of one input, for latency and size only, without --data"
+        "--shape",
+        type=input_shape,
+        metavar="C,H,W",
+        help="shape of one input, for latency and size only, without --data",
     )
     add_measuring(parser)
 
@@ -80,25 +85,25 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         "that needs no training); a name that there is not lists all",
     )
     group.add_argument(
-        "--batch-sizes", nargs="+", type=_positive, default=[1, 32], metavar="N", help="inputs a call (default: 1 32)"
+        "--batch-sizes", nargs="+", type=at_least(1), default=[1, 32], metavar="N", help="inputs a call (default: 1 32)"
     )
     group.add_argument(
-        "--threads", nargs="+", type=_positive, default=[1], metavar="N", help="CPU threads (default: 1)"
+        "--threads", nargs="+", type=at_least(1), default=[1], metavar="N", help="CPU threads (default: 1)"
     )
     group.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     group.add_argument(
         "--seconds",
-        type=_seconds,
+        type=positive,
         default=3.0,
         metavar="S",
         help="time for each variant, batch size and number of threads (default: 3)",
     )
     group.add_argument(
-        "--max-latency-ms", type=_seconds, metavar="MS", help="recommend one that nine calls of ten keep"
+        "--max-latency-ms", type=positive, metavar="MS", help="recommend one that nine calls of ten keep"
     )
     group.add_argument(
         "--max-accuracy-drop",
-        type=_points,
+        type=within(0, 100),
         metavar="POINTS",
         help="recommend one whose accuracy is lower by no more, in percentage points",
     )
@@ -236,34 +241,3 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
 
 def _say(line: str) -> None:
     print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError("must be above 0")
-    return number
-
-
-def _points(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 100:
-        raise argparse.ArgumentTypeError("must be percentage points from 0 to 100")
-    return number
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape: give whole numbers joined by commas, as 3,224,224")
-    return shape

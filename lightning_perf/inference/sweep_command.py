@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from lightning_perf.arguments import at_least, input_shape, positive
+
 __all__ = ["add_parser", "run"]
 
 SUCCESS = 0
@@ -35,17 +37,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--shape",
-        type=_shape,
+        type=_picture_shape,
         default=(3, 224, 224),
         metavar="C,H,W",
         help="channels, height and width of an input (default: 3,224,224)",
     )
-    parser.add_argument("--classes", type=_positive, default=1000, metavar="N", help="outputs (default: 1000)")
-    parser.add_argument("--batch", type=_positive, default=1, metavar="N", help="inputs a call (default: 1)")
-    parser.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads (default: 1)")
+    parser.add_argument("--classes", type=at_least(1), default=1000, metavar="N", help="outputs (default: 1000)")
+    parser.add_argument("--batch", type=at_least(1), default=1, metavar="N", help="inputs a call (default: 1)")
+    parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="CPU threads (default: 1)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
-        "--seconds", type=_seconds, default=3.0, metavar="S", help="time for each backbone (default: 3)"
+        "--seconds", type=positive, default=3.0, metavar="S", help="time for each backbone (default: 3)"
     )
     parser.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the document as JSON to a file, too")
@@ -114,23 +116,8 @@ def _say(line: str) -> None:
     print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError("must be above 0")
-    return number
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    numbers = [int(part) for part in text.replace("x", ",").split(",")]
-    if len(numbers) != 3 or min(numbers) < 1:
-        raise argparse.ArgumentTypeError("must be channels, height and width, as 3,224,224")
-    channels, height, width = numbers
-    return channels, height, width
+def _picture_shape(text: str) -> tuple[int, ...]:
+    shape = input_shape(text)
+    if len(shape) != 3:
+        raise argparse.ArgumentTypeError(f"{text} is not channels, height and width, as 3,224,224")
+    return shape

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from lightning_perf.arguments import positive
+
 __all__ = ["add_parser", "run"]
 
 SUCCESS = 0
@@ -34,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="package.module:name of a function without arguments that returns a LightningModule, or a tuple: module, "
         "DataLoader or LightningDataModule, and a dict of the Trainer's arguments",
     )
-    parser.add_argument("--minutes", type=_positive, default=15.0, metavar="M", help="the budget (default: 15)")
+    parser.add_argument("--minutes", type=positive, default=15.0, metavar="M", help="the budget (default: 15)")
     parser.add_argument(
         "--levers", nargs="+", default=[], metavar="NAME", help="levers or families to try (default: all that apply)"
     )
@@ -42,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--rounds", type=int, default=12, metavar="N", help="windows of each side in a trial (default: 12)"
     )
     parser.add_argument(
-        "--window", type=_positive, default=0.75, metavar="S", help="seconds a window should take (default: 0.75)"
+        "--window", type=positive, default=0.75, metavar="S", help="seconds a window should take (default: 0.75)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (default: 0)")
     parser.add_argument("--json", action="store_true", help="write the whole document as JSON")
@@ -83,9 +85,10 @@ def run(options: argparse.Namespace) -> int:
         from lightning_perf.tune.render.markdown import render_markdown
 
         try:
+            options.markdown.parent.mkdir(parents=True, exist_ok=True)
             options.markdown.write_text(render_markdown(result), encoding="utf-8")
         except OSError as error:
-            print(f"lightning-perf: cannot write {options.markdown} ({error.strerror})", file=sys.stderr)  # noqa: T201
+            print(f"lightning-perf: {options.markdown}: cannot be written ({error.strerror})", file=sys.stderr)  # noqa: T201
             code = USAGE
     if options.json:
         sys.stdout.write(to_json(result).decode() + "\n")
@@ -94,10 +97,3 @@ def run(options: argparse.Namespace) -> int:
 
         print_result(result)
     return code
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError("must be a positive number")
-    return number

@@ -7,9 +7,10 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from lightning_perf.arguments import at_least, share
 from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
-from recipes.signlang.train_command import MODELS, AtLeast, add_data_arguments, add_optimizer_arguments
+from recipes.signlang.train_command import MODELS, add_data_arguments, add_optimizer_arguments
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -35,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(_PRECISIONS)}; the first is the baseline. 32-true is true FP32, tf32 the same with TF32 "
         "(default: 32-true tf32 16-mixed on a GPU with TF32, 32-true 16-mixed on others, 32-true bf16-mixed on a CPU)",
     )
-    study.add_argument("--runs", type=AtLeast(1), default=6, metavar="N", help="runs of each that count")
+    study.add_argument("--runs", type=at_least(1), default=6, metavar="N", help="runs of each that count")
     study.add_argument(
-        "--margin", type=_share, default=0.01, metavar="SHARE", help="loss of accuracy that does not matter"
+        "--margin", type=share, default=0.01, metavar="SHARE", help="loss of accuracy that does not matter"
     )
     study.add_argument(
-        "--goal", type=_share, default=argparse.SUPPRESS, metavar="SHARE", help="accuracy for the time to accuracy"
+        "--goal", type=share, default=argparse.SUPPRESS, metavar="SHARE", help="accuracy for the time to accuracy"
     )
     study.add_argument(
         "--study-dir",
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = add_data_arguments(parser)
     data.add_argument(
         "--image-size",
-        type=AtLeast(18),
+        type=at_least(18),
         default=argparse.SUPPRESS,
         metavar="PIXELS",
         help="width and height of the pictures (default: 200 on a GPU as in the article, 32 on a CPU)",
@@ -65,11 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without pretrained weights (default: resnet50 on a GPU as in the article, cnn on a CPU)",
     )
     training.add_argument(
-        "--epochs", type=AtLeast(1), default=5, metavar="N", help="passes over the training pictures, as in the article"
+        "--epochs",
+        type=at_least(1),
+        default=5,
+        metavar="N",
+        help="passes over the training pictures, as in the article",
     )
     add_optimizer_arguments(training)
     training.add_argument(
-        "--seed", type=AtLeast(0), default=0, metavar="N", help="block n trains with seed N + n, all on the data of N"
+        "--seed", type=at_least(0), default=0, metavar="N", help="block n trains with seed N + n, all on the data of N"
     )
 
 
@@ -104,10 +109,3 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return number

@@ -7,9 +7,10 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from lightning_perf.arguments import at_least, positive
 from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, write_outputs
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.train_command import MODELS, AtLeast
+from recipes.signlang.train_command import MODELS
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -43,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="none of --data was trained on: take it although it is not what the checkpoint tells of",
     )
     data.add_argument(
-        "--limit", type=AtLeast(1), default=2000, metavar="N", help="held-out pictures to use (default: %(default)s)"
+        "--limit", type=at_least(1), default=2000, metavar="N", help="held-out pictures to use (default: %(default)s)"
     )
     data.add_argument(
         "--calibration",
-        type=AtLeast(1),
+        type=at_least(1),
         default=256,
         metavar="N",
         help="training pictures to calibrate int8 with (default: %(default)s)",
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training")
     training.add_argument(
         "--fine-tune-epochs",
-        type=AtLeast(1),
+        type=at_least(1),
         default=3,
         metavar="N",
         help="passes over the training pictures after pruning and the like (default: %(default)s)",
@@ -67,20 +68,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     training.add_argument(
         "--student-epochs",
-        type=AtLeast(1),
+        type=at_least(1),
         default=8,
         metavar="N",
         help="passes over the training pictures for a student (default: %(default)s)",
     )
     training.add_argument(
         "--student-lr",
-        type=_positive,
+        type=positive,
         default=0.03,
         metavar="RATE",
         help="highest learning rate for a student (default: %(default)s)",
     )
     training.add_argument(
-        "--seeds", type=AtLeast(1), default=1, metavar="N", help="students of each kind (default: %(default)s)"
+        "--seeds", type=at_least(1), default=1, metavar="N", help="students of each kind (default: %(default)s)"
     )
     add_measuring(parser)
 
@@ -131,10 +132,3 @@ def _infer(arguments: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number

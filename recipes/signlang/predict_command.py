@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from lightning_perf.arguments import at_least
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.train_command import AtLeast
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     network.add_argument("--device", default="cpu", help="where an artefact runs: cpu, cuda (default: %(default)s)")
     network.add_argument(
-        "--threads", type=AtLeast(1), default=1, metavar="N", help="CPU threads of an artefact (default: %(default)s)"
+        "--threads", type=at_least(1), default=1, metavar="N", help="CPU threads of an artefact (default: %(default)s)"
     )
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--top", type=AtLeast(1), default=1, metavar="K", help="labels to tell of each picture (default: %(default)s)"
+        "--top", type=at_least(1), default=1, metavar="K", help="labels to tell of each picture (default: %(default)s)"
     )
     form = output.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="write JSON to standard output")

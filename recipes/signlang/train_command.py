@@ -6,10 +6,11 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
+from lightning_perf.arguments import at_least, positive, share
 from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
 
-__all__ = ["HELP", "MODELS", "AtLeast", "add_arguments", "add_data_arguments", "add_optimizer_arguments", "run"]
+__all__ = ["HELP", "MODELS", "add_arguments", "add_data_arguments", "add_optimizer_arguments", "run"]
 
 HELP = "Train a sign-language classifier and report where its step time goes."
 
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data = add_data_arguments(parser)
     data.add_argument(
         "--image-size",
-        type=AtLeast(18),
+        type=at_least(18),
         default=default.image_size,
         metavar="PIXELS",
         help="width and height that pictures are scaled to, or rendered at",
@@ -46,24 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     training.add_argument("--model", choices=MODELS, default=default.model, help="without pretrained weights")
     training.add_argument(
-        "--epochs", type=AtLeast(1), default=default.epochs, metavar="N", help="passes over the training pictures"
+        "--epochs", type=at_least(1), default=default.epochs, metavar="N", help="passes over the training pictures"
     )
     add_optimizer_arguments(training)
     training.add_argument(
         "--seed",
-        type=AtLeast(0),
+        type=at_least(0),
         default=default.seed,
         metavar="N",
         help="of weights and order, and of synthetic data and split where --data-seed is not given",
     )
     training.add_argument(
         "--data-seed",
-        type=AtLeast(0),
+        type=at_least(0),
         default=argparse.SUPPRESS,
         metavar="N",
         help="of synthetic data and split (default: that of --seed)",
     )
-    training.add_argument("--devices", type=AtLeast(1), default=default.devices, metavar="N", help="how many")
+    training.add_argument("--devices", type=at_least(1), default=default.devices, metavar="N", help="how many")
     training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
     training.add_argument(
         "--no-checkpoints", dest="checkpoints", action="store_false", default=argparse.SUPPRESS, help="save none"
@@ -101,14 +102,14 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     )
     data.add_argument(
         "--validation-fraction",
-        type=_fraction,
+        type=share,
         default=default.validation_fraction,
         metavar="SHARE",
         help="held out of each label",
     )
     data.add_argument(
         "--copies",
-        type=AtLeast(1),
+        type=at_least(1),
         metavar="N",
         default=argparse.SUPPRESS,
         help="numbers that make a capture in the flat layout; 10 in the original (default: told by the data)",
@@ -132,7 +133,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     )
     data.add_argument(
         "--workers",
-        type=AtLeast(0),
+        type=at_least(0),
         metavar="N",
         default=argparse.SUPPRESS,
         help="DataLoader processes (default: chosen by the cores)",
@@ -144,9 +145,9 @@ def add_optimizer_arguments(training: argparse._ArgumentGroup) -> None:
     """Add the options about batches, learning rate and accelerator."""
     default = TrainSettings()
     training.add_argument(
-        "--batch-size", type=AtLeast(2), default=default.batch_size, metavar="N", help="pictures a step"
+        "--batch-size", type=at_least(2), default=default.batch_size, metavar="N", help="pictures a step"
     )
-    training.add_argument("--lr", type=_positive, default=default.lr, metavar="RATE", help="learning rate of SGD")
+    training.add_argument("--lr", type=positive, default=default.lr, metavar="RATE", help="learning rate of SGD")
     training.add_argument(
         "--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"), help="what to train on"
     )
@@ -161,34 +162,3 @@ def run(arguments: argparse.Namespace) -> int:
     kinds = {"split": SplitKind(arguments.split), "input": InputKind(arguments.input)}
     finished = train(TrainSettings(**{**chosen, **kinds}))
     return 0 if finished is not None else _INTERRUPTED
-
-
-class AtLeast:
-    """An integer option with a lower bound."""
-
-    def __init__(self, lowest: int) -> None:
-        self._lowest = lowest
-
-    def __call__(self, text: str) -> int:
-        """The number that a text is."""
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if number < self._lowest:
-            raise argparse.ArgumentTypeError(f"{number} is below {self._lowest}")
-        return number
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
-
-
-def _fraction(text: str) -> float:
-    number = float(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return number

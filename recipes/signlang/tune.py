@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from recipes.signlang.data_module import SignData, default_workers
-from recipes.signlang.image_set import read_image_set
+from recipes.signlang.load import load_data
 from recipes.signlang.module import SignModule
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.split import split_images
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
 __all__ = ["cnn", "resnet18", "training"]
 
@@ -23,10 +21,7 @@ def training(settings: TrainSettings) -> tuple[SignModule, SignData, dict[str, A
     Raises:
         RecipeError: The data cannot be used.
     """
-    cache = settings.cache_dir or default_cache_dir()
-    path = settings.data or ensure_synthetic(SyntheticSet(seed=settings.seed, size=settings.image_size), cache)
-    images = read_image_set(path, settings.image_size, copies=settings.copies, skip_unreadable=settings.skip_unreadable)
-    split = split_images(images, settings.split, settings.validation_fraction, settings.seed)
+    images, split = load_data(settings, lambda _: None)
     workers = default_workers(settings.input) if settings.workers is None else settings.workers
     data = SignData(images, split, settings.batch_size, workers, input_kind=settings.input, moved=settings.augment)
     module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)

@@ -1,0 +1,106 @@
+"""Types of command-line options: what `argparse` calls on a text, with an error that says what was wanted."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+__all__ = ["at_least", "input_shape", "positive", "share", "within"]
+
+
+def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
+    """A whole number with a lower bound.
+
+    Args:
+        lowest: The least number that is taken.
+        at_most: The greatest, or None without such a bound.
+
+    Example:
+        >>> at_least(1)("3")
+        3
+        >>> at_least(1)("0")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: 0 is below 1
+    """
+
+    def parse(text: str) -> int:
+        number = _whole(text)
+        if number < lowest:
+            raise argparse.ArgumentTypeError(f"{number} is below {lowest}")
+        if at_most is not None and number > at_most:
+            raise argparse.ArgumentTypeError(f"{number} is above {at_most}")
+        return number
+
+    return parse
+
+
+def within(lowest: float, highest: float) -> Callable[[str], float]:
+    """A number between two bounds, which are taken too.
+
+    Args:
+        lowest: The least number.
+        highest: The greatest.
+    """
+
+    def parse(text: str) -> float:
+        number = _number(text)
+        if not lowest <= number <= highest:
+            raise argparse.ArgumentTypeError(f"{text} is not from {lowest:g} to {highest:g}")
+        return number
+
+    return parse
+
+
+def positive(text: str) -> float:
+    """A finite number above 0.
+
+    Example:
+        >>> positive("nan")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: nan is not a positive number
+    """
+    number = _number(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1, neither of them taken."""
+    number = _number(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return number
+
+
+def input_shape(text: str) -> tuple[int, ...]:
+    """The shape of one input, without the batch: numbers joined by commas or by ``x``.
+
+    Example:
+        >>> input_shape("3,224,224")
+        (3, 224, 224)
+        >>> input_shape("3,x")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: '3,x' is no shape: give whole numbers joined by commas, as 3,224,224
+    """
+    try:
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: give whole numbers joined by commas, as 3,224,224")
+    return shape
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
