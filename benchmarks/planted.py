@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.step_clock import StepClock
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import interval, paired_difference
 from lightning_perf.environment import cpu_name, version_facts
@@ -162,28 +163,6 @@ class PlantedModule(SignModule):
         return loss
 
 
-class Clock(pl.Callback):
-    """Wall time from the end of the warm-up to the end of training; the device has finished at both."""
-
-    def __init__(self) -> None:
-        self.begin = self.end = 0.0
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """The warm-up ends."""
-        if trainer.global_step == WARM_UP_STEPS:
-            self.begin = _now()
-
-    def on_train_end(self, *_: Any) -> None:
-        """Training ends."""
-        self.end = _now()
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def _as_is(batch: Any) -> Any:
     return batch
 
@@ -231,9 +210,9 @@ def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
 
 def step_ms(setup: Setup, steps: int, data: PictureData) -> float:
     """Mean step of an unprofiled fit, after its warm-up."""
-    clock = Clock()
+    clock = StepClock(WARM_UP_STEPS)
     fit(setup, data, clock, WARM_UP_STEPS + steps)
-    return (clock.end - clock.begin) * 1e3 / steps
+    return clock.seconds * 1e3 / steps
 
 
 def row(plant: Plant, options: argparse.Namespace, data: PictureData) -> str:

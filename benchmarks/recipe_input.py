@@ -17,17 +17,16 @@ import argparse
 import json
 import logging
 import random
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks.step_clock import StepClock
 from lightning_perf.compare.statistics.location import paired_ratio
 from lightning_perf.environment import cpu_name, version_facts
 from recipes.signlang.data_module import SignData, default_workers
@@ -72,33 +71,11 @@ class Resident(IterableDataset[Batch]):
             yield self._batch
 
 
-class Clock(pl.Callback):
-    """Wall time from the end of the warm-up to the end of training; the device has finished at both."""
-
-    def __init__(self) -> None:
-        self.begin = self.end = 0.0
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """The warm-up ends."""
-        if trainer.global_step == WARM_UP_STEPS:
-            self.begin = _now()
-
-    def on_train_end(self, *_: Any) -> None:
-        """Training ends."""
-        self.end = _now()
-
-
-def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def fit(arm: str, number: int, options: argparse.Namespace, data: dict[str, SignData], classes: tuple[str, ...]) -> Fit:
     """Train a while and time it."""
     torch.manual_seed(number)
     module = SignModule(options.model, classes, options.image_size)
-    clock = Clock()
+    clock = StepClock(WARM_UP_STEPS)
     trainer = pl.Trainer(
         max_steps=WARM_UP_STEPS + options.steps,
         precision=options.precision,
@@ -116,7 +93,7 @@ def fit(arm: str, number: int, options: argparse.Namespace, data: dict[str, Sign
         trainer.fit(module, DataLoader(Resident(batch), batch_size=None))
     else:
         trainer.fit(module, datamodule=data[arm])
-    return Fit(arm, number, options.steps * options.batch_size / (clock.end - clock.begin))
+    return Fit(arm, number, options.steps * options.batch_size / clock.seconds)
 
 
 def table(fits: list[Fit]) -> list[str]:
