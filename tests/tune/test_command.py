@@ -107,11 +107,12 @@ def test_json_is_the_document(tuned, capsys):
 
 
 def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
-    assert main(["tune", "any:thing", "--markdown", str(tmp_path / "tune.md")]) == 0
-    assert (tmp_path / "tune.md").read_text() == render_markdown(result())
-    assert main(["tune", "any:thing", "--markdown", str(tmp_path / "no" / "tune.md")]) == 2
+    written = tmp_path / "new" / "tune.md"  # parents are made
+    assert main(["tune", "any:thing", "--markdown", str(written)]) == 0
+    assert written.read_text() == render_markdown(result())
+    assert main(["tune", "any:thing", "--markdown", str(written / "below_a_file.md")]) == 2
     streams = capsys.readouterr()
-    assert "cannot write" in streams.err
+    assert "below_a_file.md: cannot be written" in streams.err
     assert "Kept" in streams.out  # what took minutes is not lost
 
 
