@@ -13,7 +13,9 @@ Lightning's profiler and TraceML's patches would be felt by other arms in their 
 each, with a bare arm beside them: a ratio is always to the bare fit of the same process and round. A fit's steps are
 split into those outside of the window (before and after it, the first ones left out), inside, and after; the CPU time
 of the process counts, which other work on the machine disturbs least, and wall time stands beside it. Ratios are
-geometric means over rounds with their 95 % t interval.
+geometric means over rounds with their 95 % t interval; microseconds are the median of Walsh averages of the rounds'
+differences with its signed-rank interval, which a disturbed round moves little. A callback's work does not depend on
+the length of the step, so its microseconds on the short step, where rounds differ least, tell its share of longer ones.
 
 Where the Trainer has no profiler of its own, `PerfCallback` spares the Trainer calls of its idle profiler; what that
 saves is part of the figures, as it is part of every fit.
@@ -47,11 +49,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import paired_ratio
+from lightning_perf.compare.statistics.ranks import walsh_interval
+from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.environment import cpu_name, version_facts
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
-METHOD = 2
+METHOD = 3
 """Version of the method: figures of different versions are not comparable."""
 
 NEVER = 10**9
@@ -63,8 +67,8 @@ SETTLED = 20
 
 PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch"), "traceml": ("bare", "traceml")}
 """The arms of each process."""
-MODELS = {"step of about 1 ms": (64, 32), "step of about 10 ms": (512, 128)}
-"""Width of the layers, and batch size."""
+MODELS = {"step of about 1 ms": (64, 32, 4), "step of about 10 ms": (512, 128, 1)}
+"""Width of the layers, batch size, and how many times ``--steps`` to train."""
 TRACEML = "traceml_ai.integrations.lightning"
 PARTS = ("outside", "inside", "after")
 
@@ -150,7 +154,8 @@ def mean_ms(times_ns: list[int]) -> dict[str, float]:
 
 def fit(process: str, model: str, arm: str, number: int, steps: int) -> Fit:
     """Train once."""
-    width, batch = MODELS[model]
+    width, batch, times = MODELS[model]
+    steps *= times
     torch.manual_seed(0)
     data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
     clock = Clock()
@@ -228,24 +233,29 @@ def _rows(fits: list[Fit]) -> Iterator[str]:
             for arm in arms[1:] if bare else ():
                 own = runs[arm]
                 extra_ms = [o.cpu_ms["outside"] - b.cpu_ms["outside"] for o, b in zip(own, bare, strict=True)]
-                middle_us = sorted(extra_ms)[len(extra_ms) // 2] * 1e3
+                extra = walsh_interval([each * 1e3 for each in extra_ms])
                 cells = [_ratio([f.cpu_ms[part] for f in bare], [f.cpu_ms[part] for f in own]) for part in PARTS]
                 cells.insert(1, _ratio([f.wall_ms["outside"] for f in bare], [f.wall_ms["outside"] for f in own]))
-                yield f"| {model} | {arm} | {middle_us:+.0f} | {' | '.join(cells)} |"
+                yield f"| {model} | {arm} | {_estimate(extra, '+.0f')} | {' | '.join(cells)} |"
 
 
 def _ratio(bare: list[float], own: list[float]) -> str:
-    ratio = paired_ratio(bare, own)
-    if ratio.value is None or ratio.low is None or ratio.high is None:
-        return f"not known ({ratio.reason})"
-    return f"{ratio.value:.3f} ({ratio.low:.3f} – {ratio.high:.3f})"
+    return _estimate(paired_ratio(bare, own), ".3f")
+
+
+def _estimate(estimate: Estimate, form: str) -> str:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return f"not known ({estimate.reason})"
+    return f"{estimate.value:{form}} ({estimate.low:{form}} – {estimate.high:{form}})"
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="fits of each arm (default: 9)")
-    parser.add_argument("--steps", type=int, default=300, help="steps a fit (default: 300)")
+    parser.add_argument("--rounds", type=int, default=30, help="fits of each arm (default: 30)")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="steps of a fit, four times as many of the short ones (default: 200)"
+    )
     parser.add_argument(
         "--traceml-python", default=sys.executable, help="an interpreter with TraceML (default: this one)"
     )
