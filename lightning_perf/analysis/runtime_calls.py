@@ -23,9 +23,11 @@ class RuntimeKind(IntEnum):
     OTHER = 3
 
 
-# The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`; `cudaStreamWaitEvent` and `cudaEventQuery`
-# return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ and https://rocm.docs.amd.com/projects/HIP/
-_SYNC = re.compile(r"^(cuda|cu|hip)\w*Synchronize", re.IGNORECASE)
+# The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`, and in copies between host and device that
+# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`); `cudaStreamWaitEvent` and `cudaEventQuery`
+# return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization behavior") and
+# https://rocm.docs.amd.com/projects/HIP/
+_SYNC = re.compile(r"^(cuda|cu|hip)(\w*Synchronize|Memcpy(?!\w*(Async|DtoD|DeviceToDevice)))", re.IGNORECASE)
 _ALLOC = re.compile(
     r"^(cuda|hip)(Ext)?(Host)?(Malloc|Free|Alloc|Register|Unregister)"
     r"|^cu(Mem(Alloc|Free|HostAlloc|Create|Release|Map|Unmap|SetAccess|Address(Reserve|Free))|MemHost)",
@@ -37,8 +39,10 @@ def call_kind(name: str) -> RuntimeKind:
     """What a call that launches nothing is for, by its name.
 
     Example:
-        >>> [call_kind(n).name for n in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
+        >>> [call_kind(name).name for name in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
         ['SYNC', 'ALLOC', 'OTHER']
+        >>> [call_kind(name).name for name in ("hipMemcpyWithStream", "cudaMemcpyAsync")]
+        ['SYNC', 'OTHER']
     """
     if _SYNC.match(name):
         return RuntimeKind.SYNC

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from lightning_perf.analysis.launches import Launches
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.amdahl import step_ns
 from lightning_perf.findings.finding import Finding
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.units import format_duration
 
 __all__ = ["COLD_LAUNCH_NS", "cold_start", "is_cold"]
 
@@ -16,7 +17,14 @@ COLD_LAUNCH_NS = 100_000
 def is_cold(analysis: RankAnalysis) -> bool:
     """Whether launches are so slow that they must be loading kernels."""
     launches = analysis.launches
-    return launches is not None and launches.calls > 0 and launches.call_ns / launches.calls >= COLD_LAUNCH_NS
+    return launches is not None and _mean_ns(launches) >= COLD_LAUNCH_NS
+
+
+def _mean_ns(launches: Launches) -> float:
+    """Mean call that launches one kernel; a graph's takes longer the more kernels it has, however warm they are."""
+    graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
+    single = launches.calls - graphs
+    return (launches.call_ns - graph_ns) / single if single > 0 else 0.0
 
 
 def cold_start(analysis: RankAnalysis) -> Finding | None:
@@ -33,8 +41,8 @@ def cold_start(analysis: RankAnalysis) -> Finding | None:
         title="The first steps were recorded: the figures are not those of the training",
         evidence=(
             (
-                f"A launch takes {format_duration(launches.call_ns / launches.calls)} on average of "
-                f"{format_count(launches.calls)}; once its kernel is loaded it takes 2 to 10 µs."
+                f"A launch takes {format_duration(_mean_ns(launches))} on average; once its kernel is loaded it takes "
+                "2 to 10 µs."
             ),
         ),
         action="Record later steps: PerfCallback(skip_first=…), or schedule(skip_first=…, warmup=…) of torch.profiler.",

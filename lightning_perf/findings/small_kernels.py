@@ -22,7 +22,8 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
     """Find steps made of many short kernels whose gaps add up, though the host launches them in time.
 
     Model: fused or replayed from a graph, kernels leave no gaps where work was queued already; fusing also saves up to
-    half of the short kernels' own time, which mostly reads and writes what the next one reads again.
+    half of the short kernels' own time, which mostly reads and writes what the next one reads again. Where most kernels
+    are replayed from a graph already, only fusing is left.
     """
     launches, idle = analysis.launches, analysis.idle
     if launches is None or idle is None or not launches.kernels:
@@ -34,6 +35,8 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
     idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
+    replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
+    low_ns = 0.0 if replayed else gap_ns / 2  # a graph leaves gaps as short as they get, unless kernels are fused
     high_ns = gap_ns + kernel_ns / 2
     if short < MIN_SHORT_SHARE or not worth_it(high_ns, analysis):
         return None
@@ -47,9 +50,11 @@ def small_kernels(analysis: RankAnalysis) -> Finding | None:
                 f"the device idles {format_duration(gap_ns)}."
             ),
         ),
-        'Fuse them: model = torch.compile(model); mode="reduce-overhead" also replays them as a CUDA graph.',
-        saving_ns=(gap_ns / 2, high_ns),
+        "Fuse them: model = torch.compile(model)"
+        + ("." if replayed else '; mode="reduce-overhead" also replays them as a CUDA graph.'),
+        saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="Between half of the gaps, and all of them with half of the short kernels' own time.",
+        model=f"Between {'nothing' if replayed else 'half of the gaps'}, and all of the gaps with half of the short "
+        "kernels' own time.",
         rank=analysis.rank,
     )

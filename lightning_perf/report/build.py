@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
@@ -29,6 +30,9 @@ __all__ = ["analyze", "build_report"]
 
 NOTABLE_OVERHEAD = 1.2
 """From this ratio of recorded to usual step time on, the profiler's own cost is said."""
+
+DRIVING_SHARE = 0.05
+"""From this part of the step in calls of a device's runtime on, the host drives a device, whether it shows or not."""
 
 
 def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfReport:
@@ -208,6 +212,12 @@ def _profiler_notes(lead: RankAnalysis | None, step_times: StepTimes | None) -> 
     ]
 
 
+def _drives_device(breakdown: Breakdown) -> bool:
+    """Whether the host launched work, or was in a device's runtime for more than the few calls of the profiler."""
+    rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
+    return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
+
+
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown = analysis.problems, analysis.breakdown
@@ -217,7 +227,12 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are of the whole recording.")
     elif breakdown.averages_cut_steps:
         notes.append(f"{name} holds no complete step: the averages are over steps that the recording cut off.")
-    if not breakdown.has_device:
+    if not breakdown.has_device and _drives_device(breakdown):
+        notes.append(
+            f"{name} holds calls to a device but none of its work, which was not recorded: activities= of the profiler "
+            "lacks the device, or another profiler held its recorder. The figures are of the host alone."
+        )
+    elif not breakdown.has_device:
         notes.append(f"{name} holds no device work: this is a recording of the host alone.")
     for number, what in (
         (problems.repaired_events, "was repaired"),

@@ -52,6 +52,22 @@ def test_many_small_kernels_that_were_queued_in_time() -> None:
     assert small_kernels(analysis(training())) is None
 
 
+def test_small_kernels_of_a_graph_are_not_told_to_become_one() -> None:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
+    for step in range(3):
+        start = step * 2000
+        builder.step(step, start, 2000)
+        builder.op("aten::add", start, 300)
+        builder.runtime("cudaGraphLaunch", start, 5, step + 1)
+        for number in range(200):
+            builder.kernel("elementwise", start + 10 + 9.9 * number, 7.9, step + 1)
+    finding = small_kernels(analysis(builder))
+    assert finding is not None
+    assert "graph" not in finding.action
+    assert finding.saving_low_ms == 0
+    assert finding.saving_high_ms == pytest.approx(0.4 + 0.79, rel=0.02)
+
+
 def test_casts_back_and_forth() -> None:
     def casting(rounds: int) -> TraceBuilder:
         builder = training()

@@ -53,6 +53,16 @@ def test_the_first_steps_are_told_apart() -> None:
     assert cold_start(analysis(eager(5))) is None
 
 
+def test_a_graph_takes_long_to_launch_however_warm_its_kernels_are() -> None:
+    builder = training()
+    for step in range(4):
+        at = step * 10_020 + 700
+        builder.runtime("cudaGraphLaunch", at, 9_000, correlation=step + 1)
+        for number in range(50):
+            builder.kernel("elementwise", at + 9_000 + 4 * number, 3, step + 1)
+    assert cold_start(analysis(builder)) is None
+
+
 def test_memory_to_spare_is_told_to_those_who_can_use_it() -> None:
     small, large = 2**30, 20 * 2**30
     for peak, builder, fires in ((small, eager(5), True), (large, eager(5), False), (small, training(), False)):

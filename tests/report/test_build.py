@@ -173,3 +173,13 @@ def test_a_recording_of_the_host_alone_has_no_word_of_a_device_in_its_shares(tmp
     assert report.ranks[0].breakdown.category("device_compute").mean_ns is None
     assert "GPU" not in json.dumps(json.loads(to_json(report))["verdict"])
     assert "device" not in report.verdict.where
+
+
+def test_calls_to_a_device_without_its_work_are_not_a_recording_of_the_host_alone(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(2):
+        builder.step(number, 100 * number, 100).op("aten::mm", 100 * number + 5, 30)
+        builder.runtime("cudaLaunchKernel", 100 * number + 10, 5)
+    report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
+    assert any("calls to a device but none of its work" in note for note in report.notes)
+    assert not any("the host alone" in note.split("The figures")[0] for note in report.notes)
