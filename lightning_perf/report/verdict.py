@@ -51,28 +51,31 @@ def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: St
         return Verdict(
             where=where,
             why=f"{top.title}. {top.evidence[0]}" if top.evidence else f"{top.title}.",
-            next=f"{top.action} {saving_text(top, lead.breakdown.wall.mean_ns)}{rest}".strip(),
+            next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
         )
     return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
 
 
-def saving_text(finding: Finding, step_ns: float | None) -> str:
+def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     """The predicted saving as a sentence, empty when the finding predicts none.
 
     Args:
         finding: The finding.
-        step_ns: Step time that the saving is a part of.
+        lead: The rank whose step time the saving is a part of, if one is known.
     """
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    shares = ""
-    if step_ns:
-        shares = f" ({format_share(low * 1e6 / step_ns)} to {format_share(high * 1e6 / step_ns)})"
+    step_ns = None if lead is None else lead.breakdown.wall.mean_ns
+    of_what = "a step" if lead is None else per(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
-        return f"Predicted saving: {high_text} a step."
-    return f"Predicted saving: {low_text} to {high_text} a step{shares}."
+        return f"Predicted saving: {high_text} {of_what}."
+    if low <= 0:
+        share = f" ({format_share(high * 1e6 / step_ns)})" if step_ns else ""
+        return f"Predicted saving: up to {high_text} {of_what}{share}."
+    shares = f" ({format_share(low * 1e6 / step_ns)} to {format_share(high * 1e6 / step_ns)})" if step_ns else ""
+    return f"Predicted saving: {low_text} to {high_text} {of_what}{shares}."
 
 
 def _where(lead: RankAnalysis) -> str:

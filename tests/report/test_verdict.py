@@ -58,3 +58,12 @@ def test_a_saving_with_equal_bounds_is_one_figure() -> None:
         "Predicted saving: 2.50 ms a step."
     )
     assert saving_text(replace(finding, saving_low_ms=None), None) == ""
+
+
+def test_a_saving_says_what_it_is_of() -> None:
+    lead = analysis(training(fetch_us=2500))  # steps of 12.5 ms
+    (finding,) = find([lead])
+    saving = replace(finding, saving_low_ms=0.0, saving_high_ms=2.5)
+    assert saving_text(saving, lead) == "Predicted saving: up to 2.50 ms a step (20.0 %)."
+    unmarked = replace(lead, breakdown=replace(lead.breakdown, marked=False))
+    assert saving_text(saving, unmarked) == "Predicted saving: up to 2.50 ms in the recording (20.0 %)."

@@ -25,12 +25,11 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
         findings: The findings.
         lead: The rank whose step time the savings are a part of.
     """
-    step_ns = None if lead is None else lead.breakdown.wall.mean_ns
     yield Text("\nFindings", style="bold")
     for number, finding in enumerate(findings, start=1):
         yield Text.assemble(f"{number}. ", plain(finding.title, STYLES[finding.severity]), f"  [{finding.severity}]")
         lines = [*(plain(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), plain(finding.action))]
-        saving = saving_text(finding, step_ns)
+        saving = saving_text(finding, lead)
         if saving:
             lines.append(plain(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))

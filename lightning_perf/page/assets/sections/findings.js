@@ -2,18 +2,20 @@
 
 import { h } from "../dom.js";
 import * as format from "../format.js";
+import { per } from "../words.js";
 
 /** The findings of a report, the most to save first. `rank`: the one whose step time the savings are a part of. */
 export function findingsList(findings, rank) {
   const step_ms = rank?.breakdown.wall.mean_ns ? rank.breakdown.wall.mean_ns / 1e6 : null;
+  const ofWhat = rank ? per(rank) : "a step";
   return h(
     "div",
     { class: "findings" },
-    findings.map((finding, i) => one(finding, i + 1, step_ms)),
+    findings.map((finding, i) => one(finding, i + 1, step_ms, ofWhat)),
   );
 }
 
-function one(finding, number, step_ms) {
+function one(finding, number, step_ms, ofWhat) {
   return h(
     "article",
     { class: `finding ${finding.severity}`, "aria-labelledby": `finding-${number}` },
@@ -26,14 +28,16 @@ function one(finding, number, step_ms) {
     ),
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, withCode(finding.action)),
-    saving(finding, step_ms),
+    saving(finding, step_ms, ofWhat),
   );
 }
 
-function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms) {
+function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms, ofWhat) {
   if (low === null || high === null) return null;
   const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
-  const shares = step_ms ? ` (${format.share(low / step_ms)} to ${format.share(high / step_ms)})` : "";
+  const share = (part_ms) => format.share(part_ms / step_ms);
+  const shares = !step_ms ? "" : low > 0 ? ` (${share(low)} to ${share(high)})` : ` (${share(high)})`;
+  const range = least === most ? most : low > 0 ? `${least} to ${most}` : `up to ${most}`;
   const ends = step_ms
     ? {
         "--low-end": `${(100 * Math.max(0, low)) / step_ms}%`,
@@ -44,7 +48,7 @@ function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms) {
     h(
       "div",
       { class: "saving" },
-      h("b", {}, least === most ? `Saves ${most} a step` : `Saves ${least} to ${most} a step${shares}`),
+      h("b", {}, `Saves ${range} ${ofWhat}${least === most ? "" : shares}`),
       step_ms
         ? h(
             "span",
