@@ -1,4 +1,4 @@
-"""Wall time of a fit's steps after a warm-up, for benchmarks that compare fits of the recipe."""
+"""Time of a fit's steps after a warm-up, for benchmarks that compare fits of the recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ __all__ = ["StepClock"]
 
 
 class StepClock(pl.Callback):
-    """Wall time from the end of the warm-up to the end of training; the device has finished at both.
+    """Wall time, and CPU time of the process, from the end of the warm-up to the end of training.
+
+    The device has finished at both.
 
     Args:
         warm_up_steps: Steps that are not timed.
@@ -20,7 +22,7 @@ class StepClock(pl.Callback):
 
     def __init__(self, warm_up_steps: int) -> None:
         self._warm_up_steps = warm_up_steps
-        self._begin_s = self._end_s = 0.0
+        self._begin_s = self._end_s = (0.0, 0.0)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """The warm-up ends."""
@@ -33,11 +35,16 @@ class StepClock(pl.Callback):
 
     @property
     def seconds(self) -> float:
-        """Time of the steps after the warm-up."""
-        return self._end_s - self._begin_s
+        """Wall time of the steps after the warm-up."""
+        return self._end_s[0] - self._begin_s[0]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the process, its threads together, in the steps after the warm-up."""
+        return self._end_s[1] - self._begin_s[1]
 
 
-def _now_s() -> float:
+def _now_s() -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return time.perf_counter(), time.process_time()
