@@ -159,11 +159,15 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether this is a real folder; a link could lead anywhere."""
+    """Whether this is a real folder (a link could lead anywhere), and this user's: in ``/tmp`` anybody could make it.
+
+    That beside the data is theirs who may write there.
+    """
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        status = path.lstat()
     except OSError:
         return False
+    return stat.S_ISDIR(status.st_mode) and (path.name == BESIDE or status.st_uid == os.getuid())
 
 
 def _is_writable(folder: Path) -> bool:

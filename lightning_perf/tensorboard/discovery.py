@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -83,7 +83,7 @@ class Sniffer:
     """Tells by the beginning of a file what it holds, and looks at each version of a file once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], bytes] = {}
+        self._known: dict[tuple[str, str], tuple[str, bytes]] = {}  # by place: version, and the marks in it
         self._left = MOST_SNIFFED
 
     def begin_scan(self) -> None:
@@ -92,20 +92,22 @@ class Sniffer:
 
     def holds(self, storage: Storage, file: StoredFile, *marks: bytes) -> bool:
         """Whether one of the marks stands in the beginning of a file."""
-        key = (storage.location, file.path, file.version)
-        if key not in self._known:
+        place = (storage.location, file.path)
+        version, found = self._known.get(place, (None, b""))
+        if version != file.version:
             if not self._left:
                 return False
             self._left -= 1
             beginning = _beginning(storage, file)
-            self._known[key] = b" ".join(mark for mark in _MARKS if mark in beginning)
-        return any(mark in self._known[key] for mark in marks)
+            found = b" ".join(mark for mark in _MARKS if mark in beginning)
+            self._known[place] = (file.version, found)
+        return any(mark in found for mark in marks)
 
 
 _TRACE_MARKS = (b'"traceEvents"', b'"schemaVersion"')
-_REPORT_MARK = b'"schema_version"'
+_DOCUMENT_MARK = b'"schema_version"'
 _STUDY_MARK = b'"arms"'
-_MARKS = (*_TRACE_MARKS, _REPORT_MARK, _STUDY_MARK)
+_MARKS = (*_TRACE_MARKS, _DOCUMENT_MARK, _STUDY_MARK)
 
 
 def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
@@ -129,16 +131,26 @@ def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
             notes.append(str(error))
             continue
         notes += listing.notes
+        found = []
         for run in _runs_of(root.storage, listing.files, sniffer):
             name = _unused("/".join(filter(None, (root.group, run.name))), run.kind, runs)
             runs[name] = replace(run, name=name)
-    return Table(dict(sorted(_with_studies(runs).items())), tuple(notes))
+            found.append(name)
+        studies = {run.folder: name for name in found if (run := runs[name]).kind == "study"}
+        runs |= {name: replace(runs[name], study=_study_of(runs[name], studies)) for name in found if studies}
+    return Table(dict(sorted(runs.items())), tuple(notes))
 
 
-def _runs_of(storage: Storage, files: Iterable[StoredFile], sniffer: Sniffer) -> Iterable[Run]:
+def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) -> Iterable[Run]:
     folders: dict[str, list[StoredFile]] = {}
     for file in files:
         folders.setdefault(file.folder, []).append(file)
+    members: dict[str, list[StoredFile]] = {  # of the studies: what lies in or below their folders
+        file.folder: [] for file in files if file.name == STUDY and sniffer.holds(storage, file, _STUDY_MARK)
+    }
+    for file in filter(_is_of_study, files):
+        for folder in filter(members.__contains__, _upwards(file.folder)):
+            members[folder].append(file)
     captures: dict[str, list[StoredFile]] = {}  # what PerfCallback recorded on occasion, in folders below the run's
     for at, inside in folders.items():
         above, _, last = at.rpartition("/")
@@ -161,17 +173,15 @@ def _runs_of(storage: Storage, files: Iterable[StoredFile], sniffer: Sniffer) ->
             )
         if traces or own:
             yield Run(name, "run" if own else "trace", storage, folder, traces, own)
-        if STUDY in by_name and sniffer.holds(storage, by_name[STUDY], _STUDY_MARK):
-            below = (file for at, inside in folders.items() if _contains(folder, at) for file in inside)
-            members = tuple(file for file in below if _is_of_study(file))
-            yield Run(name, "study", storage, folder, (), (by_name[STUDY], *members))
-        if TRADEOFF in by_name:
+        if folder in members:
+            yield Run(name, "study", storage, folder, (), (by_name[STUDY], *members[folder]))
+        if TRADEOFF in by_name and sniffer.holds(storage, by_name[TRADEOFF], _DOCUMENT_MARK):
             yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
 
 
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
     if file.name == REPORT:
-        return sniffer.holds(storage, file, _REPORT_MARK)
+        return sniffer.holds(storage, file, _DOCUMENT_MARK)
     return file.name in (PRECISION, RECORD) or _LOG.fullmatch(file.name) is not None
 
 
@@ -186,20 +196,19 @@ def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:
     return next(other for other in others if other not in runs)
 
 
-def _with_studies(runs: Mapping[str, Run]) -> dict[str, Run]:
-    studies = [run for run in runs.values() if run.kind == "study"]
-    return {name: replace(run, study=_study_of(run, studies)) for name, run in runs.items()}
-
-
-def _study_of(run: Run, studies: Sequence[Run]) -> str | None:
+def _study_of(run: Run, studies: Mapping[str, str]) -> str | None:
+    """Name of the innermost study around a run; the studies' names are given by their folders."""
     if run.kind == "study":
         return None
-    around = [study for study in studies if study.storage is run.storage and _contains(study.folder, run.folder)]
-    return max(around, key=lambda study: len(study.folder)).name if around else None
+    return next((studies[folder] for folder in _upwards(run.folder) if folder in studies), None)
 
 
-def _contains(outer: str, inner: str) -> bool:
-    return not outer or f"{inner}/".startswith(f"{outer}/")
+def _upwards(folder: str) -> Iterator[str]:
+    """A folder and those around it, the root's empty path last."""
+    while folder:
+        yield folder
+        folder = folder.rpartition("/")[0]
+    yield ""
 
 
 def _beginning(storage: Storage, file: StoredFile) -> bytes:

@@ -25,7 +25,7 @@ UNWANTED_S = 60.0
 """A document that nobody has asked for again in this time is not begun: its reader has left."""
 
 RETRY_S = 30.0
-"""After this time, what failed for a passing reason is tried again when asked for."""
+"""After this time, what failed for a passing reason, or is there no more, is made again when asked for."""
 
 STALLED_S = 900.0
 """A worker that has not got on in this time is ended."""
@@ -62,20 +62,21 @@ class Jobs:
             task: The task; the same one is done once.
 
         Returns:
-            `Working` while it waits or goes on; `Done` once, when it is in its place; `Failed` when it failed, which is
-            tried again with other files, or after a while where the reason may pass.
+            `Working` while it waits or goes on; `Done` once, soon after it has come to its place; `Failed` when it
+            failed, which is tried again with other files, or after a while where the reason may pass.
         """
         identity = (task.kind, task.key)
         now = time.monotonic()
         with self._lock:
             job = self._jobs.get(identity)
             if job is not None and job.ended_s is not None:
-                if isinstance(job.answer, Failed) and (job.answer.lasting or now - job.ended_s < RETRY_S):
+                recent = now - job.ended_s < RETRY_S
+                if isinstance(job.answer, Failed) and (job.answer.lasting or recent):
                     return job.answer
                 del self._jobs[identity]
-                if isinstance(job.answer, Done):
+                if isinstance(job.answer, Done) and recent:
                     return job.answer
-                job = None
+                job = None  # what was done has been removed since
             if job is None:
                 waiting = Working(0.0, "waiting for another analysis" if self._running else "starting")
                 job = self._jobs[identity] = _Job(task, now, waiting)

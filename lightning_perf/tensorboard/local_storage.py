@@ -50,11 +50,12 @@ class LocalStorage:
         files: list[StoredFile] = []
         notes: list[str] = []
         outside: list[str] = []
+        start = str(real_root).rstrip("/") + "/"
         for entry in _walk(real_root, outside):
             if len(files) == MOST_FILES:
                 notes.append(f"{self.location} holds more than {MOST_FILES:,} files; the others are left out.")
                 break
-            path = Path(entry.path).relative_to(real_root).as_posix()
+            path = entry.path[len(start) :]
             if not is_relevant(path):
                 continue
             try:
@@ -117,16 +118,18 @@ def _walk(real_root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.is_symlink():
-                target = os.path.realpath(entry.path)
-                if os.path.commonpath([str(real_root), target]) != str(real_root):
-                    outside.append(str(Path(entry.path).relative_to(real_root)))
-                elif entry.is_file():
-                    yield entry
-            elif entry.is_dir(follow_symlinks=False):
+            if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-            else:
+            elif not entry.is_symlink() or _leads_inside(entry, real_root, outside):
                 yield entry
+
+
+def _leads_inside(link: os.DirEntry[str], real_root: Path, outside: list[str]) -> bool:
+    target = os.path.realpath(link.path)  # of links in a circle this is one of them, which has no status
+    if os.path.commonpath([str(real_root), target]) == str(real_root):
+        return True
+    outside.append(str(Path(link.path).relative_to(real_root)))
+    return False
 
 
 def _is_text(path: str) -> bool:

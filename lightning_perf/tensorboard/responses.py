@@ -53,8 +53,7 @@ class RefusalError(Exception):
 
     Args:
         status: HTTP status.
-        message: Why, for the reader.
-        state: ``"failed"``; the page shows the message.
+        message: Why; the page shows it.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -126,11 +125,13 @@ def answer_redirect(address: str) -> Response:
 
 
 def answer_stream(stream: BinaryIO, name: str) -> Response:
-    """A file as it is, in parts; closes it in the end."""
+    """A file as it is, in parts; closes it in the end. Of one that grows meanwhile, what it held at first."""
     size_bytes = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     response = Response(
-        _parts(stream), headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY}, direct_passthrough=True
+        _parts(stream, size_bytes),
+        headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY},
+        direct_passthrough=True,
     )
     response.content_type = "application/octet-stream"
     response.content_length = size_bytes
@@ -139,7 +140,8 @@ def answer_stream(stream: BinaryIO, name: str) -> Response:
     return response
 
 
-def _parts(stream: BinaryIO) -> Iterator[bytes]:
+def _parts(stream: BinaryIO, size_bytes: int) -> Iterator[bytes]:
     with stream:
-        while part := stream.read(CHUNK_BYTES):
+        while part := stream.read(min(CHUNK_BYTES, size_bytes)):
+            size_bytes -= len(part)
             yield part

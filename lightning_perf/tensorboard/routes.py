@@ -128,6 +128,9 @@ class Routes:
 
     def tradeoff(self, request: Request) -> Response:
         """A trade-off table, as it is."""
+        from lightning_perf.inference.errors import InferenceError
+        from lightning_perf.inference.tradeoff import from_json
+
         run = self._run(request, "run", "inference")
         (file,) = run.others
         if file.size_bytes > LARGEST_TRADEOFF_BYTES:
@@ -135,11 +138,11 @@ class Routes:
         try:
             with run.storage.open(file.path) as stream:
                 data = stream.read(LARGEST_TRADEOFF_BYTES)
-            msgspec.json.decode(data)
+            from_json(data)
         except (StorageError, OSError) as error:
             raise RefusalError(422, str(error)) from error
-        except msgspec.DecodeError as error:
-            raise RefusalError(422, f"{file.path} is no trade-off table ({error}).") from error
+        except InferenceError as error:
+            raise RefusalError(422, f"{file.path} cannot be shown: {error}.") from error
         return answer_data(request, data, "application/json")
 
     def table(self, request: Request) -> Response:

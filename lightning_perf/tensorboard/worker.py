@@ -8,13 +8,12 @@ is gone then.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.fetch import fetch
+from lightning_perf.tensorboard.memory_limit import bound_memory
 from lightning_perf.tensorboard.progress import ReadingProgress
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.tensorboard.task import Answer, Done, Failed, SourceFile, Task, Working
@@ -30,10 +30,6 @@ __all__ = ["serve", "work"]
 
 NICENESS = 10
 LOOK_S = 0.2
-
-MEMORY_SHARE = 0.75
-LEAST_MEMORY_BYTES = 1 << 30
-"""A process may take this share of the memory that is free when it starts, and in any case this much."""
 
 FETCH_SHARE = 0.5
 READ_SHARE = 0.9
@@ -48,7 +44,7 @@ def serve() -> None:
     os.nice(NICENESS)
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    limit = _bound_memory()
+    limit = bound_memory()
 
     def say(answer: Answer) -> None:
         answers.write(msgspec.json.encode(answer) + b"\n")
@@ -183,26 +179,6 @@ def _end_with_the_server() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)  # its own group, with the processes it started
     os._exit(1)
-
-
-def _bound_memory() -> int:
-    """Bound what this process may allocate, and those that it starts each; returns the bound in bytes."""
-    limit = max(LEAST_MEMORY_BYTES, int(_free_bytes() * MEMORY_SHARE))
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    return limit
-
-
-def _free_bytes() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0
-    fields = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return fields.get("MemAvailable", 0) * 1024
 
 
 if __name__ == "__main__":

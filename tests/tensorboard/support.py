@@ -39,7 +39,18 @@ class InlineJobs(Jobs):
         return work(task, self.said.append)
 
 
-class TestedPlugin(PerfPlugin):
+class StubJobs(Jobs):
+    """Always answers the same."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def ask(self, task: Task) -> Answer:
+        return self.answer
+
+
+class PluginUnderTest(PerfPlugin):
     """The plugin with a table that is always fresh and with the given jobs."""
 
     def __init__(self, logdir: str | None, jobs: Jobs, logdir_spec: str | None = None, fresh_s: float = 0.0) -> None:
@@ -76,7 +87,7 @@ def asker(
 ) -> Asker:
     """A client for a log directory."""
     jobs = jobs or InlineJobs()
-    plugin = TestedPlugin(str(logdir) if logdir is not None else None, jobs, logdir_spec, fresh_s)
+    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, jobs, logdir_spec, fresh_s)
     return Asker(Client(TensorBoardWSGI([plugin])), jobs)
 
 

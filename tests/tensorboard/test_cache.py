@@ -107,6 +107,19 @@ def test_a_document_that_is_a_link_is_not_read(logdir: Path, tmp_path: Path) -> 
     assert find(run(logdir), "k", "page") is None
 
 
+def test_a_folder_that_another_user_made_is_neither_read_nor_written(
+    logdir: Path, user_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Run("fit", "trace", RemoteStorage("memory://bucket"), "fit", (), ())
+    planted = places_of(far)[0]
+    planted.mkdir(parents=True)
+    (planted / "k.page").write_text("forged")
+    monkeypatch.setattr(os, "getuid", lambda: planted.stat().st_uid + 1)
+    assert find(far, "k", "page") is None
+    with pytest.raises(OSError, match="no folder can be written"):
+        write([planted], "k", [("page", b"x")])
+
+
 def test_documents_of_remote_runs_lie_in_the_user_s_cache(user_cache: Path) -> None:
     far = Run("fit", "trace", RemoteStorage("memory://bucket"), "fit", (stored("fit/a.json"),), ())
     assert user_cache in write(places_of(far), "k", [("report", b"x")]).parents

@@ -118,10 +118,28 @@ def test_a_study_of_another_tool_is_none(logdir: Path) -> None:
     assert kinds(logdir) == {}
 
 
+def test_a_tradeoff_of_another_tool_is_none(logdir: Path) -> None:
+    (logdir / "tradeoff.json").write_text('{"alpha": 0.5}')
+    assert kinds(logdir) == {}
+
+
+def test_a_study_within_a_study_has_its_own_runs_and_both_have_their_files(logdir: Path) -> None:
+    for folder in ("outer", "outer/inner"):
+        (logdir / folder / "runs" / "a").mkdir(parents=True)
+        (logdir / folder / "study.json").write_text('{"arms": []}')
+        (logdir / folder / "runs" / "a" / "run.jsonl").write_text("")
+    runs = found(logdir).runs
+    assert {name: run.study for name, run in runs.items() if run.kind == "run"} == {
+        "outer/runs/a": "outer",
+        "outer/inner/runs/a": "outer/inner",
+    }
+    assert [len(runs[name].others) for name in ("outer", "outer/inner")] == [3, 2]
+
+
 def test_two_kinds_in_one_folder_have_names_of_their_own(logdir: Path) -> None:
     write_trace(logdir / "x" / "a.pt.trace.json")
     (logdir / "x" / "study.json").write_text('{"arms": []}')
-    (logdir / "x" / "tradeoff.json").write_text("{}")
+    (logdir / "x" / "tradeoff.json").write_text('{"schema_version": 1}')
     assert kinds(logdir) == {"x": "trace", "x (study)": "study", "x (inference)": "inference"}
 
 

@@ -117,6 +117,15 @@ def test_lasting_failures_are_remembered_and_passing_ones_tried_again(
     until(lambda: log.read_text() == "xxx")
 
 
+def test_what_was_made_and_removed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = scripted(f"print('{DONE}')")
+    jobs.ask(task())
+    until(lambda: not jobs._running)  # its reader sees the document in its place, and does not ask again
+    monkeypatch.setattr("lightning_perf.tensorboard.jobs.RETRY_S", 0.0)
+    assert jobs.ask(task()) == Working(0.0, "starting")
+    until(lambda: not jobs._running)
+
+
 def test_a_worker_that_gets_nowhere_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_perf.tensorboard.jobs.STALLED_S", 0.3)
     failed = ending(scripted("time.sleep(3600)"), task())

@@ -63,6 +63,14 @@ def test_follows_links_to_files_inside_alone(logdir: Path, tmp_path: Path) -> No
     assert "'inside'" not in note
 
 
+def test_links_in_a_circle_hide_nothing(logdir: Path) -> None:
+    (logdir / "self.json").symlink_to("self.json")
+    (logdir / "there.json").symlink_to("back.json")
+    (logdir / "back.json").symlink_to("there.json")
+    (logdir / "x.json").write_text("{}")
+    assert paths(logdir) == ["x.json"]
+
+
 def test_the_log_directory_itself_may_be_a_link(logdir: Path, tmp_path: Path) -> None:
     (logdir / "x.json").write_text("{}")
     (tmp_path / "link").symlink_to(logdir)

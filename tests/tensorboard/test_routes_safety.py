@@ -1,0 +1,105 @@
+"""What no request can get, and what no name can do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from werkzeug.test import TestResponse
+
+from lightning_perf.tensorboard.task import Failed
+from tests.tensorboard.support import PREFIX, StubJobs, asker, write_trace
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+
+
+@pytest.mark.parametrize("route", ["data/report", "data/table", "data/study", "data/tradeoff", "trace", "data/diff"])
+@pytest.mark.parametrize(
+    "name", ["..", "../secret", "/etc", "/etc/passwd", "fit/../../secret", "%2e%2e/secret", "fit/", "", "out", "fit\0"]
+)
+def test_run_names_are_never_paths(logdir: Path, tmp_path: Path, route: str, name: str) -> None:
+    write_trace(tmp_path / "secret" / "a.pt.trace.json")
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    (logdir / "out").symlink_to(tmp_path / "secret")
+    for quoted in (quote(name, safe=""), quote(quote(name, safe=""), safe="")):
+        response = asker(logdir).client.get(f"{PREFIX}/{route}?run={quoted}&other={quoted}&file=0")
+        assert response.status_code in (400, 404)
+        assert response.json["state"] == "failed"  # type: ignore[index]
+
+
+def test_a_file_swapped_for_a_link_is_not_followed(logdir: Path, tmp_path: Path) -> None:
+    trace = write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir, fresh_s=3600.0)
+    assert tab.names() == ["fit"]
+    trace.unlink()
+    trace.symlink_to(write_trace(tmp_path / "secret" / "a.pt.trace.json"))
+    assert tab.names() == ["fit"]  # the table of before is still fresh
+    assert "leads out of" in tab.json("trace", 404, run="fit", file=0)["message"]
+    assert "leads out of" in tab.json("data/report", 422, run="fit")["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "static/../plugin.py",
+        "static/..%2f..%2fplugin.py",
+        "static/%2e%2e/__init__.py",
+        "static//etc/passwd",
+        "static/views",
+        "perfetto/../../../etc/passwd",
+        "perfetto/LICENSE",
+        "perfetto/trace_processor",
+        "static/__init__.py",
+    ],
+)
+def test_files_are_served_from_fixed_tables(logdir: Path, path: str) -> None:
+    response = asker(logdir).client.get(f"{PREFIX}/{path}")
+    assert response.status_code == 404
+    assert response.content_type == "application/json"
+
+
+ROUTES = ["index.html", "index.js", "static/index.html", "data/runs", "data/report", "data/table", "data/diff", "trace"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("route", [*ROUTES, "data/study", "data/tradeoff", "perfetto/index.html"])
+def test_answers_get_alone(logdir: Path, method: str, route: str) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    response = asker(logdir, StubJobs(Failed("x"))).client.open(f"{PREFIX}/{route}?run=fit", method=method)
+    assert response.status_code == 405
+    assert response.headers["Allow"] == "GET"
+
+
+@pytest.mark.parametrize("route", [*ROUTES, "no/such", "static/nothing.js"])
+def test_every_answer_has_the_headers_that_keep_it_harmless(
+    logdir: Path, route: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    with asker(logdir).client.get(f"{PREFIX}/{route}?run=fit&other=fit&table=kernels") as response:
+        _check_headers(response, route, caplog)
+
+
+def _check_headers(response: TestResponse, route: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.content_type
+    if route != "no/such":  # that one TensorBoard answers by itself
+        policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
+        assert policy["script-src"] == policy["connect-src"] == policy["default-src"] == "'self'"
+        assert policy["object-src"] == "'none'"
+        assert "frame-ancestors" not in policy  # notebooks show TensorBoard in a frame
+    assert "Access-Control-Allow-Origin" not in response.headers
+    assert not [record for record in caplog.records if "become an error" in record.message]
+
+
+def test_hostile_names_are_data_and_nothing_else(logdir: Path) -> None:
+    write_trace(logdir / f"{HOSTILE[:20]}" / f"{HOSTILE}.pt.trace.json".replace("/", ""))
+    tab = asker(logdir)
+    response = tab.get("data/runs")
+    assert response.content_type == "application/json"
+    (run,) = response.json["runs"]  # type: ignore[index]
+    assert run["name"] == HOSTILE[:20]
+    assert tab.json("data/report", run=run["name"])["sources"] == [f"{logdir}/{run['name']}/{run['traces'][0]}"]
+    with tab.get("trace", run=run["name"], file=0) as stream:
+        assert stream.content_type == "application/octet-stream"
+        assert "\n" not in stream.headers["Content-Disposition"]
