@@ -15,6 +15,7 @@ from lightning_perf.compare import command as compare
 from lightning_perf.compare import study_command as study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
+from lightning_perf.legible import LEGIBLE
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
+            stream.reconfigure(errors=LEGIBLE)  # a terminal without Unicode gets the nearest ASCII, not a traceback
     options = _parser().parse_args(arguments)
     code = SUCCESS
     try:

@@ -23,6 +23,7 @@ from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
 from lightning_perf.trace.distinct import distinct, used_codes
+from lightning_perf.units import format_share
 
 __all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
 
@@ -240,7 +241,7 @@ def _utilisation(
     if not flops:
         return None, "no operator's FLOPs are known: record with record_shapes=True"
     if coverage is None or coverage < _MIN_COVERAGE:
-        return None, f"the FLOPs of only {coverage or 0:.1%} of the matrix products' time are known"
+        return None, f"the FLOPs of only {format_share(coverage or 0)} of the matrix products' time are known"
     device = devices[0]
     peak = find_device(device.name, device_properties(trace, device.ordinal).total_memory_bytes)
     if peak is None:

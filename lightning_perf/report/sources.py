@@ -57,9 +57,11 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     if not candidates:
         raise TraceError(path, "holds no trace (*.json or *.json.gz)", "Name the folder that the profiler wrote to")
     if len(candidates) > 1:
-        some = ", ".join(str(folder) for folder in sorted(candidates)[-3:])
+        newest = sorted(candidates, key=lambda folder: (_newest_s(candidates[folder]), folder), reverse=True)[:3]
         raise TraceError(
-            path, f"holds the traces of {len(candidates)} runs", f"Name one of their folders, the last are {some}"
+            path,
+            f"holds the traces of {len(candidates)} runs",
+            f"Name one of their folders, the newest are {', '.join(map(str, newest))}",
         )
     return next(iter(candidates.values()))
 
@@ -102,6 +104,10 @@ def _traces_in(folder: Path) -> tuple[Path, ...]:
     files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".") and entry.is_file())
     profiled = tuple(entry for entry in files if entry.name.endswith(PROFILER_SUFFIXES))
     return profiled or tuple(f for f in files if f.name.endswith(JSON_SUFFIXES) and f.name not in NO_TRACES)
+
+
+def _newest_s(traces: Iterable[Path]) -> float:
+    return max(trace.stat().st_mtime for trace in traces)
 
 
 def _folders_below(folder: Path) -> list[Path]:

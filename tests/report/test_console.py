@@ -9,7 +9,7 @@ from rich.console import Console
 import lightning_perf
 from lightning_perf.report.console import print_report
 from lightning_perf.report.console.render import render
-from lightning_perf.report.console.safe import plain, shorten
+from lightning_perf.report.console.safe import kernel_text, plain, shorten
 from lightning_perf.report.document import PerfReport, from_json, to_json
 from tests.support.trace_builder import TraceBuilder
 
@@ -56,6 +56,79 @@ def test_paths_are_printed_whole_on_a_line(report: PerfReport) -> None:
 
 def test_a_pipe_gets_no_escape_sequence(report: PerfReport) -> None:
     assert "\x1b" not in printed(report, 80)
+
+
+def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(report: PerfReport) -> None:
+    assert all(line == line.rstrip() for line in printed(report, 80).splitlines())
+
+
+def test_an_output_without_unicode_gets_units_all_the_same(report: PerfReport) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_report(report, file=file, width=80)
+    text = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert "500 us" in text
+    assert "######" in text
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_names_of_categories_are_whole_on_narrow_pages(report: PerfReport, width: int) -> None:
+    lines = printed(report, width).splitlines()
+    for name in ("device compute", "waiting for input", "host operators"):
+        assert any(line.startswith(name) for line in lines)
+
+
+def test_names_that_differ_at_their_end_stay_apart(tmp_path: Path) -> None:
+    builder = TraceBuilder().step(1, 0, 1000)
+    for number, end in enumerate(("input", "weight")):
+        start = 10 + 200 * number
+        builder.op(f"aten::cudnn_convolution_backward_with_a_rather_long_name_{end}", start, 100)
+        builder.launch(f"k{number}", call_us=start + 1, call_duration_us=2, start_us=start + 5, duration_us=50)
+    text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 70)
+    assert "name_input " in text
+    assert "name_weight " in text
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_collectives_on_the_host_are_counted_a_step(tmp_path: Path, marked: bool) -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.op("aten::mm", 1000 * number, 900)
+        builder.annotation("gloo:all_reduce", 1000 * number + 10, 40)
+        builder.annotation("gloo:all_reduce", 1000 * number + 60, 60)
+        if marked:
+            builder.step(number, 1000 * number, 1000)
+    text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 100)
+    expected = "gloo:all_reduce: 2 calls, 100 µs on the host" if marked else "6 calls, 300 µs on the host"
+    assert expected in text
+
+
+def test_steps_are_named_only_where_the_recording_marks_them(tmp_path: Path) -> None:
+    def text(builder: TraceBuilder) -> str:
+        builder.kernel("k", 100, 100).kernel("k", 700, 100).memory(10, 8, allocated=8)
+        return printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 100)
+
+    assert "Long gap: 500 µs in step 3," in text(TraceBuilder().step(3, 0, 1000))
+    assert " step " not in text(TraceBuilder().op("aten::mm", 0, 1000))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_sgemm_64x64_nn", "volta_sgemm_64x64_nn"),
+        (
+            "void at::native::elementwise_kernel<4, at::native::Add<float>, std::array<char*, 3ul> >(int, Add)",
+            "elementwise_kernel<4, Add<float> >",
+        ),
+        ("k<(a::Mode)1>(int, f(*)(int))", "k<(a::Mode)1>"),
+        ("void (anonymous namespace)::softmax<float>(float*)", "softmax<float>"),
+        ("unbalanced)", "unbalanced)"),
+        ("(all)", "(all)"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("", ""),
+    ],
+)
+def test_kernel_names_keep_what_tells_them_apart(name: str, expected: str) -> None:
+    assert kernel_text(name) == expected
 
 
 def test_sixteen_colours_are_enough(report: PerfReport) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,11 @@ def test_the_only_folder_below_with_traces_is_taken(tmp_path: Path) -> None:
 
 
 def test_several_runs_are_ambiguous(tmp_path: Path) -> None:
-    touch(tmp_path, "version_0/perf/rank0.1.pt.trace.json", "version_1/perf/rank0.2.pt.trace.json")
-    with pytest.raises(TraceError, match=r"traces of 2 runs.*version_0.*version_1"):
+    for number, age_s in ((9, 20), (10, 10)):
+        trace = f"version_{number}/perf/rank0.1.pt.trace.json"
+        touch(tmp_path, trace)
+        os.utime(tmp_path / trace, (10_000 - age_s, 10_000 - age_s))
+    with pytest.raises(TraceError, match=r"traces of 2 runs.*the newest are \S*version_10/perf, \S*version_9/perf"):
         find_traces(tmp_path)
 
 

@@ -12,9 +12,8 @@ from lightning_perf.analysis.amp_check import AmpCheck
 from lightning_perf.analysis.diff import DiffRow, DiffTable
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.render import TOP, ReportConsole
-from lightning_perf.report.console.safe import plain, shorten
+from lightning_perf.report.console.safe import kernel_text, plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.console.work import NAME_WIDTH
 from lightning_perf.report.words import CATEGORY_LABELS
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
@@ -35,8 +34,7 @@ def print_compared(
         width: Columns; those of the terminal when not given.
     """
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
-    for part in _parts(compared, top):
-        console.print(part)
+    console.show(_parts(compared, top))
 
 
 def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
@@ -84,7 +82,7 @@ def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -
     for row in rows[:top]:
         name = "(no operator)" if row.name is None else labels.get(row.name, row.name)
         grid.add_row(
-            label(shorten(name, NAME_WIDTH)),
+            label(kernel_text(name)),
             format_duration(row.before_ns),
             format_duration(row.after_ns),
             f"{'+' if row.change_ns > 0 else ''}{format_duration(row.change_ns)}",

@@ -16,7 +16,7 @@ from lightning_perf.analysis.memory import DeviceMemory, Memory
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import GAP_LABELS, count_of, per
+from lightning_perf.report.words import GAP_LABELS, per
 from lightning_perf.units import (
     format_bandwidth,
     format_bytes,
@@ -49,13 +49,14 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Ren
     if analysis.idle is not None and analysis.idle.idle_ns:
         idle = analysis.idle
         title = f"Device idle: {format_duration(idle.idle_ns / max(idle.steps, 1))} {each}, {format_share(idle.share)}"
-        yield title, _idle(idle)
+        yield title, _idle(idle, marked=analysis.breakdown.marked)
     if analysis.autocast is not None and analysis.autocast.count:
         yield f"Casts between floating types, {each}", _autocast(analysis.autocast)
     if analysis.communication is not None:
-        yield f"Communication, {each}", _communication(analysis.communication, top)
+        steps = analysis.breakdown.averaged_steps
+        yield f"Communication, {each}", _communication(analysis.communication, max(steps, 1), top)
     if analysis.memory is not None:
-        yield "Memory", _memory(analysis.memory)
+        yield "Memory", _memory(analysis.memory, marked=analysis.breakdown.marked)
 
 
 def _efficiency(efficiency: Efficiency) -> RenderableType:
@@ -113,7 +114,7 @@ def _launches(launches: Launches) -> RenderableType:
     return Group(*map(Text, lines))
 
 
-def _idle(idle: Idle) -> RenderableType:
+def _idle(idle: Idle, *, marked: bool) -> RenderableType:
     steps = max(idle.steps, 1)
     grid = table("while the host was", "time", "share", "gaps")
     for row in idle.classes:
@@ -127,8 +128,8 @@ def _idle(idle: Idle) -> RenderableType:
     lines = []
     for gap in idle.longest[:LONGEST_GAPS]:
         place = gap.python or gap.operator or gap.annotation
-        text = f"Longest in step {gap.step}: {format_duration(gap.length_ns)}, {GAP_LABELS[gap.cause]}"
-        lines.append(plain(f"{text}{f', in {place}' if place else ''}", "dim"))
+        text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {GAP_LABELS[gap.cause]}"
+        lines.append(plain(f"Long gap: {text}{f', in {place}' if place else ''}", "dim"))
     return Group(grid, *lines)
 
 
@@ -154,8 +155,7 @@ def _autocast(autocast: AutocastTax) -> RenderableType:
     return Group(*map(Text, lines))
 
 
-def _communication(communication: Communication, top: int) -> RenderableType:
-    steps = max(len(communication.steps), 1)
+def _communication(communication: Communication, steps: int, top: int) -> RenderableType:
     lines = []
     if communication.steps:
         lines.append(
@@ -177,24 +177,24 @@ def _communication(communication: Communication, top: int) -> RenderableType:
                 format_bandwidth(row.bus_bytes_per_s),
             )
         return Group(*lines, grid)
-    lines += [
-        plain(f"{host.name}: {count_of(host.calls, 'call')}, {format_duration(host.total_ns)} on the host")
-        for host in communication.host_collectives[:top]
-    ]
+    for host in communication.host_collectives[:top]:
+        calls = host.calls / steps
+        counted = f"{format_count(calls)} {'call' if calls == 1 else 'calls'}"
+        lines.append(plain(f"{host.name}: {counted}, {format_duration(host.total_ns / steps)} on the host"))
     return Group(*lines)
 
 
-def _memory(memory: Memory) -> RenderableType:
-    return Group(*(line for device in memory.devices for line in _device_memory(device)))
+def _memory(memory: Memory, *, marked: bool) -> RenderableType:
+    return Group(*(_device_memory(device, marked) for device in memory.devices))
 
 
-def _device_memory(memory: DeviceMemory) -> Iterator[Text]:
+def _device_memory(memory: DeviceMemory, marked: bool) -> Text:
     name = "Host" if memory.device is None else f"Device {memory.device}"
     facts = [f"peak {'' if memory.absolute else 'at least '}{format_bytes(memory.peak_allocated_bytes)} in tensors"]
-    if memory.peak_step is not None:
+    if memory.peak_step is not None and marked:
         facts[0] += f" (step {memory.peak_step})"
     if memory.peak_reserved_bytes is not None:
         facts.append(f"{format_bytes(memory.peak_reserved_bytes)} reserved")
     if memory.total_bytes is not None:
         facts.append(f"of {format_bytes(memory.total_bytes)}")
-    yield Text(f"{name}: {' · '.join(facts)}")
+    return Text(f"{name}: {' · '.join(facts)}")

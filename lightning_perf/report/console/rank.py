@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.bar import Bar
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,9 @@ from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 __all__ = ["rank_sections"]
 
 BAR_WIDTH = 16
+
+BARS_FROM = 76
+"""Columns of a page from which on there is room for bars beside names and figures."""
 
 
 def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
@@ -49,8 +53,28 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
 
 
 def _step_time(breakdown: Breakdown) -> RenderableType:
+    outliers = [
+        f"Step {o.number} stands apart: {format_duration(o.wall_ns)}, "
+        f"{'+' if o.excess_ns > 0 else ''}{format_duration(o.excess_ns)} mostly in {CATEGORY_LABELS[o.category]}."
+        for o in breakdown.outliers
+    ]
+    return Group(_Categories(breakdown), *(Text(line, style="yellow") for line in outliers))
+
+
+@dataclass(frozen=True)
+class _Categories:
+    """The breakdown's table; on a narrow page without bars."""
+
+    breakdown: Breakdown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _categories(self.breakdown, bars=options.max_width >= BARS_FROM)
+
+
+def _categories(breakdown: Breakdown, *, bars: bool) -> RenderableType:
     grid = table("category", "time", "share")
-    grid.add_column("", width=BAR_WIDTH)
+    if bars:
+        grid.add_column("", width=BAR_WIDTH)
     spread = breakdown.averaged_steps > 1
     if spread:
         grid.add_column("least – most", justify="right", no_wrap=True)
@@ -61,17 +85,14 @@ def _step_time(breakdown: Breakdown) -> RenderableType:
             label(f"{'  ' if row.parent else ''}{CATEGORY_LABELS[row.name]}", "dim" if row.parent else ""),
             format_duration(row.mean_ns),
             format_share(row.share),
-            Bar(1.0, 0.0, row.share, width=BAR_WIDTH, color="cyan") if row.share and not row.parent else "",
         ]
+        if bars:
+            bar = row.share if row.share and not row.parent else 0.0
+            cells.append(Bar(1.0, 0.0, bar, width=BAR_WIDTH, color="cyan"))
         if spread:
             cells.append(f"{format_duration(row.min_ns)} – {format_duration(row.max_ns)}")
         grid.add_row(*cells)
-    outliers = [
-        f"Step {o.number} stands apart: {format_duration(o.wall_ns)}, "
-        f"{'+' if o.excess_ns > 0 else ''}{format_duration(o.excess_ns)} mostly in {CATEGORY_LABELS[o.category]}."
-        for o in breakdown.outliers
-    ]
-    return Group(grid, *(Text(line, style="yellow") for line in outliers))
+    return grid
 
 
 def _phases(phases: Phases, breakdown: Breakdown) -> RenderableType:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from lightning_perf.legible import legible
 from lightning_perf.report.console.findings import findings_section
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
@@ -36,9 +37,7 @@ def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = 
         width: Columns; those of the terminal when not given.
     """
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
-    for part in render(report, top=top):
-        # A path on its own line is for copying: the terminal may wrap it, we may not.
-        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
+    console.show(render(report, top=top))
 
 
 def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
@@ -83,7 +82,23 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 
 class ReportConsole(Console):
-    """A console whose reader may leave."""
+    """A console whose reader may leave, and may know no Unicode."""
+
+    def show(self, parts: Iterable[RenderableType]) -> None:
+        """Print parts of a report, in the characters that the output can show.
+
+        Args:
+            parts: What rich prints.
+        """
+        with self.capture() as captured:
+            for part in parts:
+                # A path on its own line is for copying: the terminal may wrap it, we may not.
+                self.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
+        text = captured.get()
+        if not self.is_terminal:
+            text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        self.file.write(legible(text, getattr(self.file, "encoding", None)))
+        self.file.flush()
 
     def on_broken_pipe(self) -> None:
         """Leave the error to the caller; rich would end the process, which may be a training."""

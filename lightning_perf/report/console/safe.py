@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from dataclasses import dataclass
 
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.text import Text
 
-__all__ = ["plain", "shorten"]
+__all__ = ["Label", "kernel_text", "plain", "shorten"]
+
+LEAST_LABEL = 12
+"""Columns that a label keeps on a narrow page."""
+
+_COMMON = re.compile(r"\bat::native::|\(anonymous namespace\)::|, (?:at::detail::A|std::a)rray<char\*, \d+(?:ul)?>")
 
 # Control and format characters (escape sequences, line breaks, reversed writing), surrogates, private use, unassigned.
 _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -22,8 +31,51 @@ def plain(text: str, style: str = "") -> Text:
     return Text("".join(char if _is_safe(char) else ascii(char)[1:-1] for char in text), style=style)
 
 
+@dataclass(frozen=True)
+class Label:
+    """A name in a table: one line, cut in the middle to the width that there is.
+
+    Attributes:
+        text: The name, made safe by `plain`.
+    """
+
+    text: Text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From nearly nothing to the whole name."""
+        return Measurement(min(self.text.cell_len, LEAST_LABEL), self.text.cell_len).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The name as it fits."""
+        shown = self.text.plain
+        if self.text.cell_len <= options.max_width:
+            yield self.text
+        else:
+            yield Text(shorten(shown, options.max_width), self.text.style, no_wrap=True, overflow="ellipsis")
+
+
+def kernel_text(name: str) -> str:
+    """A kernel's name without what hardly tells two kernels apart: its return type, namespaces of torch, arguments.
+
+    Example:
+        >>> kernel_text("void at::native::reduce_kernel<512, at::native::Sum<float> >(at::native::Sum<float>)")
+        'reduce_kernel<512, Sum<float> >'
+        >>> kernel_text("Memcpy HtoD (Pageable -> Device)")
+        'Memcpy HtoD (Pageable -> Device)'
+    """
+    short = _COMMON.sub("", name.removeprefix("void "))
+    if short.startswith(("Memcpy", "Memset")) or not short.endswith(")"):
+        return short
+    depth = 0
+    for place in range(len(short) - 1, 0, -1):
+        depth += {")": 1, "(": -1}.get(short[place], 0)
+        if depth == 0:
+            return short[:place].rstrip()
+    return short
+
+
 def shorten(text: str, width: int) -> str:
-    """Cut a long name in the middle: kernels differ at both ends.
+    """Cut a long name in the middle: names of kernels and operators differ at both ends.
 
     Example:
         >>> shorten("void at::native::elementwise_kernel<128, 4>", 20)

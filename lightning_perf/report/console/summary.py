@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.safe import Label, plain
 from lightning_perf.report.document import PerfReport, Verdict
 from lightning_perf.report.words import CATEGORY_LABELS, count_of
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
@@ -81,8 +81,13 @@ def table(first: str, *others: str) -> Table:
     return grid
 
 
-def label(text: str, style: str = "") -> Text:
-    """A name in the first column of a `table`: made safe, and cut off rather than wrapped."""
-    cell = plain(text, style)
-    cell.no_wrap, cell.overflow = True, "ellipsis"
-    return cell
+def label(text: str, style: str = "", detail: str = "") -> Label:
+    """A name in the first column of a `table`: made safe, and shortened rather than wrapped.
+
+    Args:
+        text: The name.
+        style: Its style.
+        detail: What follows it, dimmed.
+    """
+    name = plain(text, style)
+    return Label(name.append_text(plain(detail, "dim")) if detail else name)

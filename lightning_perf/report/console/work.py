@@ -11,19 +11,16 @@ from lightning_perf.analysis.kernels import KernelTable
 from lightning_perf.analysis.modules import ModuleTree
 from lightning_perf.analysis.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.console.safe import plain, shorten
+from lightning_perf.report.console.safe import kernel_text
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.words import count_of, per
 from lightning_perf.units import format_count, format_duration, format_share
 
 __all__ = ["work_sections"]
 
-NAME_WIDTH = 60
-"""Kernel names run to hundreds of characters; both ends tell them apart."""
-
 
 def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The longest rows of each table.
+    """The first rows of each table.
 
     Args:
         analysis: The rank's analyses.
@@ -55,10 +52,8 @@ def _operators(operators: OperatorTable, top: int) -> RenderableType:
         return [calls, format_duration(device_ns / steps), format_share(share), host_self]
 
     for row in operators.rows[:top]:
-        name = label(row.name)
-        if row.input_shapes is not None:
-            name.append_text(plain(f" {row.input_shapes}", "dim"))
-        grid.add_row(name, *cells(row))
+        shapes = "" if row.input_shapes is None else f" {row.input_shapes}"
+        grid.add_row(label(row.name, detail=shapes), *cells(row))
     return Group(grid, *_rest(len(operators.rows) - top, "operator"))
 
 
@@ -67,7 +62,7 @@ def _kernels(kernels: KernelTable, top: int) -> RenderableType:
     grid = table("kernel", "calls", "time", "share", "mean", "arithmetic")
     for row in kernels.rows[:top]:
         grid.add_row(
-            label(shorten(row.name, NAME_WIDTH)),
+            label(kernel_text(row.name)),
             format_count(row.calls / steps),
             format_duration(row.total_ns / steps),
             format_share(row.share),
