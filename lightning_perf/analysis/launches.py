@@ -12,6 +12,7 @@ from lightning_perf.analysis.intervals import union
 from lightning_perf.analysis.queue_depth import QueueDepth, queue_depth
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.distinct import distinct_rows
 
 __all__ = [
     "LAUNCH_BOUND_SHARE",
@@ -41,7 +42,7 @@ _GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 @dataclass(frozen=True)
 class LaunchDelay:
-    """Time from the begin of a launch call to the start of its kernel.
+    """Time from the begin of a launch call to the start of its kernel, of a graph its first.
 
     Attributes:
         p50_ns: Median.
@@ -113,7 +114,7 @@ class Launches:
         unlinked_kernels: Kernels whose launch was not recorded.
         short_kernels: Kernels shorter than `SHORT_KERNEL_NS`.
         short_kernel_ns: Their time.
-        outrun_kernels: Kernels shorter than the launch call of their own.
+        outrun_kernels: Kernels shorter than the launch call of their own; those of a graph share one.
         launch_bound: Whether the step is launch-bound; None when the file is truncated.
     """
 
@@ -152,8 +153,12 @@ def launches(trace: Trace) -> Launches | None:
     call_of = trace.links.device_runtime[kernels]
     linked = call_of >= 0
     duration = trace.device.duration_ns[kernels]
-    delay = trace.device.start_ns[kernels[linked]] - trace.runtime.start_ns[call_of[linked]]
-    own_call = trace.runtime.duration_ns[call_of[linked]]
+    # The first kernel of each call. The others of a graph wait for one another, not for their launch.
+    first, place = distinct_rows(call_of[linked])
+    alone = np.bincount(place, minlength=len(first)) == 1
+    first = np.flatnonzero(linked)[first]
+    started_by = call_of[first]
+    delay = trace.device.start_ns[kernels[first]] - trace.runtime.start_ns[started_by]
     short = duration < SHORT_KERNEL_NS
     return Launches(
         steps=int(averaged.sum()),
@@ -167,7 +172,7 @@ def launches(trace: Trace) -> Launches | None:
         unlinked_kernels=int((~linked).sum()),
         short_kernels=int(short.sum()),
         short_kernel_ns=int(duration[short].sum()),
-        outrun_kernels=int((duration[linked] < own_call).sum()),
+        outrun_kernels=int((duration[first] < trace.runtime.duration_ns[started_by])[alone].sum()),
         launch_bound=None if trace.problems.truncated or not wall_ns else _launch_bound(find_gaps(trace), wall_ns),
     )
 

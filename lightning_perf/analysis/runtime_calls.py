@@ -24,13 +24,19 @@ class RuntimeKind(IntEnum):
 
 
 # The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`, and in copies between host and device that
-# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`); `cudaStreamWaitEvent` and `cudaEventQuery`
-# return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization behavior") and
-# https://rocm.docs.amd.com/projects/HIP/
-_SYNC = re.compile(r"^(cuda|cu|hip)(\w*Synchronize|Memcpy(?!\w*(Async|DtoD|DeviceToDevice)))", re.IGNORECASE)
+# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`); copies between devices, event queries and
+# `cudaStreamWaitEvent` return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization behavior")
+# and https://rocm.docs.amd.com/projects/HIP/. On Intel it blocks in Level Zero's `ze…Synchronize` and in Unified
+# Runtime's `urEventWait` and `urQueueFinish`: https://oneapi-src.github.io/unified-runtime/core/api.html
+_SYNC = re.compile(
+    r"^(cuda|cu|hip)(\w*Synchronize|Memcpy(?!\w*(Async|DtoD|DeviceToDevice|Peer)))"
+    r"|^ze\w*Synchronize|^ur(EventWait|QueueFinish)$",
+    re.IGNORECASE,
+)
 _ALLOC = re.compile(
     r"^(cuda|hip)(Ext)?(Host)?(Malloc|Free|Alloc|Register|Unregister)"
-    r"|^cu(Mem(Alloc|Free|HostAlloc|Create|Release|Map|Unmap|SetAccess|Address(Reserve|Free))|MemHost)",
+    r"|^cu(Mem(Alloc|Free|HostAlloc|Create|Release|Map|Unmap|SetAccess|Address(Reserve|Free))|MemHost)"
+    r"|^urUSM\w*(Alloc|Free)|^zeMem(Alloc|Free)",
     re.IGNORECASE,
 )
 

@@ -62,8 +62,16 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 
-_DIRECTION = re.compile(r"(?P<source>Host|Device|[HDP])(?:To|to|2)(?P<target>Host|Device|[HDP])")
-_DIRECTIONS = {"HD": DeviceKind.H2D, "DH": DeviceKind.D2H, "DD": DeviceKind.D2D, "PP": DeviceKind.P2P}
+# CUPTI's `Memcpy HtoD`, AMD's `HostToDevice`, Intel's `Memcpy M2D` (M: host memory that the driver did not allocate).
+_DIRECTION = re.compile(r"(?P<source>Host|Device|[HDPM])(?:To|to|2)(?P<target>Host|Device|[HDPM])")
+_DIRECTIONS = {
+    "HD": DeviceKind.H2D,
+    "MD": DeviceKind.H2D,
+    "DH": DeviceKind.D2H,
+    "DM": DeviceKind.D2H,
+    "DD": DeviceKind.D2D,
+    "PP": DeviceKind.P2P,
+}
 
 
 def destination(category: str) -> Destination | None:

@@ -26,6 +26,10 @@ _LAUNCH_PREFIXES = (
     "cudaMemset",
     "cuMemset",
     "hipMemset",
+    "urEnqueueKernelLaunch",
+    "urEnqueueUSMFill",
+    "zeCommandListAppendLaunch",
+    "zeCommandListAppendMemoryFill",
 )
 
 

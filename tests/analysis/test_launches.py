@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.analysis.breakdown import breakdown
-from lightning_perf.analysis.launches import Launches, launches
+from lightning_perf.analysis.launches import LaunchDelay, Launches, launches
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
@@ -48,6 +48,9 @@ def test_graph_launches():
     assert value.graphs is not None
     assert (value.graphs.calls, value.graphs.kernels, value.graphs.kernels_per_graph) == (2, 6, 3)
     assert value.graphs.call_ns == 16_000
+    # The second and third kernel of a graph wait for the one before them, not for a launch of their own.
+    assert value.delay == LaunchDelay(10_000, 10_000, 10_000)
+    assert value.outrun_kernels == 0
 
 
 def eager_step(*, kernel_us: float) -> TraceBuilder:

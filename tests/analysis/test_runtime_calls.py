@@ -24,6 +24,14 @@ from tests.support.trace_builder import TraceBuilder
         ("cudaMemcpyAsync", "OTHER"),
         ("cuMemcpyDtoDAsync", "OTHER"),
         ("cudaGetDevice", "OTHER"),
+        ("cudaMemcpy", "SYNC"),
+        ("hipMemcpyWithStream", "SYNC"),
+        ("cudaMemcpyPeer", "OTHER"),
+        ("urEventWait", "SYNC"),
+        ("zeCommandQueueSynchronize", "SYNC"),
+        ("urEnqueueEventsWait", "OTHER"),
+        ("urUSMDeviceAlloc", "ALLOC"),
+        ("zeMemFree", "ALLOC"),
     ],
 )
 def test_calls_by_name(name, kind):

@@ -33,6 +33,8 @@ def test_kernels(name: str, kind: DeviceKind) -> None:
         ("copy", '"DtoH"', DeviceKind.D2H),
         ("copy", "", DeviceKind.COPY),
         ("Memcpy HtoH (Host -> Host)", "", DeviceKind.COPY),
+        ("Memcpy M2D (MEMORY -> DEVICE)", "", DeviceKind.H2D),
+        ("Memcpy D2M (DEVICE -> MEMORY)", "", DeviceKind.D2H),
     ],
 )
 def test_copies(name: str, direction: str, kind: DeviceKind) -> None:
