@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -62,6 +63,10 @@ def decode_picture(content: bytes, size: int) -> UInt8Array:
         # JPEG can be decoded at a fraction of its size for a fraction of the time.
         image.draft("L", (2 * size, 2 * size))
         upright = ImageOps.exif_transpose(image)
+        if upright.mode == "F":
+            raise OSError("its pixels are floating-point numbers, and which one is white is unknown")
+        if upright.mode == "P" and "transparency" in upright.info:
+            upright = upright.convert("RGBA")  # otherwise Pillow warns
         if upright.mode.startswith("I"):
             upright = Image.fromarray((np.asarray(upright, np.float64) / 256).clip(0, 255).astype(np.uint8))
         grey = upright.convert("L")
@@ -124,6 +129,9 @@ def empty_pictures(count: int, size: int) -> UInt8Array:
         return np.empty((count, size, size), np.uint8)
     try:
         with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):
+                # Without it the file is sparse, and the process is killed when it writes to a disk that is full.
+                os.posix_fallocate(file.fileno(), 0, needed_bytes)
             return np.memmap(file, np.uint8, mode="w+", shape=(count, size, size))
     except OSError as error:
         folder = Path(tempfile.gettempdir())

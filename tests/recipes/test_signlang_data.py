@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import zipfile
@@ -190,6 +191,27 @@ def test_unreadable_picture_is_refused_with_its_path(tmp_path):
         images = read_image_set(tmp_path, 18, skip_unreadable=True)
     assert (len(images), images.skipped) == (len(FLAT) - 2, 2)
     assert by_label(images) == {"a": 5, "b": 3, "background": 5}
+
+
+def test_pictures_too_many_for_memory_lie_in_a_file(tmp_path, monkeypatch):
+    lay_out(tmp_path, FLAT)
+    expected = read_image_set(tmp_path, 18)
+    assert not expected.on_disk
+    monkeypatch.setattr("recipes.signlang.pictures.available_memory_bytes", lambda: 1000)
+    images = read_image_set(tmp_path, 18)
+    assert images.on_disk
+    assert np.array_equal(images.pictures, expected.pictures)
+
+
+def test_a_disk_that_is_full_is_told_before_it_is_written_to(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    lay_out(tmp_path, FLAT)
+    monkeypatch.setattr("recipes.signlang.pictures.available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RecipeError, match=r"no room for .* \(No space left on device\).*set TMPDIR"):
+        read_image_set(tmp_path, 18)
 
 
 def test_damaged_zip_member_is_an_unreadable_picture(tmp_path):
