@@ -19,6 +19,8 @@ _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],]', re.DOTALL)
 _BLANK = b" \t\r\n"
+_PADDING = _BLANK + b"\xef\xbb\xbf\0"
+_LONGEST_KEY_BYTES = 64
 _raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
 _PIECE_BYTES = 1 << 18
@@ -108,24 +110,21 @@ class EventText:
             )
 
     def _read_header(self) -> bytes:
-        text = b""
-        searched = 0
+        text = bytearray()
         for chunk in self._chunks:
+            if not text:
+                begin = chunk.lstrip(_PADDING)
+                if begin.startswith(b"["):
+                    self._text = begin[1:]
+                    return b"{}"
+                if begin and not begin.startswith(b"{"):
+                    raise TraceError(self._path, f"is not JSON (it begins with {_shown(begin)})", _NOT_A_TRACE)
+                chunk = begin
+            searched = max(0, len(text) - _LONGEST_KEY_BYTES)
             text += chunk
-            if not text.strip(_BLANK + b"\xef\xbb\xbf\0"):
-                text = b""
-                continue
-            text = text.removeprefix(b"\xef\xbb\xbf")
-            start = text.lstrip(_BLANK)[:1]
-            if start == b"[":
-                self._text = text.lstrip(_BLANK)[1:]
-                return b"{}"
-            if start != b"{":
-                raise TraceError(self._path, f"is not JSON (it begins with {_shown(text)})", _NOT_A_TRACE)
-            if found := _KEY.search(text, max(0, searched - 64)):
-                self._text = text[found.end() :]
-                return text[: found.start()].strip(_BLANK + b",") + b"}"
-            searched = len(text)
+            if found := _KEY.search(text, searched):
+                self._text = bytes(text[found.end() :])
+                return bytes(text[: found.start()]).strip(_BLANK + b",") + b"}"
             if len(text) > _LARGEST_HEAD_BYTES:
                 break
         if not text:
@@ -236,4 +235,4 @@ def _before(text: bytes, position: int) -> int:
 
 
 def _shown(text: bytes) -> str:
-    return repr(text.lstrip(_BLANK)[:20].decode("utf-8", "backslashreplace"))
+    return repr(text[:20].decode("utf-8", "backslashreplace"))

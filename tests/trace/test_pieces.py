@@ -66,3 +66,16 @@ def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path, monkey
     names = {trace.names[code] for code in trace.operators.name}
     assert names >= {f"op {number}" for number in range(2000) if number != 1000 and not 960 < number < 1040}
     assert trace.problems.repaired_events + trace.problems.dropped_events > 0
+
+
+@pytest.mark.parametrize("read_bytes", [1, 2, 7, 64])
+def test_what_stands_before_the_events_may_be_read_in_any_parts(
+    read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", read_bytes)
+    path = tmp_path / "trace.json"
+    document = {"host_name": "x" * 300, "distributedInfo": {"rank": 3}, "traceEvents": [operator(0), operator(1)]}
+    path.write_bytes(b"\xef\xbb\xbf \n\n " + json.dumps(document, indent=1).encode())
+    trace = read_trace(path)
+    assert len(trace.operators) == 2
+    assert (trace.metadata.hostname, trace.metadata.rank) == ("x" * 300, 3)
