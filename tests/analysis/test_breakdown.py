@@ -9,6 +9,7 @@ from lightning_perf.analysis.breakdown import CATEGORIES, Breakdown, breakdown
 from lightning_perf.analysis.intervals import intersect, merge, union
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
+from tests.support.naive_breakdown import naive_breakdown
 from tests.support.trace_builder import MAIN, TraceBuilder
 
 TOP = [name for name, parent in CATEGORIES if parent is None]
@@ -236,6 +237,23 @@ def test_device_rows_equal_an_independent_reading(row, corpus):
         assert ours["device_compute"] + ours["communication"] == expected["Kernel"]
         assert ours["memcpy"] == expected["Memcpy"]
         assert ours["memset"] == expected["Memset"]
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
+def test_every_category_of_real_steps_equals_a_sweep_over_the_raw_events(row, corpus):
+    path = corpus / "traces" / row["file"]
+    trace = read_trace(path)
+    value = breakdown(trace)
+    windows = zip(trace.steps.start_ns.tolist(), trace.steps.end_ns.tolist(), strict=True)
+    ours = [
+        (start, end, {r.name: r.per_step_ns[index] for r in value.categories if r.per_step_ns is not None})
+        for index, (start, end) in enumerate(windows)
+    ]
+    expected = naive_breakdown(path)
+    assert [window[:2] for window in ours] == [window[:2] for window in expected]
+    for (_, _, found), (_, _, times) in zip(ours, expected, strict=True):
+        assert {name: found.get(name, 0) for name in times} == times
 
 
 @pytest.mark.corpus
