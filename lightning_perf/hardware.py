@@ -2,7 +2,8 @@
 
 A data table: dense peak FLOP/s by arithmetic (with Tensor or Matrix Cores where the device has them for that
 arithmetic, FP16 with FP32 accumulation, boost clock, no sparsity) and memory bandwidth, each row with its source.
-Vendors quote rates with structured sparsity in places: those were halved.
+Vendors quote rates with structured sparsity in places: those were halved. ``docs/limits.md`` names the rows that were
+checked against a second source.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-a
 _H100 = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
 _H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 _GH200 = "https://resources.nvidia.com/en-us-grace-cpu/grace-hopper-superchip"
-_H20 = "https://github.com/citsjtu2020/LLM-Prof/blob/main/hardware_spec.md (no public datasheet)"
+_H20 = "https://zangshuxian.com/new/674733024499207168 (no public datasheet)"
 _BLACKWELL = "https://resources.nvidia.com/en-us-blackwell-architecture/datasheet"
 _B300 = "https://www.nvidia.com/en-us/data-center/dgx-b300/"
+_RTX_PRO_SERVER = "https://www.nvidia.com/en-us/data-center/rtx-pro-6000-blackwell-server-edition/"
 _RTX_BLACKWELL = (
     "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 )
@@ -113,19 +115,22 @@ DEVICES: tuple[DevicePeak, ...] = (
     _device("H200 NVL", r"H200 NVL", 4800, _H200, fp64=60, fp32=60, tf32=417.5, half=835.5, fp8=1670.5, int8=1670.5),
     _device("H200 SXM5", r"\bH200\b", 4800, _H200, fp64=67, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
     _device("H800", r"H800", 3350, _H100, fp64=1, fp32=67, tf32=494.7, half=989.4, fp8=1978.9, int8=1978.9),
-    _device("H20", r"\bH20\b", 4000, _H20, half=148, int8=296),
+    _device("H20", r"\bH20\b", 4000, _H20, fp64=1, fp32=44, tf32=74, half=148, fp8=296, int8=296),
     _device("GB300", r"GB300", 8000, _B300, fp64=1.3, fp32=80, tf32=1250, half=2500, fp8=5000, fp4=15000),
-    _device("B300", r"\bB300\b", 8000, _B300, fp64=1.2, fp32=75, tf32=1125, half=2250, fp8=4500, fp4=13500),
+    _device("B300", r"\bB300\b", 7700, _B300, fp64=1.2, fp32=75, tf32=1125, half=2250, fp8=4500, fp4=13500),
     _device("GB200", r"GB200", 8000, _BLACKWELL,
             fp64=40, fp32=80, tf32=1250, half=2500, fp8=5000, fp4=10000, int8=5000),
-    _device("B200", r"\bB200\b", 8000, _BLACKWELL,
+    _device("B200", r"\bB200\b", 7700, _BLACKWELL,
             fp64=37, fp32=75, tf32=1125, half=2250, fp8=4500, fp4=9000, int8=4500),
     _device("B100", r"\bB100\b", 8000, _BLACKWELL,
             fp64=30, fp32=60, tf32=900, half=1750, fp8=3500, fp4=7000, int8=3500),
 
     # NVIDIA workstation and GeForce. Laptop chips of the same name are slower and not listed.
-    _device("RTX PRO 6000 Blackwell", r"RTX PRO 6000 Blackwell (Server|Workstation) Edition", 1792, _RTX_BLACKWELL,
+    _device("RTX PRO 6000 Blackwell Workstation", r"RTX PRO 6000 Blackwell Workstation Edition", 1792, _RTX_BLACKWELL,
             fp32=126, tf32=251.9, half=503.8, fp8=1007.6, fp4=2015.2, int8=1007.6),
+    # FP32 and bandwidth as published; the others by the Workstation Edition's ratios to FP32: the chip is the same.
+    _device("RTX PRO 6000 Blackwell Server", r"RTX PRO 6000 Blackwell Server Edition", 1597, _RTX_PRO_SERVER,
+            fp32=120, tf32=240, half=480, fp8=960, fp4=1920, int8=960),
     _device("RTX 6000 Ada", r"RTX 6000 Ada", 960, _ADA, fp32=91.1, tf32=182.1, half=364.2, fp8=728.5, int8=728.5),
     _device("RTX A6000", r"RTX A6000", 768, _GA102, fp32=38.7, tf32=77.4, half=154.8, int8=309.7),
     _device("RTX 5090", r"RTX 5090\b(?! (D|Laptop))", 1792, _RTX_BLACKWELL,

@@ -33,6 +33,8 @@ from lightning_perf.hardware import DEVICES, find_device
         ("NVIDIA L4", 23, "L4"),
         ("NVIDIA RTX 6000 Ada Generation", 48, "RTX 6000 Ada"),
         ("NVIDIA RTX A6000", 48, "RTX A6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97, "RTX PRO 6000 Blackwell Workstation"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97, "RTX PRO 6000 Blackwell Server"),
         ("NVIDIA GeForce RTX 4090", 24, "RTX 4090"),
         ("NVIDIA GeForce RTX 3090 Ti", 24, "RTX 3090 Ti"),
         ("AMD Instinct MI300X VF", 192, "Instinct MI300X"),
@@ -51,7 +53,8 @@ def test_devices_are_found_by_the_names_that_frameworks_give(device, memory_gb, 
 @pytest.mark.parametrize(
     "name",
     [None, "", "AMD Radeon Graphics", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090 Laptop GPU",
-     "NVIDIA GeForce RTX 4080 SUPER", "NVIDIA A1000", "Apple M3"],
+     "NVIDIA GeForce RTX 4080 SUPER", "NVIDIA A1000", "Apple M3",
+     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"],
 )  # fmt: skip
 def test_what_is_not_in_the_table_has_no_peak(name):
     assert find_device(name) is None
