@@ -38,6 +38,9 @@ _HOMES = {
     "read_trace": "lightning_perf.trace.reader",
 }
 
+_TRAIN = {"torch", "lightning", "pytorch_lightning"}
+"""What the extra ``train`` installs."""
+
 __all__ = [
     "PerfCallback",
     "PerfReport",
@@ -55,10 +58,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAIN:
+            raise
+        hint = f'{name} needs {error.name}. Run: pip install "lightning-perf[train]"'
+        raise ModuleNotFoundError(hint, name=error.name) from error
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

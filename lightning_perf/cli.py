@@ -1,4 +1,4 @@
-"""``lightning-perf analyze | compare | study | tune | infer | …``: thin commands over the library."""
+"""``lightning-perf analyze | diff | view | tune | compare | study | infer | sweep``: thin commands over the library."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
@@ -23,6 +24,10 @@ __all__ = ["main"]
 SUCCESS = 0
 USAGE_ERROR = 2
 INTERRUPTED = 130
+
+_EXIT_CODES = "Exit codes: 0 success; 2 wrong usage or bad input; 130 interrupted."
+
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,49 +72,64 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lightning-perf",
         description="Where the step time of a training goes, what to change, and whether the change helped.",
+        epilog=f"{_EXIT_CODES} Some commands have more: see their help.",
     )
     parser.add_argument("--version", action="version", version=f"lightning-perf {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    analyze = commands.add_parser(
-        "analyze",
-        help="report on a trace or a run",
-        description="Report where the step time goes, from any trace that torch.profiler exported.",
-    )
-    analyze.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
-    analyze.add_argument("--json", action="store_true", help="write the whole report as JSON")
-    analyze.add_argument(
-        "--html", type=Path, metavar="FILE", help="write the report as a page too, one file that opens offline"
-    )
-    analyze.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
-    analyze.add_argument("--top", type=at_least(1), default=8, metavar="N", help="rows of each table (default: 8)")
-
+    _add_analyze(commands)
+    _add_diff(commands)
+    _add_view(commands)
+    tune.add_parser(commands)
     compare.add_parser(commands)
     study.add_parser(commands)
     infer.add_parser(commands)
     sweep.add_parser(commands)
-    tune.add_parser(commands)
-
-    diff = commands.add_parser(
-        "diff",
-        help="compare two traces or runs",
-        description="Show what got faster or slower from one recording to another: by category, operator and kernel.",
-    )
-    diff.add_argument("before", metavar="A", help="trace or run folder before the change")
-    diff.add_argument("after", metavar="B", help="trace or run folder after the change")
-    diff.add_argument("--json", action="store_true", help="write the comparison as JSON")
-    diff.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
-    diff.add_argument("--top", type=at_least(1), default=8, metavar="N", help="rows of each table (default: 8)")
-
-    view = commands.add_parser(
-        "view",
-        help="open the timeline in Perfetto's UI",
-        description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
-    )
-    view.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
-    view.add_argument("--port", type=at_least(0, 65535), default=0, help="port to listen on (default: a free one)")
-    view.add_argument("--no-browser", action="store_true", help="only print the address")
     return parser
+
+
+def _add_analyze(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "analyze",
+        help="report where the step time of a recording goes",
+        description="Report where the step time goes, from any trace that torch.profiler exported.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
+    _add_outputs(parser, "report")
+    parser.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
+
+
+def _add_diff(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "diff",
+        help="show what changed from one recording to another",
+        description="Show what got faster or slower from one recording to another: by category, operator and kernel. "
+        "Whether it is more than noise, repeated runs tell: see compare.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("before", metavar="A", help="trace or run folder before the change")
+    parser.add_argument("after", metavar="B", help="trace or run folder after the change")
+    _add_outputs(parser, "comparison")
+
+
+def _add_outputs(parser: argparse.ArgumentParser, document: str) -> None:
+    parser.add_argument("--json", action="store_true", help=f"write the whole {document} as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
+    parser.add_argument("--top", type=at_least(1), default=8, metavar="N", help="rows of each table (default: 8)")
+
+
+def _add_view(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "view",
+        help="open a recording's timeline in Perfetto's UI",
+        description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
+    parser.add_argument(
+        "--port", type=at_least(0, 65535), default=0, metavar="N", help="port to listen on (default: a free one)"
+    )
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def _analyze(options: argparse.Namespace) -> int:
@@ -164,11 +184,11 @@ def _view(options: argparse.Namespace) -> int:
 
 _RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "analyze": _analyze,
+    "diff": _diff,
+    "view": _view,
+    "tune": tune.run,
     "compare": compare.run,
     "study": study.run,
     "infer": infer.run,
     "sweep": sweep.run,
-    "tune": tune.run,
-    "diff": _diff,
-    "view": _view,
 }

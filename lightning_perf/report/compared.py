@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_perf import __version__
 from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.errors import TraceError
 
-__all__ = ["Compared", "compare_reports"]
+__all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
+
+SCHEMA_VERSION = 1
+"""Version of the document's layout: raised by every change that an old reader would misread."""
 
 MIXED_SHARE = 0.10
 """Part of compute in 16 bits from which the second recording is one of mixed precision."""
@@ -21,6 +25,8 @@ class Compared:
     """What changed from one recording to another.
 
     Attributes:
+        schema_version: `SCHEMA_VERSION` of the writer.
+        tool_version: Version of lightning_perf that wrote it.
         before: The first recording's files.
         after: The second recording's files.
         diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
@@ -29,6 +35,8 @@ class Compared:
             shows; ``None`` unless the second is in mixed precision and the first is not.
     """
 
+    schema_version: int
+    tool_version: str
     before: tuple[str, ...]
     after: tuple[str, ...]
     diff: Diff
@@ -48,6 +56,8 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
     """
     first, second = _lead(before), _lead(after)
     return Compared(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
         before=before.sources,
         after=after.sources,
         diff=diff(

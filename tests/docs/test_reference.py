@@ -13,7 +13,13 @@ import pytest
 import lightning_perf
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.refusal import Unfair
+from lightning_perf.inference.sweep_document import Sweep
+from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
+from lightning_perf.tune.result import TuneResult
 from tests.support.markdown import DOCS
 
 _SECTION = re.compile(r"^::: ([\w.]+)$", re.M)
@@ -31,19 +37,19 @@ def reachable(annotation: object, seen: set[type]) -> Iterator[type]:
 
 
 PARTS = list(reachable(PerfReport, set()))
+ROOTS = (PerfReport, Compared, Comparison, Unfair, Tradeoff, Sweep, TuneResult)
+OTHER_PARTS = sorted({part for root in ROOTS for part in reachable(root, set())} - set(PARTS), key=str)
 
 
-@pytest.fixture(scope="module")
-def documented() -> set[str]:
-    """The names of objects that docs/report.md shows."""
-    return set(_SECTION.findall((DOCS / "report.md").read_text(encoding="utf-8")))
+def shown(page: str) -> set[str]:
+    """The names of objects that a page of the docs shows."""
+    return set(_SECTION.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("package", [lightning_perf, lightning_perf.inference], ids=lambda package: package.__name__)
 def test_every_public_name_is_documented(package: types.ModuleType) -> None:
-    shown = set(_SECTION.findall((DOCS / "api.md").read_text(encoding="utf-8")))
     elsewhere = {"PerfReport", "Trace", "__version__"}  # in report.md; what `read_trace` gives is for `analyze`
-    assert {f"{package.__name__}.{name}" for name in set(package.__all__) - elsewhere} <= shown
+    assert {f"{package.__name__}.{name}" for name in set(package.__all__) - elsewhere} <= shown("api.md")
 
 
 def test_a_report_holds_these() -> None:
@@ -52,11 +58,17 @@ def test_a_report_holds_these() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_every_part_is_documented(part: type, documented: set[str]) -> None:
-    assert f"{part.__module__}.{part.__name__}" in documented
+def test_every_part_of_a_report_is_documented(part: type) -> None:
+    assert f"{part.__module__}.{part.__name__}" in shown("report.md")
 
 
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+@pytest.mark.parametrize("part", OTHER_PARTS, ids=lambda part: part.__name__)
+def test_every_part_of_the_other_documents_is_documented(part: type) -> None:
+    names = {f"{part.__module__}.{part.__name__}", f"lightning_perf.inference.{part.__name__}"}
+    assert names & (shown("documents.md") | shown("api.md"))
+
+
+@pytest.mark.parametrize("part", [*PARTS, *OTHER_PARTS], ids=lambda part: part.__name__)
 def test_every_field_is_documented(part: type) -> None:
     attributes = (part.__doc__ or "").partition("Attributes:")[2]
     named = {name for names in re.findall(r"^        ([\w, ]+):", attributes, re.M) for name in names.split(", ")}
