@@ -21,6 +21,8 @@ TILE = 120
 CAPTION = 34
 GAP = 8
 MOST_COLUMNS = 10
+_LABEL = 13
+"""Size of a label's letters: ``background`` and its probability fit."""
 
 _SURE, _UNSURE, _BAD, _INK, _PAPER = "#1a7f37", "#9a6700", "#cf222e", "#57606a", "#ffffff"
 _SURE_FROM, _UNSURE_FROM = 0.9, 0.5
@@ -71,17 +73,20 @@ def _draw_tile(montage: Image.Image, pen: ImageDraw.ImageDraw, prediction: Predi
         best = prediction.guesses[0]
         sure, unsure = best.probability >= _SURE_FROM, best.probability >= _UNSURE_FROM
         colour = _SURE if sure else _UNSURE if unsure else _BAD
-        text = f"{best.label}  {100 * best.probability:.0f} %"
-        _write(pen, left, top + TILE + 2, text, colour, size=15, width=TILE)
+        probability = f"{100 * best.probability:.0f} %"
+        room = TILE - round(pen.textlength(f"  {probability}", ImageFont.load_default(_LABEL)))
+        written = _write(pen, left, top + TILE + 2, best.label, colour, size=_LABEL, width=room)
+        _write(pen, left + written, top + TILE + 2, f"  {probability}", colour, size=_LABEL, width=TILE - written)
     _write(pen, left, top + TILE + 20, name, _INK, size=10, width=TILE)
 
 
-def _write(pen: ImageDraw.ImageDraw, left: int, top: int, text: str, colour: str, *, size: int, width: int) -> None:
-    """Write a line, cut to a width in pixels; what the font cannot draw becomes a question mark."""
+def _write(pen: ImageDraw.ImageDraw, left: int, top: int, text: str, colour: str, *, size: int, width: int) -> int:
+    """Write a line, cut to a width in pixels, and give the width it took; what the font lacks is a question mark."""
     font = ImageFont.load_default(size)
-    line = "".join(char if char.isprintable() and ord(char) < 0x250 else "?" for char in text)
+    line = "".join(char if char.isprintable() and char.isascii() else "?" for char in text)
     if pen.textlength(line, font) > width:
         while line and pen.textlength(f"{line}...", font) > width:
             line = line[:-1]
         line += "..."
     pen.text((left, top), line, fill=colour, font=font)
+    return round(pen.textlength(line, font))

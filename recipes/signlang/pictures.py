@@ -6,8 +6,9 @@ import io
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,12 @@ from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import available_memory_bytes, usable_cores
 from recipes.signlang.sources import Source
 
-__all__ = ["Decoded", "decode_all", "decode_picture", "empty_pictures"]
+__all__ = ["Decoded", "decode_all", "decode_picture", "empty_pictures", "unwarned"]
 
 UInt8Array = NDArray[np.uint8]
+
+MOST_PIXELS = 89_478_485
+"""What is larger is a decompression bomb or a mistake. Pillow warns from here on (``Image.MAX_IMAGE_PIXELS``)."""
 
 _MEMORY_SHARE = 0.25
 """Of the available memory, what decoded pictures may take before they go to a temporary file."""
@@ -53,31 +57,36 @@ def decode_picture(content: bytes, size: int) -> UInt8Array:
         ``(size, size)`` grey values.
 
     Raises:
-        OSError: This is no picture, it is cut off, or it has more pixels than Pillow's safe limit.
+        OSError: This is no picture, it is cut off, its numbers have no known white, or it has more than `MOST_PIXELS`.
     """
     try:
-        with warnings.catch_warnings():
-            # A picture beyond Pillow's limit is a decompression bomb or a mistake; both are refused.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(content))
+        image = Image.open(io.BytesIO(content))
+        if image.width * image.height > MOST_PIXELS:
+            raise Image.DecompressionBombError
         # JPEG can be decoded at a fraction of its size for a fraction of the time.
         image.draft("L", (2 * size, 2 * size))
         upright = ImageOps.exif_transpose(image)
         if upright.mode == "F":
             raise OSError("its pixels are floating-point numbers, and which one is white is unknown")
-        if upright.mode == "P" and "transparency" in upright.info:
-            upright = upright.convert("RGBA")  # otherwise Pillow warns
         if upright.mode.startswith("I"):
             upright = Image.fromarray((np.asarray(upright, np.float64) / 256).clip(0, 255).astype(np.uint8))
         grey = upright.convert("L")
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise OSError(f"too many pixels: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise OSError(f"more than {MOST_PIXELS:,} pixels") from error
     except (ValueError, SyntaxError, EOFError, MemoryError, TypeError, IndexError) as error:
         # What Pillow's readers let through on damaged files.
         raise OSError(f"damaged picture: {error}") from error
     if grey.size != (size, size):
         grey = grey.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
     return np.asarray(grey)
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """Without Pillow's advice on odd files: one that cannot be read says so. For one thread at a time."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def decode_all(source: Source, names: Sequence[str], size: int, *, on_picture: Callable[[], object]) -> Decoded:
@@ -97,7 +106,7 @@ def decode_all(source: Source, names: Sequence[str], size: int, *, on_picture: C
     """
     pictures = empty_pictures(len(names), size)
     unreadable = []
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with unwarned(), ThreadPoolExecutor(usable_cores()) as pool:
         for row, reason in enumerate(pool.map(partial(_decode_into, source, size, pictures), range(len(names)), names)):
             if reason is not None:
                 unreadable.append((row, reason))

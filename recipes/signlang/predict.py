@@ -17,7 +17,7 @@ from rich.table import Table
 
 from lightning_perf.report.console.safe import plain
 from recipes.signlang.picture_files import PictureFile
-from recipes.signlang.pictures import decode_picture
+from recipes.signlang.pictures import decode_picture, unwarned
 from recipes.signlang.predictor import Predictor
 
 __all__ = ["Guess", "Prediction", "predict", "print_table", "to_csv", "to_json"]
@@ -135,7 +135,8 @@ def to_csv(predictions: Sequence[Prediction]) -> str:
 def _decoded(file: PictureFile, size: int) -> UInt8Array | str:
     """The picture, or why it cannot be read."""
     try:
-        return decode_picture(file.read(), size)
+        with unwarned():
+            return decode_picture(file.read(), size)
     except OSError as error:
         # Pillow's message repeats the buffer that it was given.
         text = error.strerror or str(error)

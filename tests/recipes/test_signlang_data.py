@@ -181,6 +181,16 @@ def test_exif_orientation_is_applied():
     assert decoded[:8].mean() < 10 < 245 < decoded[12:].mean()
 
 
+def test_pictures_whose_white_is_unknown_or_that_are_too_large_are_refused(monkeypatch):
+    floats = io.BytesIO()
+    Image.fromarray(np.linspace(0, 1, 400, dtype=np.float32).reshape(20, 20)).save(floats, "TIFF")
+    with pytest.raises(OSError, match="floating-point"):
+        decode_picture(floats.getvalue(), 18)
+    monkeypatch.setattr("recipes.signlang.pictures.MOST_PIXELS", 399)
+    with pytest.raises(OSError, match="more than 399 pixels"):
+        decode_picture(picture(100, size=(20, 20)), 18)
+
+
 def test_unreadable_picture_is_refused_with_its_path(tmp_path):
     lay_out(tmp_path, FLAT)
     (tmp_path / "b_9.png").write_bytes(picture()[:-30])

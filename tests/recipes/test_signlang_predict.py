@@ -9,7 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from recipes.signlang.cli import main
 from recipes.signlang.errors import RecipeError
@@ -167,6 +167,24 @@ def test_a_montage_shows_what_the_network_saw(tmp_path):
         assert written.size == (136, 170)
     with pytest.raises(RecipeError, match="cannot be written"):
         save_montage([a_prediction(1)], tmp_path / "one.docx")
+
+
+def test_a_long_label_leaves_its_probability_whole(monkeypatch):
+    written = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _, place, text, **__: written.append(text))
+    picture = np.zeros((SIZE, SIZE), np.uint8)
+    for label in ("background", 30 * "long"):
+        draw_montage([Prediction("/far/手.png", (Guess(label, 1.0),), None, picture)])
+    assert written[:3] == ["background", "  100 %", "?.png"]
+    assert written[3].endswith("...")
+    assert written[4] == "  100 %"
+
+
+def test_odd_metadata_is_nobodys_warning(checkpoint, tmp_path, capsys):
+    image = Image.fromarray(np.arange(SIZE * SIZE, dtype=np.uint32).astype(np.uint8).reshape(SIZE, SIZE)).convert("P")
+    image.save(tmp_path / "palette.png", transparency=bytes(range(256)))
+    assert main(["predict", str(tmp_path / "palette.png"), "--checkpoint", str(checkpoint)]) == 0
+    assert capsys.readouterr().err.count("\n") == 1  # the line that tells the network
 
 
 def test_a_large_montage_shows_some_of_all():
