@@ -14,7 +14,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
 from lightning_perf.analysis.run_precision import RunPrecision, read_precision
 from lightning_perf.analysis.step_times import StepSample, StepTimes, read_samples, summarize_step_times
-from lightning_perf.analysis.trust import trust
+from lightning_perf.analysis.trust import Trust, trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -132,6 +132,7 @@ def build_report(
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
+    trusted = trust(ranks, samples, windows)
     return PerfReport(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -140,7 +141,7 @@ def build_report(
         notes=(
             *notes,
             *_notes(ranks, faults),
-            *_profiler_notes(lead, step_times),
+            *_slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
         ),
@@ -150,7 +151,7 @@ def build_report(
         distributed=compared,
         step_times=step_times,
         precision=precision,
-        trust=trust(ranks, samples, windows),
+        trust=trusted,
         captures=captures,
     )
 
@@ -197,17 +198,27 @@ def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[
     return notes
 
 
-def _profiler_notes(lead: RankAnalysis | None, step_times: StepTimes | None) -> list[str]:
+def _slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trusted: Trust | None) -> list[str]:
+    """What to think of recorded steps that are much slower than those of the run."""
     if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
         return []
     recorded_ns, usual_ns = lead.breakdown.wall.mean_ns, step_times.p50_ns
     if not recorded_ns or not usual_ns or recorded_ns < NOTABLE_OVERHEAD * usual_ns:
         return []
+    slower = f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as"
+    windows = trusted.windows if trusted is not None else ()
+    overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
+    if overheads and max(overheads) < NOTABLE_OVERHEAD:
+        return [
+            (
+                f"{slower} the run's median step ({format_duration(usual_ns)}), and so did the steps just before them: "
+                "the recording shows a slow stretch of the run, not its usual step."
+            )
+        ]
     return [
         (
-            f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as steps without the profiler "
-            f"({format_duration(usual_ns)}): its cost, or other work on the machine just then, slowed the host down, "
-            "so that the host's shares are smaller than shown."
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}): its cost, or other work on the "
+            "machine just then, slowed the host down, so that the host's shares are smaller than shown."
         )
     ]
 
