@@ -8,77 +8,21 @@ says where ours differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, union
-from lightning_perf.analysis.marks import marks_by_phase
-from lightning_perf.analysis.once import once_per_trace
-from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
+from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge
+from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import BoolArray, DeviceKind, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
-__all__ = [
-    "CATEGORIES",
-    "DEVICE_CATEGORIES",
-    "Breakdown",
-    "CategoryTime",
-    "Outlier",
-    "StepTime",
-    "breakdown",
-    "device_rows",
-    "exclusive_ns",
-    "host_sets",
-]
+__all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown"]
 
-CATEGORIES: tuple[tuple[str, str | None], ...] = (
-    ("device_compute", None),
-    ("communication", None),
-    ("memcpy", None),
-    ("memcpy_h2d", "memcpy"),
-    ("memcpy_d2h", "memcpy"),
-    ("memcpy_d2d", "memcpy"),
-    ("memcpy_p2p", "memcpy"),
-    ("memcpy_unknown", "memcpy"),
-    ("memset", None),
-    ("input", None),
-    ("kernel_launch", None),
-    ("runtime", None),
-    ("runtime_sync", "runtime"),
-    ("runtime_alloc", "runtime"),
-    ("runtime_other", "runtime"),
-    ("host_compute", None),
-    ("host_other", None),
-)
-"""Every row and the row it is part of, in order of display, which is the order of priority too."""
-
-DEVICE_CATEGORIES: dict[str, DeviceKind] = {
-    "device_compute": DeviceKind.COMPUTE,
-    "communication": DeviceKind.COLLECTIVE,
-    "memcpy_h2d": DeviceKind.H2D,
-    "memcpy_d2h": DeviceKind.D2H,
-    "memcpy_d2d": DeviceKind.D2D,
-    "memcpy_p2p": DeviceKind.P2P,
-    "memcpy_unknown": DeviceKind.COPY,
-    "memset": DeviceKind.MEMSET,
-}
-"""The categories that device work fills, in order of priority."""
-
-_RUNTIME_CATEGORIES: dict[str, RuntimeKind] = {
-    "kernel_launch": RuntimeKind.LAUNCH,
-    "runtime_sync": RuntimeKind.SYNC,
-    "runtime_alloc": RuntimeKind.ALLOC,
-    "runtime_other": RuntimeKind.OTHER,
-}
-
-# Outliers by the modified z-score of Iglewicz and Hoaglin (How to Detect and Handle Outliers, 1993):
-# 0.6745 · |x − median| / MAD above 3.5. Very even steps have a MAD near zero, so a step must also differ from the
-# median by a tenth of it.
-_OUTLIER_SCORE = 3.5
-_OUTLIER_SHARE = 0.10
 _OUTLIER_STEPS = 5
+"""With fewer whole steps none is called an outlier."""
 
 
 @dataclass(frozen=True)
@@ -225,56 +169,6 @@ def breakdown(trace: Trace) -> Breakdown:
     )
 
 
-def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> Iterator[Int64Array]:
-    """What each set adds, inside windows, to those before it.
-
-    Args:
-        sets: Sets of time, the first in priority first.
-        start_ns: Begins of the windows.
-        end_ns: Their ends.
-
-    Yields:
-        For each set, the length that lies in it and in none before it, per window; and last what lies in none. For
-        every window the yielded lengths sum to the window's length.
-    """
-    above = EMPTY
-    covered = np.zeros_like(start_ns)
-    for own in sets:
-        if not len(own):
-            yield np.zeros_like(covered)
-            continue
-        above = union(above, own)
-        now = above.covered(start_ns, end_ns)
-        yield now - covered
-        covered = now
-    yield end_ns - start_ns - covered
-
-
-def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
-    """The rows of device work of one kind, ascending."""
-    return np.flatnonzero(trace.device.kind == kind)
-
-
-@once_per_trace
-def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
-    """The categories that the host fills and when each is active, in order of priority, without ``host_other``."""
-    return tuple(_host_sets(trace))
-
-
-def _host_sets(trace: Trace) -> Iterator[tuple[str, Intervals]]:
-    fetch = marks_by_phase(trace).get("fetch")
-    if fetch is None:
-        yield "input", EMPTY
-    else:
-        waits = fetch.thread == trace.steps.thread
-        yield "input", merge(fetch.start_ns[waits], fetch.end_ns[waits])
-    kinds = runtime_kinds(trace)
-    for name, kind in _RUNTIME_CATEGORIES.items():
-        rows = kinds == kind
-        yield name, merge(trace.runtime.start_ns[rows], trace.runtime.end_ns[rows])
-    yield "host_compute", merge(trace.operators.start_ns, trace.operators.end_ns)
-
-
 def _category_times(trace: Trace) -> dict[str, Int64Array]:
     def sets() -> Iterator[Intervals]:
         for name, kind in DEVICE_CATEGORIES.items():
@@ -332,12 +226,10 @@ def _outliers(
     chosen = np.flatnonzero(complete)
     if len(chosen) < _OUTLIER_STEPS:
         return ()
-    middle = float(np.median(wall[chosen]))
-    apart = wall[chosen] - middle
-    mad = float(np.median(np.abs(apart)))
-    strange = (0.6745 * np.abs(apart) > _OUTLIER_SCORE * mad) & (np.abs(apart) > _OUTLIER_SHARE * middle)
+    strange = outlying(wall[chosen])
     if not strange.any():
         return ()
+    middle = float(np.median(wall[chosen]))
     times = {row.name: np.array(row.per_step_ns) for row in rows if row.parent is None and row.per_step_ns is not None}
     usual = {name: float(np.median(per_step[chosen])) for name, per_step in times.items()}
     found = []

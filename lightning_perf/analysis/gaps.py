@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lightning_perf.analysis.breakdown import exclusive_ns, host_sets
-from lightning_perf.analysis.intervals import Intervals, merge, subtract
+from lightning_perf.analysis.categories import host_sets
+from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import Int64Array, Trace

@@ -8,6 +8,7 @@ not overlap.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.trace.columns import BoolArray, Int64Array
 
-__all__ = ["EMPTY", "Intervals", "intersect", "merge", "subtract", "union"]
+__all__ = ["EMPTY", "Intervals", "exclusive_ns", "intersect", "merge", "subtract", "union"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +183,31 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
         np.concatenate((b.start_ns, [np.iinfo(np.int64).max])),
     )
     return intersect(a, gaps)
+
+
+def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> Iterator[Int64Array]:
+    """What each set adds, inside windows, to those before it.
+
+    Args:
+        sets: Sets of time, the first in priority first.
+        start_ns: Begins of the windows.
+        end_ns: Their ends.
+
+    Yields:
+        For each set, the length that lies in it and in none before it, per window; and last what lies in none. For
+        every window the yielded lengths sum to the window's length.
+    """
+    above = EMPTY
+    covered = np.zeros_like(start_ns)
+    for own in sets:
+        if not len(own):
+            yield np.zeros_like(covered)
+            continue
+        above = union(above, own)
+        now = above.covered(start_ns, end_ns)
+        yield now - covered
+        covered = now
+    yield end_ns - start_ns - covered
 
 
 def _pairs(first: NDArray[np.intp], last: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.breakdown import host_sets
+from lightning_perf.analysis.categories import host_sets
 from lightning_perf.analysis.gaps import Gaps, device_busy, find_gaps
 from lightning_perf.analysis.intervals import union
 from lightning_perf.analysis.queue_depth import QueueDepth, queue_depth

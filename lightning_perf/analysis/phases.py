@@ -13,15 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.breakdown import (
-    CATEGORIES,
-    DEVICE_CATEGORIES,
-    device_rows,
-    exclusive_ns,
-    host_sets,
-)
+from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
 from lightning_perf.analysis.host_phases import host_phases
-from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
+from lightning_perf.analysis.intervals import EMPTY, Intervals, exclusive_ns, merge, subtract, union
 from lightning_perf.analysis.marks import PHASES, has_own_marks
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace

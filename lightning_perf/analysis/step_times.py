@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from lightning_perf.analysis.json_lines import read_json_lines
-from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.analysis.outliers import outlying
+from lightning_perf.trace.columns import Int64Array
 
 __all__ = ["StepSample", "StepTimes", "encode_sample", "read_samples", "summarize_step_times"]
 
@@ -22,12 +23,6 @@ MIN_STEPS_A_SIDE = 8
 """Steps that each of two parts of a run must have before their medians are compared."""
 
 MAX_OUTLIERS_LISTED = 10
-
-OUTLIER_SCORE = 3.5
-"""Modified z-score beyond which a value is an outlier (Iglewicz & Hoaglin, How to Detect and Handle Outliers, 1993)."""
-
-OUTLIER_MIN_EXCESS = 0.10
-"""A step within a tenth of the median is no outlier, however quiet the run."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -179,8 +174,8 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     counted = [(sample.samples, sample.step_ns) for sample in kept if sample.samples is not None]
     counted_ns = sum(ns for _, ns in counted)
     p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
-    is_outlier = _outliers(step_ns)
-    longest = sorted(np.flatnonzero(is_outlier).tolist(), key=lambda row: -kept[row].step_ns)
+    is_slow_outlier = outlying(step_ns) & (step_ns > p50)
+    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -kept[row].step_ns)
     return StepTimes(
         steps=len(kept),
         warmup_steps=warmup,
@@ -199,18 +194,10 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         samples_per_second=sum(count for count, _ in counted) / counted_ns * 1e9 if counted_ns else None,
         drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
         after_profiling=_after_profiling(after_warmup),
-        outlier_steps=int(is_outlier.sum()),
-        outlier_excess_ns=int((step_ns[is_outlier] - p50).sum()),
+        outlier_steps=int(is_slow_outlier.sum()),
+        outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
     )
-
-
-def _outliers(step_ns: Int64Array) -> BoolArray:
-    """Steps whose modified z-score, 0.6745 (x - median) / MAD, is beyond `OUTLIER_SCORE` on the slow side."""
-    median = np.median(step_ns)
-    deviation = np.median(np.abs(step_ns - median))
-    limit: BoolArray = step_ns > median + max(OUTLIER_SCORE * deviation / 0.6745, OUTLIER_MIN_EXCESS * median)
-    return limit
 
 
 def _after_profiling(samples: Sequence[StepSample]) -> float | None:

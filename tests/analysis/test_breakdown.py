@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.breakdown import CATEGORIES, Breakdown, breakdown
+from lightning_perf.analysis.breakdown import Breakdown, breakdown
+from lightning_perf.analysis.categories import CATEGORIES
 from lightning_perf.analysis.intervals import intersect, merge, union
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows

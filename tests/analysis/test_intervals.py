@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.intervals import EMPTY, Intervals, intersect, merge, subtract, union
+from lightning_perf.analysis.intervals import EMPTY, Intervals, exclusive_ns, intersect, merge, subtract, union
 
 SPAN = 40
 pairs = st.lists(st.tuples(st.integers(0, SPAN), st.integers(0, SPAN)), max_size=12)
@@ -84,3 +84,15 @@ def test_empty_sets(operation):
 def test_union_of_many():
     assert instants(union(build([(0, 2)]), build([(5, 6)]), build([(1, 3)]))) == {0, 1, 2, 5}
     assert len(union()) == 0
+
+
+@given(st.lists(pairs, max_size=4), windows)
+def test_what_each_set_adds_matches_the_grid(sets, spans):
+    start = np.array([a for a, _ in spans], np.int64)
+    end = start + np.array([length for _, length in spans], np.int64)
+    found = [lengths.tolist() for lengths in exclusive_ns([build(items) for items in sets], start, end)]
+    left = [set(range(a, b)) for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+    for items, lengths in zip(sets, found[:-1], strict=True):
+        assert lengths == [len(window & grid(items)) for window in left]
+        left = [window - grid(items) for window in left]
+    assert found[-1] == [len(window) for window in left]

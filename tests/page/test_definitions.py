@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from lightning_perf.analysis.breakdown import CATEGORIES
+from lightning_perf.analysis.categories import CATEGORIES
 from lightning_perf.analysis.memory_blocks import MemoryCategory
 
 ROOT = Path(__file__).parents[2]
