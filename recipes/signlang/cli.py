@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 2 for a mistake of the user's (with a message, without a traceback), 130 after Ctrl-C.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names of files may hold what no encoding has
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] not in _COMMANDS:
         given.insert(0, _DEFAULT)

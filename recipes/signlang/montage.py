@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.predict import Prediction
 
-__all__ = ["MOST", "draw_montage", "save_montage"]
+__all__ = ["MOST", "draw_montage", "save_montage", "shown_places"]
 
 MOST = 100
 """Pictures in one montage."""
@@ -29,13 +29,18 @@ _SURE_FROM, _UNSURE_FROM = 0.9, 0.5
 """From this probability on, a label is green, or amber; below it is red."""
 
 
+def shown_places(count: int) -> tuple[int, ...]:
+    """Which of so many predictions a montage shows: all, or `MOST` evenly spread."""
+    return tuple(round(place) for place in np.linspace(0, count - 1, min(MOST, count)))
+
+
 def draw_montage(predictions: Sequence[Prediction]) -> Image.Image:
     """Draw pictures as the network saw them, each above its label, probability and file name.
 
     Args:
         predictions: At least one. Of more than `MOST`, as many are drawn, evenly spread.
     """
-    shown = [predictions[round(place)] for place in np.linspace(0, len(predictions) - 1, min(MOST, len(predictions)))]
+    shown = [predictions[place] for place in shown_places(len(predictions))]
     columns = min(MOST_COLUMNS, max(1, ceil(len(shown) ** 0.5)))
     lines = ceil(len(shown) / columns)
     width, height = TILE + GAP, TILE + CAPTION + GAP

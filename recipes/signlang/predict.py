@@ -48,7 +48,7 @@ class Prediction:
         file: Its name.
         guesses: The most probable labels, the first one first; empty when it could not be read.
         reason: Why it could not be read; None when it could.
-        picture: What the network saw, ``(size, size)`` grey values; None when it could not be read.
+        picture: What the network saw, ``(size, size)`` grey values; None when it could not be read, or is not kept.
     """
 
     file: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.arguments import at_least
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from recipes.signlang.checkpoint import newest_checkpoint
-    from recipes.signlang.montage import MOST, save_montage
+    from recipes.signlang.montage import MOST, save_montage, shown_places
     from recipes.signlang.picture_files import find_pictures
     from recipes.signlang.predict import predict, print_table, to_csv, to_json
     from recipes.signlang.predictor import artefact_predictor, checkpoint_predictor
@@ -70,7 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         predictor = checkpoint_predictor(arguments.checkpoint or newest_checkpoint(arguments.log_dir))
     _say(f"Network {predictor.name}: {len(predictor.labels)} labels, {predictor.image_size} pixels")
-    predictions = list(predict(predictor, files, arguments.top))
+    shown = frozenset(() if arguments.show is None else shown_places(len(files)))
+    predictions = [  # pictures by the thousand would fill the memory
+        prediction if place in shown else replace(prediction, picture=None)
+        for place, prediction in enumerate(predict(predictor, files, arguments.top))
+    ]
     if arguments.json:
         sys.stdout.write(to_json(predictions, predictor))
     elif arguments.csv:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from recipes.signlang.cli import main
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.montage import MOST, draw_montage, save_montage
+from recipes.signlang.montage import MOST, draw_montage, save_montage, shown_places
 from recipes.signlang.picture_files import find_pictures
 from recipes.signlang.predict import Guess, Prediction
 
@@ -115,6 +117,20 @@ def test_unreadable_files_are_rows_with_the_reason(checkpoint, pictures, capsys)
     assert "3 unreadable" in table
 
 
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_a_name_that_is_no_unicode_is_no_error(form, checkpoint, tmp_path, monkeypatch):
+    picture = os.fsencode(tmp_path) + b"/\xff.png"
+    try:
+        Path(os.fsdecode(picture)).write_bytes(b"")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr("sys.stdout", out)
+    assert main(["predict", str(tmp_path), "--checkpoint", str(checkpoint), form]) == 1
+    out.flush()
+    assert b"not a picture" in out.buffer.getvalue()
+
+
 def test_pictures_of_a_zip(pictures, tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         for path in pictures.rglob("*.*"):
@@ -194,3 +210,15 @@ def test_a_large_montage_shows_some_of_all():
     assert (shown[0], shown[-1]) == (0, 198)
     assert shown == sorted(shown)
     assert len(set(shown)) == MOST
+    assert tuple(shown) == shown_places(199)
+
+
+def test_only_pictures_that_are_shown_stay_in_memory(checkpoint, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr("recipes.signlang.montage.MOST", 2)
+    kept = []
+    monkeypatch.setattr("recipes.signlang.predict.print_table", lambda predictions, _: kept.append(predictions))
+    run = ["predict", str(pictures), "--checkpoint", str(checkpoint)]
+    assert main([*run, "--show", str(tmp_path / "show.png")]) == 0
+    assert main(run) == 0
+    assert [prediction.picture is not None for prediction in kept[0]] == [True, False, True]
+    assert not any(prediction.picture is not None for prediction in kept[1])
