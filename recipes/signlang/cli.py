@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 
+from lightning_perf.legible import LEGIBLE
 from recipes.signlang import compare_command, infer_command, predict_command, train_command
 from recipes.signlang.errors import RecipeError
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # names of files may hold what no encoding has
+            stream.reconfigure(errors=LEGIBLE)  # names of files may hold what no encoding has
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] not in _COMMANDS:
         given.insert(0, _DEFAULT)
@@ -60,9 +61,9 @@ def _parser() -> argparse.ArgumentParser:
             help=command.HELP,
             description=command.HELP,
             usage=usage,
-            epilog=f"Other commands: {others}." if others else None,
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
         command.add_arguments(sub)
+        sub.epilog = " ".join(filter(None, (sub.epilog, f"Other commands: {others}; each has a --help of its own.")))
         sub.set_defaults(run=command.run)
     return parser

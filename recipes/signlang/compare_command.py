@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import at_least, share
+from lightning_perf.compare.command import EXIT_CODES
 from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
 from recipes.signlang.train_command import MODELS, add_data_arguments, add_optimizer_arguments
@@ -26,6 +27,7 @@ _ON_DEVICE = {"model": "resnet50", "image_size": 200}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
+    parser.epilog = EXIT_CODES
     study = parser.add_argument_group("comparison")
     study.add_argument(
         "--precisions",
