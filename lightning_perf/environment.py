@@ -93,9 +93,10 @@ def cpu_name() -> str:
         True
     """
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith(("model name", "Model")):
+                    return line.partition(":")[2].strip()
     except OSError:
         pass
     return platform.processor() or platform.machine() or "unknown"

@@ -10,6 +10,7 @@ from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
 from lightning_perf.analysis.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.communication import Communication, communication
 from lightning_perf.analysis.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.idle import Idle, idle
 from lightning_perf.analysis.kernels import KernelTable, kernels
 from lightning_perf.analysis.launches import Launches, launches
@@ -55,6 +56,7 @@ class RankAnalysis:
         wrappers: Parallel wrappers that the model ran in.
         amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
+        host_compute: What the processor computes; ``None`` for a training on a device.
     """
 
     rank: int | None
@@ -80,6 +82,7 @@ class RankAnalysis:
     wrappers: tuple[Wrapper, ...]
     amp_gain: AmpGain | None = None
     stop_flags: StopFlags | None = None
+    host_compute: HostCompute | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -119,4 +122,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         wrappers=wrappers(trace),
         amp_gain=amp_gain(trace, step_time, launched, table),
         stop_flags=stop_flags(trace),
+        host_compute=host_compute(trace),
     )

@@ -10,6 +10,9 @@ from lightning_perf.findings.allocator import allocator
 from lightning_perf.findings.autocast_tax import autocast_tax
 from lightning_perf.findings.channels_last import channels_last
 from lightning_perf.findings.cold_start import cold_start
+from lightning_perf.findings.cpu_bf16 import cpu_bf16
+from lightning_perf.findings.cpu_channels_last import cpu_channels_last
+from lightning_perf.findings.cpu_overhead import cpu_overhead
 from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
 from lightning_perf.findings.data_parallel import data_parallel
 from lightning_perf.findings.exposed_communication import exposed_communication
@@ -39,6 +42,9 @@ RULES: tuple[Rule, ...] = (
     autocast_tax,
     channels_last,
     cold_start,
+    cpu_bf16,
+    cpu_channels_last,
+    cpu_overhead,
     cudnn_benchmark,
     data_parallel,
     exposed_communication,

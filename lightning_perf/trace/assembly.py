@@ -28,6 +28,7 @@ class Assembly:
         threads: Interned threads.
         types: Interned input types.
         shapes: Interned input dimensions.
+        strides: Interned input strides.
         sizes: Interned grids and blocks of kernels, as raw text.
         directions: Interned ``kind`` of copies, as raw text.
         operators: Operators; in old recordings annotations as well.
@@ -48,11 +49,20 @@ class Assembly:
         self.threads = Threads()
         self.types = JsonTexts()
         self.shapes = JsonTexts()
+        self.strides = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
         self._destinations: dict[str, Destination | None] = {}
         self.operators = Rows(
-            exact, name="i", thread="i", types="i", shapes="i", sequence="q", forward_thread="i", flops="q"
+            exact,
+            name="i",
+            thread="i",
+            types="i",
+            shapes="i",
+            strides="i",
+            sequence="q",
+            forward_thread="i",
+            flops="q",
         )
         self.annotations = Rows(exact, name="i", thread="i", finished="b")
         self.python = Rows(exact, name="i", thread="i")
@@ -141,7 +151,7 @@ class Assembly:
             rows.add_codes("thread", [self.threads.of_process(e.pid)[e.tid] for e in group])
 
     def _add_operators(self, group: list[Any]) -> None:
-        rows, types, shapes = self.operators, self.types, self.shapes
+        rows, types, shapes, strides = self.operators, self.types, self.shapes, self.strides
         args = [e.args for e in group]
         # Half of the operators carry no inputs; old recordings name their dimensions otherwise.
         rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
@@ -156,6 +166,7 @@ class Assembly:
                 for a in args
             ],
         )
+        rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
         rows.add_integers("sequence", [a.sequence for a in args], -1)
         rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
         rows.add_integers("flops", [a.flops for a in args], 0)

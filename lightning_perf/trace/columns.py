@@ -2,7 +2,7 @@
 
 All times are ``int64`` nanoseconds on one clock, all tables are sorted by ``start_ns`` (ties: the longer event first,
 so that a parent precedes its children). A code is an index into one of the string tables of `Trace`; code 0 of
-``type_lists`` and ``shape_lists`` is the empty entry. A row reference that leads nowhere is `NO_ROW`.
+``type_lists``, ``shape_lists`` and ``stride_lists`` is the empty entry. A row reference that leads nowhere is `NO_ROW`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
     "Metadata",
     "Operators",
     "Problems",
+    "Processor",
     "RuntimeCalls",
     "Spans",
     "Thread",
@@ -114,6 +115,7 @@ class Operators(Spans):
     Attributes:
         input_types: Code into `Trace.type_lists`; 0 when the trace recorded none.
         input_shapes: Code into `Trace.shape_lists`; 0 when the trace recorded none.
+        input_strides: Code into `Trace.stride_lists`; 0 when the trace recorded none.
         sequence: Autograd sequence number that a forward operator shares with its backward, or -1.
         forward_thread: For a backward operator the recorder's number of the forward's thread (never 0), else 0.
         flops: Floating-point operations as recorded by ``with_flops``, or 0.
@@ -121,6 +123,7 @@ class Operators(Spans):
 
     input_types: Int32Array
     input_shapes: Int32Array
+    input_strides: Int32Array
     sequence: Int64Array
     forward_thread: Int32Array
     flops: Int64Array
@@ -293,6 +296,25 @@ class DeviceProperties:
 
 
 @dataclass(frozen=True)
+class Processor:
+    """The processor that recorded, as `PerfCallback` notes it; ``None`` where that is not known.
+
+    Attributes:
+        name: Its model, as ``AMD EPYC 9654 96-Core Processor``.
+        cores: Cores that the process may keep busy, each counted once however many threads it runs.
+        threads: Threads that one operator may use (``torch.get_num_threads()``).
+        bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
+        trains: Whether it is what the model trains on.
+    """
+
+    name: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    bf16: tuple[str, ...] | None = None
+    trains: bool | None = None
+
+
+@dataclass(frozen=True)
 class Metadata:
     """What the recording says about itself; ``None`` where it does not.
 
@@ -310,6 +332,7 @@ class Metadata:
         with_modules: Whether module names were recorded.
         runtime_version: CUDA or HIP runtime version, as recorded.
         is_hip: Whether the device is an AMD one under HIP/ROCm.
+        processor: The host's processor; ``None`` where nothing is recorded of it.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -325,6 +348,7 @@ class Metadata:
     with_modules: bool | None = None
     runtime_version: int | None = None
     is_hip: bool = False
+    processor: Processor | None = None
 
 
 @dataclass(frozen=True)
@@ -354,6 +378,7 @@ class Trace:
         threads: Interned threads.
         type_lists: Interned operator input types, each as JSON text (``["float","Scalar"]``).
         shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
+        stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
         operators: Framework operators.
         annotations: Ranges a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
         python: Python functions (recorded with stacks only).
@@ -370,6 +395,7 @@ class Trace:
     threads: tuple[Thread, ...]
     type_lists: tuple[str, ...]
     shape_lists: tuple[str, ...]
+    stride_lists: tuple[str, ...]
     operators: Operators
     annotations: Annotations
     python: Spans

@@ -34,6 +34,7 @@ _CODED = {
     "thread": "threads",
     "input_types": "type_lists",
     "input_shapes": "shape_lists",
+    "input_strides": "stride_lists",
     "dtype": "names",
     "group": "names",
 }
@@ -63,9 +64,10 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     threads, thread_maps = _merged([t.threads for t in traces], key=lambda thread: (thread.process, thread.thread))
     types, type_maps = _merged([t.type_lists for t in traces], key=str)
     shapes, shape_maps = _merged([t.shape_lists for t in traces], key=str)
+    strides, stride_maps = _merged([t.stride_lists for t in traces], key=str)
     recode = [
-        {"names": n, "threads": t, "type_lists": y, "shape_lists": s}
-        for n, t, y, s in zip(name_maps, thread_maps, type_maps, shape_maps, strict=True)
+        {"names": n, "threads": t, "type_lists": y, "shape_lists": s, "stride_lists": d}
+        for n, t, y, s, d in zip(name_maps, thread_maps, type_maps, shape_maps, stride_maps, strict=True)
     ]
     device, device_order = _joined([t.device for t in traces], recode)
     return Trace(
@@ -74,6 +76,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         threads=tuple(_with_names(threads, traces)),
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
+        stride_lists=tuple(strides),
         operators=_joined([t.operators for t in traces], recode)[0],
         annotations=_joined([t.annotations for t in traces], recode)[0],
         python=_joined([t.python for t in traces], recode)[0],

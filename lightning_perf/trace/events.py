@@ -27,6 +27,7 @@ class Args(
         "types": "Input type",
         "dims": "Input Dims",
         "old_dims": "Input dims",
+        "strides": "Input Strides",
         "sequence": "Sequence number",
         "forward_thread": "Fwd thread id",
         "blocks_per_sm": "blocks per SM",
@@ -43,6 +44,7 @@ class Args(
     types: msgspec.Raw = NO_RAW
     dims: msgspec.Raw = NO_RAW
     old_dims: msgspec.Raw = NO_RAW
+    strides: msgspec.Raw = NO_RAW
     sequence: Label = -1
     forward_thread: Label = 0
     flops: Label = 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.trace.columns import DeviceProperties, Metadata
+from lightning_perf.trace.columns import DeviceProperties, Metadata, Processor
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["read_metadata"]
+__all__ = ["PROCESSOR_KEY", "read_metadata"]
+
+PROCESSOR_KEY = "lightning_perf.processor"
+"""Where `PerfCallback` notes the processor."""
 
 _LARGEST_BASE_NS = 2**61
 
@@ -46,6 +49,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         with_modules=_flag(document, "with_modules"),
         runtime_version=_integer(document, "cuda_runtime_version") or _integer(document, "hip_runtime_version"),
         is_hip=any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
+        processor=_processor(document.get(PROCESSOR_KEY)),
     )
 
 
@@ -62,6 +66,19 @@ def _device(value: Any, position: int) -> DeviceProperties | None:
         sm_count=_integer(value, "numSms"),
         warp_size=_integer(value, "warpSize"),
         max_threads_per_sm=_integer(value, "maxThreadsPerMultiprocessor"),
+    )
+
+
+def _processor(value: Any) -> Processor | None:
+    if not isinstance(value, dict):
+        return None
+    bf16 = value.get("bf16")
+    return Processor(
+        name=_text(value, "name"),
+        cores=_integer(value, "cores"),
+        threads=_integer(value, "threads"),
+        bf16=tuple(part for part in bf16 if isinstance(part, str)) if isinstance(bf16, list) else None,
+        trains=_flag(value, "trains"),
     )
 
 

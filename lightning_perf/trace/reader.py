@@ -74,6 +74,7 @@ def _read(path: Path, *, exact: bool) -> Trace:
         threads=assembly.threads.values_by_code(),
         type_lists=assembly.types.strings(),
         shape_lists=assembly.shapes.strings(),
+        stride_lists=assembly.strides.strings(),
         **tables,
         metadata=metadata,
         problems=Problems(

@@ -67,6 +67,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         **_span(columns),
         input_types=columns.pop("types"),
         input_shapes=columns.pop("shapes"),
+        input_strides=columns.pop("strides"),
         sequence=columns.pop("sequence"),
         forward_thread=columns.pop("forward_thread"),
         flops=columns.pop("flops"),

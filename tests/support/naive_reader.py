@@ -97,7 +97,8 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
     events = top.get("traceEvents") if isinstance(top, dict) else None
     assert isinstance(events, list)
     base = int(top.get("baseTimeNanoseconds") or 0)
-    names, threads, types, shapes = _Codes(), _Codes(), _Codes({"": 0}), _Codes({"": 0})
+    names, threads = _Codes(), _Codes()
+    types, shapes, stride_lists = _Codes({"": 0}), _Codes({"": 0}), _Codes({"": 0})
     thread_names: dict[tuple[str, str], str] = {}
     ops: list[Any] = []
     spans: list[Any] = []
@@ -154,12 +155,14 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 python.append(span)
             else:
                 dims = args.get("Input Dims") or args.get("Input dims")
+                strides = args.get("Input Strides")
                 kinds = args.get("Input type")
                 ops.append(
                     (
                         *span,
                         types[json.dumps(kinds, separators=(",", ":"))] if kinds else 0,
                         shapes[json.dumps(dims, separators=(",", ":"))] if dims else 0,
+                        stride_lists[json.dumps(strides, separators=(",", ":"))] if strides else 0,
                         _int(args.get("Sequence number")), _int(args.get("Fwd thread id"), 0),
                         _int(args.get("flops", args.get("Flops")), 0),
                     )
@@ -186,9 +189,18 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
         threads=tuple(Thread(*key, thread_names.get(key, "")) for key in threads),
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
+        stride_lists=tuple(stride_lists),
         operators=_table(
             Operators,
-            _SPAN | {"input_types": i32, "input_shapes": i32, "sequence": i64, "forward_thread": i32, "flops": i64},
+            _SPAN
+            | {
+                "input_types": i32,
+                "input_shapes": i32,
+                "input_strides": i32,
+                "sequence": i64,
+                "forward_thread": i32,
+                "flops": i64,
+            },
             ops,
         ),
         annotations=_table(Annotations, _SPAN | {"finished": np.bool_}, spans),

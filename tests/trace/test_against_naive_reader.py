@@ -22,6 +22,7 @@ STRINGS = {
     "thread": "threads",
     "input_types": "type_lists",
     "input_shapes": "shape_lists",
+    "input_strides": "stride_lists",
     "dtype": "names",
     "group": "names",
 }

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from lightning_perf.inference.device import on_device
 from lightning_perf.inference.runtime import Call
 from lightning_perf.inference.runtimes.half_precision import build_half, load_half
-from lightning_perf.inference.runtimes.processor import BF16_FLAGS, cpu_flags
 from lightning_perf.inference.subject import Subject
+from lightning_perf.processor import BF16_FLAGS, cpu_flags
 
 __all__ = ["Bf16"]
 
@@ -27,8 +28,10 @@ class Bf16:
 
     def missing(self, device: torch.device) -> str | None:
         """Say that a GPU is too old for bfloat16."""
-        if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            return "this GPU has no bfloat16 arithmetic (Ampere and later have): use fp16"
+        if device.type == "cuda":
+            with on_device(device):
+                if not torch.cuda.is_bf16_supported(including_emulation=False):
+                    return "this GPU has no bfloat16 arithmetic (Ampere and later have): use fp16"
         return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:

@@ -9,8 +9,8 @@ import torch
 
 from lightning_perf.inference.runtime import Call
 from lightning_perf.inference.runtimes.half_precision import build_half, load_half
-from lightning_perf.inference.runtimes.processor import FP16_FLAGS, cpu_flags
 from lightning_perf.inference.subject import Subject
+from lightning_perf.processor import FP16_FLAGS, cpu_flags
 
 __all__ = ["Fp16"]
 

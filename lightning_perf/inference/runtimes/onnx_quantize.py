@@ -16,10 +16,10 @@ from lightning_perf.inference.runtimes.calibration import CALIBRATION_BATCH, req
 from lightning_perf.inference.runtimes.faults import variant_errors
 from lightning_perf.inference.runtimes.onnx_export import INPUT_NAME, require_onnx, weights_apart, write_onnx
 from lightning_perf.inference.runtimes.packages import missing_package, package_versions, require
-from lightning_perf.inference.runtimes.processor import cpu_flags
 from lightning_perf.inference.subject import Subject
+from lightning_perf.processor import cpu_flags
 
-__all__ = ["FOR_CPU", "FOR_TENSORRT", "QdqStyle", "write_dynamic_onnx", "write_qdq_onnx"]
+__all__ = ["FOR_CPU", "FOR_TENSORRT", "QdqStyle", "calibration_reader", "write_dynamic_onnx", "write_qdq_onnx"]
 
 VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
@@ -90,7 +90,7 @@ def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> M
             quantize_static(
                 prepared,
                 path,
-                _reader(subject.calibration),
+                calibration_reader(subject.calibration),
                 quant_format=QuantFormat.QDQ,
                 op_types_to_quantize=style.operators,
                 per_channel=True,
@@ -164,7 +164,8 @@ def _saturates() -> bool:
     return platform.machine() in {"x86_64", "AMD64"} and flags is not None and not flags & VNNI_FLAGS
 
 
-def _reader(calibration: Tensor) -> Any:
+def calibration_reader(calibration: Tensor) -> Any:
+    """What ONNX Runtime's quantizer reads calibration inputs from, ``(n, …)``."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

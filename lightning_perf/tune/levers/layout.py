@@ -19,7 +19,7 @@ class ChannelsLast:
 
     name: str = "channels-last"
     family: str = "layout"
-    mends: tuple[str, ...] = ("channels-last",)
+    mends: tuple[str, ...] = ("channels-last", "cpu-channels-last")
     changes_training: bool = False
 
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002

@@ -1,0 +1,93 @@
+"""What this machine's processor computes natively, and how much of it this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from lightning_perf.environment import cpu_name
+
+__all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores"]
+
+CPUINFO = Path("/proc/cpuinfo")
+TOPOLOGY = Path("/sys/devices/system/cpu")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Flags of processors with bfloat16 products: two of x86, one of Arm (Linux, arch/arm64/kernel/cpuinfo.c)."""
+
+FP16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
+"""Flags of processors with float16 products: two of x86, one of Arm."""
+
+
+def cpu_flags() -> frozenset[str] | None:
+    """Extensions of the instruction set as Linux names them, or None where there is no such list."""
+    try:
+        with CPUINFO.open(encoding="ascii", errors="replace") as lines:
+            for line in lines:  # no further than the first processor: a large machine's list is long
+                name, _, value = line.partition(":")
+                if name.strip() in {"flags", "Features"}:
+                    return frozenset(value.split())
+    except OSError:
+        pass
+    return None
+
+
+def usable_cores() -> int | None:
+    """Cores that this process may keep busy, however many threads each runs; None where the system does not tell.
+
+    Its affinity may leave it some of the machine's, and a container's quota less than those.
+    """
+    try:
+        siblings = {
+            (TOPOLOGY / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
+            for cpu in os.sched_getaffinity(0)
+        }
+    except (AttributeError, OSError):  # not Linux, or a sandbox without this folder
+        return None
+    return min(len(siblings), _quota() or len(siblings))
+
+
+def processor_facts(*, trains: bool) -> dict[str, str | int | list[str] | None]:
+    """What a recording notes of the processor, as `lightning_perf.trace.columns.Processor` describes it.
+
+    Args:
+        trains: Whether it is what the model trains on.
+
+    Returns:
+        ``name``, ``cores``, ``threads``, ``bf16`` and ``trains``; ``bf16`` is None where the system does not list
+        instructions, and empty where torch has no library that would use them.
+    """
+    import torch
+
+    flags = _capabilities()
+    if flags is not None:
+        uses_them: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        flags &= BF16_FLAGS if uses_them else frozenset()
+    return {
+        "name": cpu_name(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "bf16": None if flags is None else sorted(flags),
+        "trains": trains,
+    }
+
+
+def _quota() -> int | None:
+    """Cores' worth of time that the control group may use (version 2), or None where it is not limited."""
+    try:
+        limit, period = QUOTA.read_text(encoding="ascii").split()
+        return max(1, math.ceil(int(limit) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
+        return None
+
+
+def _capabilities() -> frozenset[str] | None:
+    """Flags as Linux names them, elsewhere as newer torch does, which has the same names for those that matter here."""
+    import torch
+
+    flags = cpu_flags()
+    if flags is None and hasattr(torch.cpu, "get_capabilities"):
+        return frozenset(name for name, present in torch.cpu.get_capabilities().items() if present is True)
+    return flags
