@@ -28,6 +28,9 @@ from lightning_perf.units import format_duration, format_ratio
 __all__ = ["analyze", "build_report"]
 
 
+MISSING_NAMED = 8
+"""Ranks without a trace that are named."""
+
 NOTABLE_OVERHEAD = 1.2
 """From this ratio of recorded to usual step time on, the profiler's own cost is said."""
 
@@ -188,8 +191,9 @@ def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[
     world = max((analysis.metadata.world_size or 0 for analysis in ranks), default=0)
     missing = sorted(set(range(world)) - known) if known else []
     if missing:
-        some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
-        notes.append(f"The run has {world} ranks; there is no trace of {count_of(len(missing), 'rank')}: {some}.")
+        some = ", ".join(map(str, missing[:MISSING_NAMED]))
+        more = f" and {len(missing) - MISSING_NAMED} more" if len(missing) > MISSING_NAMED else ""
+        notes.append(f"The run has {world} ranks; there is no trace of {count_of(len(missing), 'rank')}: {some}{more}.")
     for rank, number in sorted(Counter(analysis.rank for analysis in ranks if analysis.rank is not None).items()):
         if number > 1:
             notes.append(f"{number} recordings say that they are rank {rank}; they are analysed apart.")
@@ -231,7 +235,7 @@ def _drives_device(breakdown: Breakdown) -> bool:
 
 def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
-    problems, breakdown = analysis.problems, analysis.breakdown
+    problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
     if problems.truncated:
         notes.append(f"{name} ends early: times are lower bounds, and shares are not given.")
     if not breakdown.marked:
@@ -243,7 +247,7 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
             f"{name} holds calls to a device but none of its work, which was not recorded: activities= of the profiler "
             "lacks the device, or another profiler held its recorder. The figures are of the host alone."
         )
-    elif not breakdown.has_device:
+    elif not breakdown.has_device and not (processor is not None and processor.trains):
         notes.append(f"{name} holds no device work: this is a recording of the host alone.")
     for number, what in (
         (problems.repaired_events, "was repaired"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.trace.description import Processor
 
-__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "per"]
+__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "per", "processor_text"]
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -34,7 +35,7 @@ CATEGORY_CLAUSES: dict[str, str] = {
     "memset": "is device memsets",
     "input": "waits for the next batch",
     "kernel_launch": "launches kernels while the device has nothing to do",
-    "runtime": "is other runtime calls",
+    "runtime": "is in runtime calls that launch nothing",
     "runtime_sync": "waits in synchronizing calls with the device idle",
     "runtime_alloc": "asks the driver for memory",
     "host_compute": "runs operators on the host",
@@ -74,6 +75,22 @@ def count_of(number: int, noun: str) -> str:
         ('1 step', '1,200 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def processor_text(processor: Processor) -> str:
+    """A processor in a few words, with what of it computes.
+
+    Example:
+        >>> processor_text(Processor("AMD EPYC 9654", cores=8, threads=1, bf16=("avx512_bf16",)))
+        'AMD EPYC 9654 with avx512_bf16, 1 thread on 8 cores'
+    """
+    text = processor.name or "a processor"
+    if processor.bf16:
+        text += f" with {', '.join(processor.bf16)}"
+    if processor.threads:
+        text += f", {count_of(processor.threads, 'thread')}"
+        text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
+    return text
 
 
 def per(analysis: RankAnalysis) -> str:

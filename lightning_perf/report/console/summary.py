@@ -9,7 +9,7 @@ from rich.text import Text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.console.safe import Label, plain
 from lightning_perf.report.document import PerfReport, Verdict
-from lightning_perf.report.words import CATEGORY_LABELS, count_of
+from lightning_perf.report.words import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
 __all__ = ["device_line", "label", "ranks_table", "table", "verdict_block"]
@@ -34,6 +34,8 @@ def device_line(report: PerfReport, lead: RankAnalysis) -> str:
     metadata = lead.metadata
     used = sorted({device.name for device in metadata.devices if device.name})
     parts = [", ".join(used)] if used and lead.breakdown.has_device else []
+    if not lead.breakdown.has_device and metadata.processor is not None:
+        parts.append(processor_text(metadata.processor))
     if metadata.world_size and metadata.world_size > 1:
         parts.append(f"{count_of(len(report.ranks), 'rank')} of {metadata.world_size}")
     if lead.breakdown.marked:

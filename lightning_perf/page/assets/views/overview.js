@@ -37,6 +37,12 @@ function verdict({ verdict: { where, why, next } }) {
   );
 }
 
+function host(processor) {
+  if (!processor?.name) return "Recorded on the host alone";
+  const instructions = processor.bf16?.length ? ` with ${processor.bf16.join(", ")}` : "";
+  return `Recorded on the host alone: ${processor.name}${instructions}`;
+}
+
 function summary(report, rank) {
   const { breakdown: times, efficiency, arithmetic: formats, memory } = rank;
   const used = [...new Set(rank.metadata.devices.map((device) => device.name).filter(Boolean))];
@@ -45,7 +51,7 @@ function summary(report, rank) {
   const metadata = rank.metadata.devices.find((item) => item.ordinal === device[0]?.ordinal);
   const peak = memory?.devices.find((item) => item.device !== null);
   const facts = [
-    times.has_device ? used.join(", ") : "Recorded on the host alone",
+    times.has_device ? used.join(", ") : host(rank.metadata.processor),
     times.has_device && metadata?.compute_major != null
       ? `compute capability ${metadata.compute_major}.${metadata.compute_minor ?? 0}`
       : null,
