@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.compare.record import (
+from lightning_perf.compare.record_lines import (
     FOLDER_VARIABLE,
     PLACE_VARIABLE,
     RECORD_NAME,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.comparison import Arm, Candidate, Comparison, MetricResult, Prediction, Run
-from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.fairness import Difference, Fairness, check_fairness
-from lightning_perf.compare.gates import Gate, GateResult, judge
-from lightning_perf.compare.metrics import METRICS, find_accuracy, reach_time, run_values
+from lightning_perf.compare.comparison import Arm, Candidate, Comparison, Run
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.fairness import Fairness, check_fairness
+from lightning_perf.compare.gates import GateResult, judge
+from lightning_perf.compare.left_out import find_left_out
+from lightning_perf.compare.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
 from lightning_perf.compare.pair import Pair, compare_metric, logarithms
-from lightning_perf.compare.record import Outcome, RunRecord
+from lightning_perf.compare.prediction import check_prediction
+from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.refusal import UnfairError
+from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.statistics import censored
-from lightning_perf.compare.statistics.collapse import clopper_pearson, collapse_limit, fisher_exact_p
+from lightning_perf.compare.statistics.collapse import clopper_pearson, collapse_limit
 from lightning_perf.compare.statistics.describe import describe
 from lightning_perf.compare.statistics.drift import measure_drift
 from lightning_perf.compare.statistics.margins import non_inferiority
@@ -23,53 +26,7 @@ from lightning_perf.compare.statistics.spread import compare_spread
 from lightning_perf.compare.statistics.values import Estimate, finite
 from lightning_perf.compare.verdict import word_verdict
 
-__all__ = ["InvalidRunsError", "Settings", "UnfairError", "compare_arms"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What was declared before looking at the runs.
-
-    Attributes:
-        treatment: Facts under test, by name or group; those that a study declared are added.
-        allow: Facts that may differ besides.
-        accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
-        margin: The largest loss of accuracy that does not matter, as a share.
-        goal: Accuracy for the time to accuracy.
-        collapse_below: Accuracy below which a run has collapsed; None derives it from all runs.
-        equivalence: Times within this share of each other are equivalent.
-        confidence: Coverage of the intervals of all candidates together.
-        gates: What the candidates have to hold.
-    """
-
-    treatment: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    accuracy: str | None = None
-    margin: float = 0.01
-    goal: float | None = None
-    collapse_below: float | None = None
-    equivalence: float = 0.01
-    confidence: float = 0.95
-    gates: tuple[Gate, ...] = ()
-
-
-class UnfairError(CompareError):
-    """The arms differ in more than what is under test.
-
-    Args:
-        baseline: Name of the baseline.
-        differences: For each candidate the differences that are not allowed.
-    """
-
-    def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
-        facts = sorted({difference.fact for rows in differences.values() for difference in rows})
-        super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
-        self.baseline = baseline
-        self.differences = differences
-
-
-class InvalidRunsError(CompareError):
-    """Too few valid runs are left to compare."""
+__all__ = ["compare_arms"]
 
 
 def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | None = None) -> Comparison:
@@ -83,7 +40,8 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         The comparison.
 
     Raises:
-        CompareError: There are fewer than two arms, or a run is in more than one place.
+        CompareError: There are fewer than two arms, a run is in more than one place, or the metric that is to be the
+            accuracy is none.
         InvalidRunsError: An arm has no finished and valid run.
         UnfairError: Fingerprints differ in what is neither under test nor allowed.
     """
@@ -92,8 +50,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         raise CompareError("A comparison needs two arms. Give the folders of both.")
     names = list(arms)
     _check_each_once([run.path for runs in arms.values() for run in runs])
-    attempts = _last_attempts([run for runs in arms.values() for run in runs])
-    left_out = {name: _left_out(runs, attempts) for name, runs in arms.items()}
+    left_out = find_left_out(arms)
     used = {name: [run for run in runs if run.path not in left_out[name]] for name, runs in arms.items()}
     for name in names:
         if not used[name]:
@@ -101,6 +58,8 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
             raise InvalidRunsError(f"{name}: no run is left to compare ({reasons or 'there are none'}).")
     everything = [run for runs in used.values() for run in runs]
     blocked = _is_blocked(used)
+    if blocked:
+        _check_blocks_in_common(used)
     treatment = tuple(
         dict.fromkeys([*settings.treatment, *(t for run in everything if run.place for t in run.place.treatment)])
     )
@@ -116,23 +75,12 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
     limit = settings.collapse_below
     if limit is None and accuracy is not None:
         limit = collapse_limit([values[run.path]["accuracy"] for run in everything])
-    collapsed = {
-        run.path: accuracy is not None and _collapsed(values[run.path]["accuracy"], limit) for run in everything
-    }
+    collapsed = {run.path: _collapsed(run, values[run.path]["accuracy"], accuracy, limit) for run in everything}
     points = _points(arms, left_out, values, collapsed)
     of_arm = {name: [point for point in points if point.arm == name and point.left_out is None] for name in names}
     confidence = 1 - (1 - settings.confidence) / (len(names) - 1)
-    candidates = []
-    gates: list[GateResult] = []
-    for name in names[1:]:
-        pair = Pair(names[0], name, of_arm, used, blocked, confidence)
-        candidate = _candidate(pair, settings, accuracy, fairness[name], arms[names[0]])
-        candidates.append(candidate)
-        results = {result.metric: result for result in candidate.metrics}
-        for gate in settings.gates:
-            result = results.get(gate.metric)
-            deterministic = result.deterministic if result else False
-            gates.append(judge(gate, name, result.estimate if result else None, deterministic=deterministic))
+    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence) for name in names[1:]}
+    candidates = [_candidate(pair, settings, accuracy, fairness[name], arms[names[0]]) for name, pair in pairs.items()]
     in_order = [point for point in points if point.left_out is None]
     return Comparison(
         baseline=names[0],
@@ -140,7 +88,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         confidence=settings.confidence,
         treatment=treatment,
         allowed=settings.allow,
-        accuracy_metric=accuracy,
+        accuracy_metric=accuracy.name if accuracy is not None else None,
         accuracy_goal=settings.goal,
         collapse_limit=limit,
         arms=tuple(_arm(name, of_arm[name], used[name], left_out[name], accuracy, settings) for name in names),
@@ -151,35 +99,36 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=(*_notes(fairness.values(), blocked), *_run_notes(used)),
-        gates=tuple(gates),
+        notes=(*_notes(fairness, blocked, treatment, names[0]), *_run_notes(used, accuracy)),
+        gates=tuple(
+            result for candidate in candidates for result in _gates(candidate, pairs[candidate.arm], settings, accuracy)
+        ),
         equivalence=settings.equivalence,
         hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
     )
 
 
 def _candidate(
-    pair: Pair, settings: Settings, accuracy: str | None, fairness: Fairness, baseline: Sequence[RunRecord]
+    pair: Pair, settings: Settings, accuracy: Accuracy | None, fairness: Fairness, baseline: Sequence[RunRecord]
 ) -> Candidate:
     results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
-    kept = non_inferiority(pair.difference(*pair.values("accuracy")), settings.margin) if accuracy else None
-    counts = [sum(point.collapsed for point in points) for points in pair.points]
-    collapse_p = fisher_exact_p(counts[0], len(pair.points[0]), counts[1], len(pair.points[1])) if accuracy else None
+    by_name = {result.metric: result for result in results}
+    kept = None
+    if accuracy is not None:
+        kept = non_inferiority(pair.difference(*pair.values("accuracy")), settings.margin, pair.confidence)
+    collapsed = pair.collapsed() if accuracy is not None else None
     first = None
     if pair.blocked and settings.goal is not None:
         base, candidate = ([reach_time(r, accuracy, settings.goal) for r in records] for records in pair.records)
         first = censored.first_to_reach(base, candidate)
     time_logs = [logarithms(values) for values in pair.values("step_time")]
-    accuracies = pair.values("accuracy")
-    time_spread = compare_spread(*time_logs, paired=pair.blocked) if len(finite(time_logs[0])) else None
-    accuracy_spread = compare_spread(*accuracies, paired=pair.blocked) if accuracy else None
     verdict = word_verdict(
         baseline=pair.baseline,
         candidate=pair.candidate,
         results=results,
         accuracy=kept,
-        accuracy_change=next((r.estimate.value for r in results if r.metric == "accuracy"), None),
-        collapsed=(counts[0], len(pair.points[0]), counts[1], len(pair.points[1])) if accuracy else None,
+        accuracy_change=by_name["accuracy"].estimate.value if "accuracy" in by_name else None,
+        collapsed=collapsed,
         blocked=pair.blocked,
         equivalence=settings.equivalence,
     )
@@ -188,29 +137,28 @@ def _candidate(
         verdict=verdict,
         metrics=results,
         accuracy=kept,
-        collapse_p=collapse_p,
+        collapse_p=collapsed.p if collapsed is not None else None,
         first_to_accuracy=first,
-        time_spread=time_spread,
-        accuracy_spread=accuracy_spread,
+        time_spread=compare_spread(*time_logs, paired=pair.blocked) if len(finite(time_logs[0])) else None,
+        accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if accuracy is not None else None,
         differences=fairness.differences,
-        prediction=_prediction(baseline, pair.records[1], results),
+        prediction=check_prediction(
+            baseline, pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
+        ),
     )
 
 
-def _prediction(
-    baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], results: Sequence[MetricResult]
-) -> Prediction | None:
-    """The gain that a profiled run of the baseline promised, for a candidate that is in mixed precision."""
-    if not candidate or not all("mixed" in str(run.facts.get("train.precision")) for run in candidate):
-        return None
-    source = next((run for run in baseline if run.predicted_speedup is not None), None)
-    time = next((result.estimate for result in results if result.metric == "step_time"), None)
-    if source is None or source.predicted_speedup is None or time is None:
-        return None
-    low, high = source.predicted_speedup
-    measured = time.map(lambda ratio: 1 / ratio)
-    held = low <= measured.value <= high if measured.value is not None else None
-    return Prediction(source.run_id, low, high, measured, held)
+def _gates(candidate: Candidate, pair: Pair, settings: Settings, accuracy: Accuracy | None) -> Iterable[GateResult]:
+    results = {result.metric: result for result in candidate.metrics}
+    for gate in settings.gates:
+        result = results.get(gate.metric)
+        yield judge(
+            gate,
+            candidate.arm,
+            result.estimate if result else None,
+            deterministic=result.deterministic if result else False,
+            collapsed=pair.collapsed() if accuracy is not None else None,
+        )
 
 
 def _hardware(run: RunRecord) -> str | None:
@@ -221,9 +169,11 @@ def _hardware(run: RunRecord) -> str | None:
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
 
 
-def _collapsed(accuracy: float | None, limit: float | None) -> bool:
-    """A run whose accuracy is no number has diverged: collapsed as well."""
-    return accuracy is None or (limit is not None and accuracy < limit)
+def _collapsed(run: RunRecord, value: float | None, accuracy: Accuracy | None, limit: float | None) -> bool:
+    """A run whose accuracy is no number has diverged: collapsed as well. One that logged none tells nothing."""
+    if accuracy is None or not accuracy.is_in(run):
+        return False
+    return value is None or (limit is not None and value < limit)
 
 
 def _check_each_once(paths: Iterable[Path]) -> None:
@@ -232,28 +182,13 @@ def _check_each_once(paths: Iterable[Path]) -> None:
             raise CompareError(f"{path}: this run is given {count} times. Give each arm folders of its own.")
 
 
-def _last_attempts(runs: Sequence[RunRecord]) -> dict[int, int]:
-    """The last attempt of each block: only its runs ran under the same conditions."""
-    last: dict[int, int] = {}
-    for run in runs:
-        if run.place is not None:
-            last[run.place.block] = max(run.place.attempt, last.get(run.place.block, 0))
-    return last
-
-
-def _left_out(runs: Sequence[RunRecord], last_attempt: Mapping[int, int]) -> dict[Path, str]:
-    """Why runs do not count, by the path of their record."""
-    reasons: dict[Path, str] = {}
-    for run in runs:
-        if run.place is not None and run.place.block == 0:
-            reasons[run.path] = "warm-up"
-        elif run.outcome is not Outcome.FINISHED:
-            reasons[run.path] = run.outcome.value
-        elif run.place is not None and run.place.attempt < last_attempt[run.place.block]:
-            reasons[run.path] = "of a repeated block"
-        elif run.problems:
-            reasons[run.path] = f"invalid: {'; '.join(run.problems)}"
-    return reasons
+def _check_blocks_in_common(used: Mapping[str, Sequence[RunRecord]]) -> None:
+    baseline, *others = ({run.place.block for run in runs if run.place} for runs in used.values())
+    for name, blocks in zip(list(used)[1:], others, strict=True):
+        if not blocks & baseline:
+            raise InvalidRunsError(
+                f"{name}: no block has a valid run of it and one of {next(iter(used))}. Let the study go on."
+            )
 
 
 def _is_blocked(arms: Mapping[str, Sequence[RunRecord]]) -> bool:
@@ -293,7 +228,7 @@ def _arm(
     points: Sequence[Run],
     records: Sequence[RunRecord],
     left_out: Mapping[Path, str],
-    accuracy: str | None,
+    accuracy: Accuracy | None,
     settings: Settings,
 ) -> Arm:
     reach = [time for run in records if (time := reach_time(run, accuracy, settings.goal)) is not None]
@@ -303,7 +238,7 @@ def _arm(
         name=name,
         used=len(points),
         left_out=dict(Counter(left_out.values())),
-        collapsed=clopper_pearson(collapsed, len(points)) if accuracy else unknown,
+        collapsed=clopper_pearson(collapsed, len(points)) if accuracy is not None else unknown,
         metrics={
             metric: describe([None if metric == "accuracy" and p.collapsed else p.values[metric] for p in points])
             for metric in METRICS
@@ -313,23 +248,34 @@ def _arm(
     )
 
 
-def _notes(checks: Iterable[Fairness], blocked: bool) -> tuple[str, ...]:
+def _notes(checks: Mapping[str, Fairness], blocked: bool, treatment: Sequence[str], baseline: str) -> tuple[str, ...]:
     notes = []
     if not blocked:
         notes.append(
             "The runs were not blocked: a drift of the machine between the arms looks like a difference of the arms. "
             "The blocks of a study alternate them."
         )
-    unchecked = sorted({fact for check in checks for fact in check.unchecked})
+    for name, check in checks.items():
+        if treatment and not any(difference.allowed_by == "treatment" for difference in check.differences):
+            notes.append(
+                f"{name} and {baseline} do not differ in what is under test ({', '.join(treatment)}), as far as their "
+                "records tell: does the setting reach the training?"
+            )
+    unchecked = sorted({fact for check in checks.values() for fact in check.unchecked})
     if unchecked:
         notes.append(f"Not recorded by any run, so taken on trust: {', '.join(unchecked)}.")
     return tuple(notes)
 
 
-def _run_notes(used: Mapping[str, Sequence[RunRecord]]) -> tuple[str, ...]:
+def _run_notes(used: Mapping[str, Sequence[RunRecord]], accuracy: Accuracy | None) -> tuple[str, ...]:
     """What single runs leave to be said."""
     notes = []
+    if accuracy is not None and accuracy.in_percent:
+        notes.append(f"{accuracy.name} is logged in per cent and was divided by 100: goal and margin are shares.")
     for name, runs in used.items():
+        without = sum(not accuracy.is_in(run) for run in runs) if accuracy is not None else 0
+        if accuracy is not None and without:
+            notes.append(f"{name}: {without} of {len(runs)} runs logged no {accuracy.name}.")
         remarks = Counter(remark for run in runs for remark in run.remarks)
         notes += [f"{name}: in {count} of {len(runs)} runs {remark}." for remark, count in remarks.items()]
         unread = [run.steps_problem for run in runs if run.steps_problem is not None]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from lightning_perf.arguments import share
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.build import Settings
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.record import RunRecord
-    from lightning_perf.compare.refusal import Unfair
+    from lightning_perf.compare.settings import Settings
 
 __all__ = [
     "EXIT_CODES",
@@ -27,7 +26,6 @@ __all__ = [
     "read_settings",
     "report_errors",
     "run",
-    "write_outputs",
 ]
 
 PASSED = 0
@@ -108,8 +106,8 @@ def read_settings(options: argparse.Namespace) -> Settings:
     Raises:
         CompareError: A gate is none.
     """
-    from lightning_perf.compare.build import Settings
     from lightning_perf.compare.gates import parse_gate
+    from lightning_perf.compare.settings import Settings
 
     return Settings(
         treatment=tuple(options.treatment),
@@ -152,25 +150,28 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
     """
     from dataclasses import replace
 
-    from lightning_perf.compare.build import UnfairError, compare_arms
-    from lightning_perf.compare.refusal import describe_refusal
-    from lightning_perf.compare.render.console import print_unfair
+    from lightning_perf.compare.build import compare_arms
+    from lightning_perf.compare.outputs import write_comparison, write_page, write_refusal
+    from lightning_perf.compare.refusal import UnfairError, describe_refusal
     from lightning_perf.compare.study import study_notes
 
     runs = _read_arms(arms)
     notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
+    title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     try:
         comparison = compare_arms(runs, settings)
     except UnfairError as error:
-        print_unfair(error, notes)
+        refusal = describe_refusal(error)
         if options.html is not None:
-            _write_page(describe_refusal(error), arms, options.html)
+            write_page(refusal, title, options.html)
+        with suppress(BrokenPipeError):
+            write_refusal(refusal, notes, as_json=options.json, markdown=options.markdown)
         return UNFAIR
     comparison = replace(comparison, notes=(*comparison.notes, *notes))
     if options.html is not None:
-        _write_page(comparison, arms, options.html)
+        write_page(comparison, title, options.html)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
-        write_outputs(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
+        write_comparison(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
     return exit_code(comparison)
 
 
@@ -183,8 +184,7 @@ def report_errors(action: Callable[[], int]) -> int:
     Returns:
         That exit code, or the one that stands for the error.
     """
-    from lightning_perf.compare.build import InvalidRunsError
-    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.report.console.safe import plain
 
@@ -193,50 +193,6 @@ def report_errors(action: Callable[[], int]) -> int:
     except (CompareError, MissingExtraError) as error:
         print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
-
-
-def write_outputs(
-    comparison: Comparison, *, as_json: bool = False, markdown: Path | None = None, plots: Path | None = None
-) -> None:
-    """Show a comparison and write the files that were asked for.
-
-    Raises:
-        CompareError: A file cannot be written.
-        MissingExtraError: Plots are wanted and matplotlib is not installed.
-        BrokenPipeError: The reader of standard output has left.
-    """
-    from lightning_perf.compare.errors import CompareError
-
-    if markdown is not None:
-        from lightning_perf.compare.render.markdown import render_markdown
-
-        try:
-            markdown.parent.mkdir(parents=True, exist_ok=True)
-            markdown.write_text(render_markdown(comparison), encoding="utf-8")
-        except OSError as error:
-            raise CompareError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
-    if plots is not None:
-        from lightning_perf.compare.plots.save import save_plots
-
-        saved = save_plots(comparison, plots)
-        print(f"Plots    {saved}", file=sys.stderr)  # noqa: T201
-    if as_json:
-        from lightning_perf.compare.render.json import render_json
-
-        sys.stdout.write(render_json(comparison))
-    else:
-        from lightning_perf.compare.render.console import print_comparison
-
-        print_comparison(comparison)
-
-
-def _write_page(document: Comparison | Unfair, arms: Sequence[str], path: Path) -> None:
-    import msgspec
-
-    from lightning_perf.page.html import write_html
-
-    title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
-    write_html(msgspec.json.encode(document), "study", title, path)
 
 
 def exit_code(comparison: Comparison) -> int:

@@ -8,13 +8,14 @@ from enum import Enum
 
 from lightning_perf.compare.fairness import Difference
 from lightning_perf.compare.gates import GateResult
+from lightning_perf.compare.prediction import Prediction
 from lightning_perf.compare.statistics.describe import Summary
 from lightning_perf.compare.statistics.drift import Drift
 from lightning_perf.compare.statistics.margins import NonInferiority
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate, Probability
 
-__all__ = ["Arm", "Candidate", "Comparison", "MetricResult", "Prediction", "Run", "Verdict", "VerdictKind"]
+__all__ = ["Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
 
 VERSION = 1
 
@@ -110,25 +111,6 @@ class MetricResult:
     robust: Estimate
     deterministic: bool
     detectable: float | None
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What mixed precision was predicted to bring, beside what it brought.
-
-    Attributes:
-        run_id: The profiled run of the baseline that the prediction is from.
-        low: Least speed-up of a step predicted.
-        high: Most speed-up predicted.
-        measured: Speed-up measured: step time of the baseline over that of the candidate, with its interval.
-        held: Whether the measured speed-up is within what was predicted; None when nothing was measured.
-    """
-
-    run_id: str
-    low: float
-    high: float
-    measured: Estimate
-    held: bool | None
 
 
 @dataclass(frozen=True)

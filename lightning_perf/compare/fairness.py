@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_perf.compare.record import FactValue, RunRecord
+from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.record_lines import FactValue
 
 __all__ = ["Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 
@@ -33,7 +34,8 @@ class Difference:
         fact: Its name.
         baseline: Its values over the baseline's runs, as text, each once.
         candidate: The same of the candidate.
-        allowed_by: ``"treatment"`` or ``"allow"`` when it may differ; None when it makes the comparison unfair.
+        allowed_by: ``"treatment"`` or ``"allow"`` when it may differ; None when it makes the comparison unfair. What is
+            under test may differ between the arms, not within one.
     """
 
     fact: str
@@ -58,6 +60,10 @@ class Fairness:
     def unfair(self) -> tuple[Difference, ...]:
         """The differences that forbid the comparison."""
         return tuple(difference for difference in self.differences if difference.allowed_by is None)
+
+
+ENVIRONMENT = "env."
+"""Group of facts that are recorded where they are set only."""
 
 
 def is_named(fact: str, names: Collection[str]) -> bool:
@@ -98,8 +104,8 @@ def check_fairness(
     Args:
         baseline: Runs of the baseline, at least one.
         candidate: Runs of the candidate, at least one.
-        treatment: Facts under test.
-        allow: Facts that may differ although they are not under test.
+        treatment: Facts under test: each has one value in all runs of an arm.
+        allow: Facts that may differ although they are not under test, also within an arm.
         blocked: Whether runs are paired by block: then what depends on the seed has to agree within each block.
 
     Returns:
@@ -112,7 +118,8 @@ def check_fairness(
     for fact in names:
         if _agree(fact, baseline, candidate, blocked):
             continue
-        allowed_by = "treatment" if fact in under_test else "allow" if fact in allowed else None
+        settled = fact in SEED_FACTS or (_is_one(fact, baseline) and _is_one(fact, candidate))
+        allowed_by = "treatment" if fact in under_test and settled else "allow" if fact in allowed else None
         differences.append(Difference(fact, _values(fact, baseline), _values(fact, candidate), allowed_by))
     unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in (*baseline, *candidate)))
     return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
@@ -125,7 +132,7 @@ def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]
 
 def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], blocked: bool) -> bool:
     if fact not in SEED_FACTS:
-        return len({_key(run.facts.get(fact)) for run in (*baseline, *candidate)}) == 1
+        return _is_one(fact, (*baseline, *candidate))
     if blocked:
         ours, theirs = _by_block(fact, baseline), _by_block(fact, candidate)
         return all(ours[block] == theirs[block] for block in ours.keys() & theirs.keys())
@@ -133,6 +140,10 @@ def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunReco
     b = Counter(_key(run.facts.get(fact)) for run in candidate)
     # With unequal numbers of runs the smaller arm's seeds have to be among the larger's.
     return a == b if len(baseline) == len(candidate) else not (a - b) or not (b - a)
+
+
+def _is_one(fact: str, runs: Sequence[RunRecord]) -> bool:
+    return len({_key(run.facts.get(fact)) for run in runs}) == 1
 
 
 def _by_block(fact: str, runs: Sequence[RunRecord]) -> Mapping[int | None, tuple[str, FactValue]]:
@@ -145,4 +156,5 @@ def _key(value: FactValue) -> tuple[str, FactValue]:
 
 
 def _values(fact: str, runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys("not recorded" if run.facts.get(fact) is None else str(run.facts[fact]) for run in runs))
+    missing = "not set" if fact.startswith(ENVIRONMENT) else "not recorded"
+    return tuple(dict.fromkeys(missing if run.facts.get(fact) is None else str(run.facts[fact]) for run in runs))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.metrics import METRICS, Scale
+from lightning_perf.compare.statistics.collapse import CollapseCounts
 from lightning_perf.compare.statistics.values import Estimate
 
 __all__ = ["Gate", "GateOutcome", "GateResult", "judge", "parse_gate"]
+
+DEFAULT_LEVEL = 0.05
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -95,18 +98,39 @@ def parse_gate(text: str) -> Gate:
     return Gate(text, metric.name, match["relation"] == "<=", limit)
 
 
-def judge(gate: Gate, arm: str, estimate: Estimate | None, *, deterministic: bool = False) -> GateResult:
+def judge(
+    gate: Gate,
+    arm: str,
+    estimate: Estimate | None,
+    *,
+    deterministic: bool = False,
+    collapsed: CollapseCounts | None = None,
+) -> GateResult:
     """Judge a gate by the interval, so that noise neither passes nor fails it.
+
+    A least accuracy is not held by the runs that learned alone: where more of the candidate's runs collapsed it does
+    not pass, and it fails where the exact test says that this was no chance.
 
     Args:
         gate: The gate.
         arm: The candidate's name.
         estimate: The metric's result; None when the runs do not have it.
         deterministic: Whether every run of each arm gave the same number, which then is its own interval.
+        collapsed: Collapsed runs of both arms; None without accuracy.
 
     Returns:
         The outcome.
     """
+    result = _judge_interval(gate, arm, estimate, deterministic)
+    if gate.metric != "accuracy" or gate.upper or collapsed is None or not collapsed.worse:
+        return result
+    level = 1 - estimate.confidence if estimate is not None else DEFAULT_LEVEL
+    failed = result.outcome is GateOutcome.FAILED or (collapsed.p or 0.0) < level
+    outcome = GateOutcome.FAILED if failed else GateOutcome.INCONCLUSIVE
+    return replace(result, outcome=outcome, reason=f"collapsed runs: {collapsed}")
+
+
+def _judge_interval(gate: Gate, arm: str, estimate: Estimate | None, deterministic: bool) -> GateResult:
     if estimate is None or estimate.value is None:
         reason = estimate.reason if estimate else f"the runs have no {gate.metric}"
         return GateResult(gate.text, arm, GateOutcome.INCONCLUSIVE, None, None, None, reason)

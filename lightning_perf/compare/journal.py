@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+
+from lightning_perf.compare.append import append_whole
 
 __all__ = ["Again", "BlockOver", "BlockState", "Lost", "RunBegan", "RunOver", "append", "device_warm_ups", "read_block"]
 
@@ -128,18 +129,16 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
         block: Number of the block.
         entry: What happened.
         device: Whose warm-up it is, when it is that of a further device.
+
+    Raises:
+        OSError: It cannot be written.
     """
     if isinstance(entry, RunBegan):
         entry = msgspec.structs.replace(entry, unix_s=time.time())
     path = journal_path(folder, block, device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        # Begins with a newline: the line before it may be torn.
-        os.write(descriptor, b"\n" + _encoder.encode(entry) + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    # Begins with a newline: the line before it may be torn.
+    append_whole(path, b"\n" + _encoder.encode(entry) + b"\n")
 
 
 def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:

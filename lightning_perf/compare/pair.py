@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from lightning_perf.compare.comparison import MetricResult, Run
 from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.statistics.collapse import CollapseCounts
 from lightning_perf.compare.statistics.describe import describe
 from lightning_perf.compare.statistics.location import (
     Difference,
@@ -20,7 +21,7 @@ from lightning_perf.compare.statistics.location import (
 from lightning_perf.compare.statistics.permutation import sign_flip_test, two_sample_test
 from lightning_perf.compare.statistics.power import minimal_detectable_effect
 from lightning_perf.compare.statistics.ranks import hodges_lehmann_shift, walsh_interval
-from lightning_perf.compare.statistics.values import Estimate, finite
+from lightning_perf.compare.statistics.values import Estimate, Probability, finite
 
 __all__ = ["Pair", "Values", "compare_metric", "logarithms"]
 
@@ -73,6 +74,11 @@ class Pair:
         )
         return base, candidate
 
+    def collapsed(self) -> CollapseCounts:
+        """Collapsed runs of either arm."""
+        lost = [sum(point.collapsed for point in points) for points in self.points]
+        return CollapseCounts(lost[0], len(self.points[0]), lost[1], len(self.points[1]))
+
     def difference(self, base: Values, candidate: Values) -> Difference:
         """Candidate - baseline, with the standard error that the design calls for."""
         return paired_difference(base, candidate) if self.blocked else unpaired_difference(base, candidate)
@@ -99,10 +105,12 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
         base, candidate = logarithms(base), logarithms(candidate)
     else:
         estimate = interval(pair.difference(base, candidate), pair.confidence)
+    deterministic = all(summary.constant and not summary.missing for summary in summaries)
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
         # Leaving out the runs that missed the goal would favour the arm that misses it more.
         reason = "not every run reached the goal: see the median with misses censored"
-        estimate = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
+        unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
+        return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
     difference = pair.difference(base, candidate)
     if pair.blocked:
         kept = [b is not None and c is not None for b, c in zip(base, candidate, strict=True)]
@@ -113,9 +121,15 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     detectable = _detectable(difference, pair.confidence)
     if metric.scale is Scale.RATIO:
         robust = robust.map(math.exp)
-        detectable = math.expm1(detectable) if detectable is not None else None
-    deterministic = all(summary.constant and not summary.missing for summary in summaries)
+        detectable = _expm1(detectable)
     return MetricResult(name, estimate, exact, robust, deterministic, detectable)
+
+
+def _expm1(logarithm: float | None) -> float | None:
+    try:
+        return math.expm1(logarithm) if logarithm is not None else None
+    except OverflowError:
+        return None
 
 
 def _detectable(difference: Difference, confidence: float) -> float | None:

@@ -1,14 +1,30 @@
-"""`Unfair`: the document of a comparison that was refused, with the rows that forbid it."""
+"""A comparison that was refused: the error, and the document with the rows that forbid it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from lightning_perf.compare.build import UnfairError
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.fairness import Difference
 
-__all__ = ["Unfair", "UnfairRow", "describe_refusal"]
+__all__ = ["Unfair", "UnfairError", "UnfairRow", "describe_refusal"]
+
+
+class UnfairError(CompareError):
+    """The arms differ in more than what is under test.
+
+    Args:
+        baseline: Name of the baseline.
+        differences: For each candidate the differences that are not allowed.
+    """
+
+    def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
+        facts = sorted({difference.fact for rows in differences.values() for difference in rows})
+        super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
+        self.baseline = baseline
+        self.differences = differences
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -142,8 +143,8 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
         The state of each block.
 
     Raises:
-        CompareError: The folder holds a different study, another driver is at work on it, the engine has no such
-            device, or the warm-up block fails.
+        CompareError: The folder holds a different study, another driver is at work on it, it cannot be written, the
+            engine has no such device, or the warm-up block fails.
         KeyboardInterrupt: It was stopped; nothing finished is lost.
     """
     from lightning_perf.compare.progress import ProgressLines
@@ -152,6 +153,8 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
     try:
         with Lease(folder, "driver"):
             study = _settle(study, folder)
+            if not Path(study.workdir).is_dir():
+                raise CompareError(f"{study.workdir}: the folder that the study's commands run in is not there.")
             engine.check()
             changed = _changed_since_begun(study)
             if changed is not None:
@@ -170,6 +173,13 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
     except LeaseTakenError as error:
         raise CompareError(
             f"{folder}: another lightning-perf study is at work on it. Wait for it or stop it."
+        ) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk, a folder that may not be written, storage that has gone or knows no locks
+        raise CompareError(
+            f"{error.filename or folder}: the study cannot go on ({error.strerror or error}). Mend that and run it "
+            "again: nothing finished is lost."
         ) from error
 
 
@@ -248,13 +258,29 @@ def _settle(study: Study | None, folder: Path) -> Study:
         partial.replace(path)
         return study
     there = read_study(folder)
-    if study is not None and _plan(study) != _plan(there):
+    changed = _changes(there, study) if study is not None else []
+    if changed:
         raise CompareError(
-            f"{folder}: holds a different study. Go on with that one by giving no arms, or choose another folder."
+            f"{folder}: holds a different study ({'; '.join(changed)}). Go on with that one by giving no arms, "
+            "or choose another folder."
         )
     return there
 
 
-def _plan(study: Study) -> Study:
-    """A study without what tells two of the same plan apart."""
-    return replace(study, study_id="", workdir="", revision=None)
+def _changes(there: Study, given: Study) -> list[str]:
+    """In what the plans of two studies differ."""
+    changed = [
+        f"{name}: {getattr(there, name)}, not {getattr(given, name)}"
+        for name in ("blocks", "treatment", "seed", "attempts")
+        if getattr(there, name) != getattr(given, name)
+    ]
+    names, wanted = ([arm.name for arm in study.arms] for study in (there, given))
+    if names != wanted:
+        return [f"arms: {', '.join(names)}, not {', '.join(wanted)}", *changed]
+    for name in names:
+        one, other = there.arm(name), given.arm(name)
+        if one.command != other.command:
+            changed.append(f"command of {name}: {shlex.join(one.command)}, not {shlex.join(other.command)}")
+        if dict(one.environment) != dict(other.environment):
+            changed.append(f"environment of {name}: {dict(one.environment)}, not {dict(other.environment)}")
+    return changed

@@ -119,7 +119,8 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.study import DEFINITION, run_study
     from lightning_perf.compare.study_options import settle_options
 
-    import_extra("scipy", "compare")  # before hours of runs, not after
+    for package in ("scipy", "matplotlib") if options.plots is not None else ("scipy",):
+        import_extra(package, "compare")  # before hours of runs, not after
     folder: Path = options.folder
     study = _read_study(options)
     if study is None and not (folder / DEFINITION).exists():

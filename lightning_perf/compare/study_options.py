@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.compare.build import Settings
 from lightning_perf.compare.engines.choice import EngineChoice
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.study import has_begun
 
 __all__ = ["StudyOptions", "settle_options"]

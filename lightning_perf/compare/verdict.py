@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lightning_perf.compare.change import TENFOLD, factor_text, points_text, signed_percent, two_digits
 from lightning_perf.compare.comparison import MetricResult, Verdict, VerdictKind
 from lightning_perf.compare.metrics import METRICS
+from lightning_perf.compare.statistics.collapse import CollapseCounts
 from lightning_perf.compare.statistics.margins import Kept, NonInferiority
 from lightning_perf.compare.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.compare.statistics.values import Estimate
 
-__all__ = ["classify", "signed_percent", "two_digits", "word_verdict"]
+__all__ = ["classify", "detectable_text", "word_verdict"]
 
 TIMES = ("step_time", "train_time")
 """Metrics that decide the verdict: the first that the runs have."""
@@ -50,7 +52,7 @@ def word_verdict(
     results: Sequence[MetricResult],
     accuracy: NonInferiority | None,
     accuracy_change: float | None,
-    collapsed: tuple[int, int, int, int] | None,
+    collapsed: CollapseCounts | None,
     blocked: bool,
     equivalence: float,
 ) -> Verdict:
@@ -62,7 +64,7 @@ def word_verdict(
         results: Its results.
         accuracy: Whether accuracy was kept; None without accuracy.
         accuracy_change: Mean change of the accuracy, or None.
-        collapsed: Collapsed runs and runs of the baseline, then of the candidate; None without accuracy.
+        collapsed: Collapsed runs of both; None without accuracy.
         blocked: Whether runs are paired.
         equivalence: Times within this share of each other are equivalent.
 
@@ -93,7 +95,8 @@ def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResu
     ends = f"{signed_percent(ratio.low)} to {signed_percent(ratio.high)}"
     change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
     speed_up = ratio.map(lambda value: 1 / value)
-    speed = f"a speed-up of {speed_up.value:.3f} ({speed_up.low:.3f} to {speed_up.high:.3f})"
+    ends = f"{factor_text(speed_up.low)} to {factor_text(speed_up.high)}"
+    speed = f"a speed-up of {factor_text(speed_up.value)} ({ends})"
     if kind is VerdictKind.FASTER:
         return f"{candidate} is faster than {baseline}: {change}, {speed}."
     if kind is VerdictKind.SLOWER:
@@ -104,28 +107,29 @@ def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResu
 
 
 def _accuracy_details(
-    accuracy: NonInferiority | None, change: float | None, collapsed: tuple[int, int, int, int] | None
+    accuracy: NonInferiority | None, change: float | None, collapsed: CollapseCounts | None
 ) -> list[str]:
     details = []
-    more_collapsed = collapsed is not None and collapsed[2] * collapsed[1] > collapsed[0] * collapsed[3]
     if accuracy is not None:
         margin = f"margin {100 * accuracy.margin:.3g} points"
         if accuracy.lower_bound is None or accuracy.upper_bound is None:
-            details.append(f"Accuracy undecided: {accuracy.reason}.")
+            seen = f"{points_text(change)}; " if change is not None else ""
+            details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
         elif accuracy.kept is Kept.KEPT:
-            kept = "Accuracy of the runs that learned is kept" if more_collapsed else "Accuracy kept"
-            details.append(f"{kept}: {_points(change)}, at the least {_points(accuracy.lower_bound)} ({margin}).")
+            worse = collapsed is not None and collapsed.worse
+            kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
+            details.append(
+                f"{kept}: {points_text(change)}, at the least {points_text(accuracy.lower_bound)} ({margin})."
+            )
         elif accuracy.kept is Kept.LOST:
-            details.append(f"Accuracy lost: {_points(change)}, at the best {_points(accuracy.upper_bound)} ({margin}).")
+            details.append(
+                f"Accuracy lost: {points_text(change)}, at the best {points_text(accuracy.upper_bound)} ({margin})."
+            )
         else:
-            bounds = f"{_points(accuracy.lower_bound)} to {_points(accuracy.upper_bound)}"
-            details.append(f"Accuracy undecided: {_points(change)}, somewhere from {bounds} ({margin}).")
-    if collapsed is not None and (collapsed[0] or collapsed[2]):
-        base, base_runs, candidate, candidate_runs = collapsed
-        details.append(
-            f"Collapsed runs: {candidate} of {candidate_runs}, in the baseline {base} of {base_runs}; "
-            "they are counted here and not in the accuracy."
-        )
+            bounds = f"{points_text(accuracy.lower_bound)} to {points_text(accuracy.upper_bound)}"
+            details.append(f"Accuracy undecided: {points_text(change)}, somewhere from {bounds} ({margin}).")
+    if collapsed is not None and (collapsed.baseline or collapsed.candidate):
+        details.append(f"Collapsed runs: {collapsed}; they are counted here and not in the accuracy.")
     return details
 
 
@@ -138,9 +142,8 @@ def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
             floor = f" (no smaller one is possible than {time.exact.smallest:.3g} with {time.exact.n} {unit})"
         details.append(f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}.")
     if time.detectable is not None:
-        details.append(
-            f"Runs of this spread show a difference of {two_digits(100 * time.detectable)} % with 80 % power."
-        )
+        size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
+        details.append(f"Runs of this spread show {size} with 80 % power.")
     return details
 
 
@@ -154,13 +157,14 @@ def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None
         if needed is None:
             return "The difference seen is too small beside the spread for any study of reasonable size to show."
         return (
-            f"If the difference is as large as it looks, a new study of {needed} blocks shows it with 80 % power. "
-            "Plan it anew: adding blocks until a result appears finds differences that are not there."
+            f"If the difference is as large as it looks{_roughly(time.estimate.n)}, a new study of {needed} blocks "
+            "shows it with 80 % power. Plan it anew: adding blocks until a result appears finds differences that are "
+            "not there."
         )
     if time.estimate.n < EXACT_BLOCKS:
         return f"{EXACT_BLOCKS} blocks or more let the exact test confirm it without assuming a distribution."
     if accuracy is not None and accuracy.kept is Kept.UNDECIDED:
-        return "More blocks, or a wider margin declared beforehand, decide whether accuracy is kept."
+        return "A new study of more blocks, or of a wider margin declared beforehand, decides whether accuracy is kept."
     return None
 
 
@@ -169,34 +173,26 @@ def _blocks_for(time: MetricResult) -> int | None:
     if effect is None or time.detectable is None or time.estimate.value is None:
         return None
     sd = math.log1p(time.detectable) / effect
-    return blocks_needed(abs(math.log(time.estimate.value)) / sd, confidence=time.estimate.confidence)
+    needed = blocks_needed(abs(math.log(time.estimate.value)) / sd, confidence=time.estimate.confidence)
+    return max(EXACT_BLOCKS, needed) if needed is not None else None
 
 
-def signed_percent(ratio: float | None) -> str:
-    """A ratio as a signed change.
-
-    Example:
-        >>> signed_percent(0.94), signed_percent(1.5), signed_percent(1.0), signed_percent(0.998)
-        ('−6.0 %', '+50.0 %', '±0 %', '−0.20 %')
-    """
-    if ratio is None:
-        return "–"
-    change = 100 * (ratio - 1)
-    if abs(change) < 0.005:
-        return "±0 %"
-    digits = 0 if abs(change) >= 99.95 else 1 if abs(change) >= 0.995 else 2
-    return f"{'+' if change > 0 else '−'}{abs(change):.{digits}f} %"
+def _roughly(blocks: int) -> str:
+    return f", and {blocks} blocks tell the spread only roughly" if blocks < EXACT_BLOCKS else ""
 
 
-def two_digits(number: float) -> str:
-    """A number with two digits, or all those before the point.
+def detectable_text(detectable: float, *, percent: str = "", factor: str = "") -> str:
+    """The smallest change of a ratio that can be seen.
+
+    Args:
+        detectable: The ratio less 1.
+        percent: Stands before a percentage.
+        factor: Stands before the factor that is said when it is tenfold or more; ``×`` without it.
 
     Example:
-        >>> two_digits(0.8512), two_digits(12.6), two_digits(331.4)
-        ('0.85', '13', '331')
+        >>> detectable_text(0.126), detectable_text(33.2), detectable_text(1e20, factor="a factor of ")
+        ('13 %', '×34.2', 'a factor of over 10⁶')
     """
-    return f"{number:.0f}" if abs(number) >= 9.95 else f"{number:.2g}"
-
-
-def _points(share: float | None) -> str:
-    return "–" if share is None else f"{'−' if share < 0 else '+'}{abs(100 * share):.2f} points"
+    if 1 + detectable < TENFOLD:
+        return f"{percent}{two_digits(100 * detectable)} %"
+    return factor + factor_text(1 + detectable) if factor else factor_text(1 + detectable, "×")

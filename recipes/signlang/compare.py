@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.compare.build import Settings, UnfairError, compare_arms
-from lightning_perf.compare.command import UNFAIR, exit_code, write_outputs
+from lightning_perf.compare.build import compare_arms
+from lightning_perf.compare.command import UNFAIR, exit_code
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine, parse_devices
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.extras import import_extra
-from lightning_perf.compare.render.console import print_unfair
+from lightning_perf.compare.outputs import write_comparison, write_refusal, write_text
+from lightning_perf.compare.refusal import UnfairError, describe_refusal
 from lightning_perf.compare.render.json import render_json
+from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.statistics.power import minimal_detectable_effect
 from lightning_perf.compare.study import Study, StudyArm, run_study, study_notes
 from lightning_perf.compare.study_options import settle_options
@@ -176,15 +177,14 @@ def _show(folder: Path, settings: Settings, say: Callable[[str], None]) -> int:
     try:
         comparison = compare_arms(study_arms(folder), settings)
     except UnfairError as error:
-        print_unfair(error, notes)
+        refusal = describe_refusal(error)
+        write_text(render_json(refusal), folder / "comparison.json")
+        write_refusal(refusal, notes, markdown=folder / "comparison.md")
         say(f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots")
         return UNFAIR
     comparison = replace(comparison, notes=(*comparison.notes, *notes))
-    try:
-        (folder / "comparison.json").write_text(render_json(comparison), encoding="utf-8")
-    except OSError as error:
-        raise CompareError(f"{folder}: the comparison cannot be written ({error.strerror}).") from error
-    write_outputs(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
+    write_text(render_json(comparison), folder / "comparison.json")
+    write_comparison(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
     say(f"Saved    {folder}/comparison.json, comparison.md, plots")
     return exit_code(comparison)
 
@@ -243,5 +243,5 @@ def _engine_devices(device: TrainDevice) -> tuple[Device, ...]:
     if visible:  # the user has chosen: runs see the same
         return (Device("gpu" + "".join(c if c.isalnum() else "-" for c in visible)),)
     found = parse_devices(None)
-    # Without NVML the engine finds no GPU, and PyTorch does.
-    return found if found != parse_devices("cpu") else (Device("gpu0"),)
+    # Without NVML and nvidia-smi the engine finds no GPU, and PyTorch does.
+    return found if found != (Device("cpu"),) else (Device("gpu0"),)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from lightning_perf import analyze
-from lightning_perf.compare.record import Outcome, find_records
+from lightning_perf.compare.record import find_records
+from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.report.document import PerfReport, from_json
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
 

@@ -20,7 +20,8 @@ from lightning_perf.callbacks.recorder import RunRecorder
 from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.fairness import check_fairness
 from lightning_perf.compare.metrics import run_values
-from lightning_perf.compare.record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place, RunRecord, find_records
+from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
 from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples, trace_files
 
 ROOT = Path(__file__).parents[2]

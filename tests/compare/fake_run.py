@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.callbacks.recorder import RunRecorder, study_folder
-from lightning_perf.compare.record import Outcome
+from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.revision import git_revision
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
-from lightning_perf.compare.record import (
+from lightning_perf.compare.record import RunRecord, read_record
+from lightning_perf.compare.record_lines import (
     EpochEnded,
     HealthSeen,
     Outcome,
     Place,
     RunEnded,
-    RunRecord,
     RunStarted,
     append_line,
-    read_record,
 )
 from lightning_perf.compare.study import Study, StudyArm
 
 FAKE_RUN = Path(__file__).with_name("fake_run.py")
+
+BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
+AMP_MS = (94.0, 95.9, 93.7, 94.5, 98.1, 92.0)
 
 FACTS = {
     "train.seed": 1,
@@ -60,6 +63,30 @@ def write_run(
     steps = [StepSample(n, round(step_ms * 1e6), 0, None, 32, False) for n in range(20)]
     (folder / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, steps)))
     return read_record(path)
+
+
+def write_arms(
+    folder: Path,
+    base: Sequence[float] = BASE_MS,
+    candidate: Sequence[float] = AMP_MS,
+    *,
+    blocked: bool = True,
+    **changes: object,
+) -> dict[str, list[RunRecord]]:
+    """Leave two arms of runs with these step times, in blocks or apart; further changes are of the candidate."""
+    made = {}
+    for name, times, facts in (("fp32", base, {}), ("amp", candidate, changes)):
+        made[name] = [
+            write_run(
+                folder / name / f"run{n}",
+                step_ms=ms,
+                started=2.0 * n + (name == "amp"),
+                place=Place("s", name, n, int(name == "amp"), treatment=("precision",)) if blocked else None,
+                **{"train__seed": n, "accuracies": (0.7, 0.8, 0.9 + 0.001 * (n % 3))} | facts,
+            )
+            for n, ms in enumerate(times, start=1)
+        ]
+    return made
 
 
 def fake_study(**changes: object) -> Study:

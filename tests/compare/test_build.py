@@ -1,41 +1,23 @@
-import msgspec
+import functools
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.analysis.amp_gain import AmpGain
-from lightning_perf.compare.build import InvalidRunsError, Settings, UnfairError, compare_arms
-from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.build import compare_arms
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.gates import GateOutcome, parse_gate
-from lightning_perf.compare.record import Outcome, Place, read_record
-from lightning_perf.compare.render.tables import footnotes
-from lightning_perf.report.document import SCHEMA_VERSION
-from tests.compare.support import write_run
-
-BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
-AMP_MS = (94.0, 95.9, 93.7, 94.5, 98.1, 92.0)
+from lightning_perf.compare.record import read_record
+from lightning_perf.compare.record_lines import Place
+from lightning_perf.compare.refusal import UnfairError
+from lightning_perf.compare.settings import Settings
+from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
 
 
 @pytest.fixture
 def arms(tmp_path):
-    """Two arms of runs with these step times, in blocks or apart; further changes are of the candidate."""
-
-    def make(base=BASE_MS, candidate=AMP_MS, *, blocked=True, **changes):
-        made = {}
-        for name, times, facts in (("fp32", base, {}), ("amp", candidate, changes)):
-            made[name] = [
-                write_run(
-                    tmp_path / name / f"run{n}",
-                    step_ms=ms,
-                    started=2.0 * n + (name == "amp"),
-                    place=Place("s", name, n, int(name == "amp"), treatment=("precision",)) if blocked else None,
-                    **{"train__seed": n, "accuracies": (0.7, 0.8, 0.9 + 0.001 * (n % 3))} | facts,
-                )
-                for n, ms in enumerate(times, start=1)
-            ]
-        return made
-
-    return make
+    return functools.partial(write_arms, tmp_path)
 
 
 def metric(comparison, name):
@@ -176,46 +158,6 @@ def test_a_missed_goal_is_censored_and_gives_no_ratio_of_times(arms):
     assert comparison.candidates[0].first_to_accuracy.p == pytest.approx(2 / 2**6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"outcome": None}, "interrupted"),
-        ({"outcome": Outcome.FAILED}, "failed"),
-        ({"outcome": Outcome.STOPPED}, "stopped"),
-        ({"problems": ("throttled by heat", "process 77 on the device")}, "invalid: throttled by heat; process 77"),
-    ],
-)
-def test_runs_that_do_not_count_are_left_out_with_their_reason(tmp_path, changes, reason):
-    runs = {
-        "a": [write_run(tmp_path / "a" / str(n)) for n in range(3)],
-        "b": [write_run(tmp_path / "b" / str(n), **(changes if n == 0 else {})) for n in range(3)],
-    }
-    comparison = compare_arms(runs)
-    assert [arm.used for arm in comparison.arms] == [3, 2]
-    ((left_out, count),) = comparison.arms[1].left_out.items()
-    assert left_out.startswith(reason)
-    assert count == 1
-    with pytest.raises(InvalidRunsError, match=f"b: no run is left to compare \\(1 {reason}"):
-        compare_arms({"a": runs["a"], "b": runs["b"][:1]})
-
-
-def test_warm_up_and_repeated_blocks_do_not_count(tmp_path):
-    def run(name, block, attempt):
-        place = Place("s", name, block, 0, attempt)
-        return write_run(tmp_path / f"{name}-{block}-{attempt}", place=place, train__seed=block)
-
-    # In the first attempt of block 1 the run of b failed: that of a is repeated with it.
-    comparison = compare_arms(
-        {
-            "a": [run("a", 0, 0), run("a", 1, 0), run("a", 1, 1), run("a", 2, 0)],
-            "b": [run("b", 0, 0), run("b", 1, 1), run("b", 2, 0)],
-        }
-    )
-    assert comparison.blocked
-    assert comparison.arms[0].left_out == {"warm-up": 1, "of a repeated block": 1}
-    assert [arm.used for arm in comparison.arms] == [2, 2]
-
-
 def test_three_arms_share_the_confidence(arms, tmp_path):
     made = arms()
     third = [write_run(tmp_path / "c" / str(n), step_ms=ms, train__seed=n) for n, ms in enumerate(AMP_MS, start=1)]
@@ -253,41 +195,6 @@ def test_hardware_and_the_zone_of_equivalence_are_in_the_document(arms):
     assert comparison.equivalence == 0.02
 
 
-def leave_prediction(run, speedup, steps_ms=100.0):
-    """A report beside a run that predicts this speed-up at the most, and one of 1.25 at the least."""
-    gain = AmpGain("H200", 5, 1e6 * steps_ms, (), 0.0, 0.2e6 * steps_ms, 1e6 * steps_ms * (1 - 1 / speedup))
-    report = {"schema_version": SCHEMA_VERSION, "lead": 0, "ranks": [{"amp_gain": gain, "more": [1]}], "notes": []}
-    run.path.with_name("report.json").write_bytes(msgspec.json.encode(report))
-    return read_record(run.path)
-
-
-@pytest.mark.parametrize(("candidate_ms", "held"), [(50.0, True), (90.0, False), (30.0, False)])
-def test_a_prediction_of_the_baseline_stands_beside_what_mixed_precision_brought(arms, tmp_path, candidate_ms, held):
-    made = arms(candidate=tuple(candidate_ms / 100 * ms for ms in BASE_MS), train__precision="16-mixed")
-    warm_up = write_run(tmp_path / "warm-up", started=0.5, place=Place("s", "fp32", 0, 0, treatment=("precision",)))
-    made["fp32"] = [leave_prediction(warm_up, 2.5), *made["fp32"]]
-    comparison = compare_arms(made)
-    prediction = comparison.candidates[0].prediction
-    assert (prediction.run_id, prediction.held) == ("warm-up", held)
-    assert (prediction.low, prediction.high) == pytest.approx((1.25, 2.5))
-    assert prediction.measured.value == pytest.approx(100 / candidate_ms)
-    (line,) = [line for line in footnotes(comparison) if line.startswith("Predicted")]
-    assert ("within" if held else "outside") in line
-
-
-def test_a_prediction_is_only_for_mixed_precision(arms):
-    made = arms(flags__tf32_cudnn="ieee", train__precision="32-true")
-    made["fp32"][0] = leave_prediction(made["fp32"][0], 2.5)
-    assert compare_arms(made, Settings(treatment=("flags",))).candidates[0].prediction is None
-
-
-@pytest.mark.parametrize("report", [b"", b"{}", b'{"schema_version": 99, "lead": 0, "ranks": []}', b"[1]"])
-def test_a_report_that_cannot_be_read_predicts_nothing(arms, report):
-    run = arms()["fp32"][0]
-    run.path.with_name("report.json").write_bytes(report)
-    assert read_record(run.path).predicted_speedup is None
-
-
 def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
     arms = {name: [write_run(tmp_path / name / str(n), train__seed=n) for n in range(3)] for name in "ab"}
     path = arms["b"][1].path.with_name("steps.rank0.jsonl")
@@ -301,3 +208,76 @@ def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
     assert comparison.arms[1].metrics["step_time"].n == 2
     path.unlink()
     assert read_record(path.with_name("run.jsonl")).steps_problem is None
+
+
+def test_times_to_an_accuracy_that_not_every_run_reached_have_no_ratio_and_no_test(tmp_path):
+    levels = {"a": (0.9, 0.9, 0.9, 0.9), "b": (0.9, 0.9, 0.9, 0.8)}
+    runs = {
+        name: [
+            write_run(tmp_path / f"{name}{n}", accuracies=(0.7, level), train__seed=n) for n, level in enumerate(of_arm)
+        ]
+        for name, of_arm in levels.items()
+    }
+    result = metric(compare_arms(runs, Settings(goal=0.85)), "time_to_accuracy")
+    assert (result.estimate.value, result.exact.p, result.robust.value, result.detectable) == (None,) * 4
+    assert "not every run reached the goal" in result.robust.reason
+
+
+def test_a_run_that_logged_no_accuracy_has_not_collapsed(arms):
+    made = arms(accuracies=())
+    comparison = compare_arms(made, Settings(gates=(parse_gate("accuracy>=-0.01"),)))
+    assert [arm.collapsed.value for arm in comparison.arms] == [0, 0]
+    assert "amp: 6 of 6 runs logged no val_acc." in comparison.notes
+    assert comparison.gates[0].outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_more_collapsed_runs_keep_the_gate_on_the_accuracy_from_passing(tmp_path):
+    levels = {"a": (0.9, 0.901, 0.899, 0.9, 0.9, 0.901), "b": (0.3, 0.901, 0.899, 0.9, 0.901, 0.9)}
+    runs = {
+        name: [write_run(tmp_path / f"{name}{n}", accuracies=(level,), train__seed=n) for n, level in enumerate(of_arm)]
+        for name, of_arm in levels.items()
+    }
+    (gate,) = compare_arms(runs, Settings(gates=(parse_gate("accuracy>=-0.01"),))).gates
+    assert (gate.outcome, gate.reason) == (
+        GateOutcome.INCONCLUSIVE,
+        "collapsed runs: 1 of 6, in the baseline 0 of 6",
+    )
+
+
+def test_arms_that_do_not_differ_in_what_is_under_test_are_told(tmp_path):
+    (note,) = (note for note in compare_arms(write_arms(tmp_path / "same")).notes if "under test" in note)
+    assert note.startswith("amp and fp32 do not differ in what is under test (precision)")
+    differing = write_arms(tmp_path / "differing", train__precision="16-mixed")
+    assert not any("under test" in note for note in compare_arms(differing).notes)
+
+
+def test_arms_without_a_block_in_common_cannot_be_compared(tmp_path):
+    runs = {
+        name: [write_run(tmp_path / name, place=Place("s", name, block, 0), train__seed=block)]
+        for name, block in (("a", 1), ("b", 2))
+    }
+    with pytest.raises(InvalidRunsError, match="b: no block has a valid run of it and one of a"):
+        compare_arms(runs)
+
+
+def test_bounds_of_the_accuracy_hold_for_all_candidates_together(tmp_path):
+    runs = {
+        name: [
+            write_run(tmp_path / f"{name}{n}", accuracies=(0.9 + 0.001 * ((n * (arm + 2)) % 5),), train__seed=n)
+            for n in range(6)
+        ]
+        for arm, name in enumerate("abc")
+    }
+    comparison = compare_arms(runs)
+    for candidate in comparison.candidates:
+        assert candidate.accuracy.confidence == pytest.approx(0.975)
+        a, b = ([run.values["accuracy"] for run in comparison.runs if run.arm == name] for name in ("a", candidate.arm))
+        theirs = stats.ttest_ind(b, a, equal_var=False, alternative="greater").confidence_interval(0.975)
+        assert candidate.accuracy.lower_bound == pytest.approx(theirs.low)
+
+
+def test_a_spread_beyond_floats_makes_no_error(arms):
+    comparison = compare_arms(arms((1e-3, 1e10, 1e-3), (1e10, 1e-3, 1e10)))
+    result = metric(comparison, "step_time")
+    assert result.detectable is None or math.isfinite(result.detectable)
+    assert comparison.candidates[0].verdict.kind.value == "inconclusive"

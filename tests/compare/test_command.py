@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.record import Outcome, Place
+from lightning_perf.compare.record_lines import Outcome, Place
 from lightning_perf.compare.study import Study, StudyArm
 from tests.compare.support import write_run
 

@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_perf.compare.fairness import check_fairness
-from lightning_perf.compare.record import Place
+from lightning_perf.compare.record_lines import Place
 from tests.compare.support import FACTS, write_run
 
 
@@ -98,3 +98,18 @@ def test_essential_facts_that_no_run_recorded_are_named(run):
 def test_the_unfair_rows_come_first(run):
     check = check_fairness([run()], [run(version__torch="x", code__revision="y")], allow=["code"])
     assert [row.fact for row in check.differences] == ["version.torch", "code.revision"]
+
+
+def test_what_is_under_test_is_one_setting_in_all_runs_of_an_arm(run):
+    base = [run(), run()]
+    mixed = [run(train__precision="16-mixed"), run()]
+    check = check_fairness(base, mixed, treatment=["precision"])
+    assert [(row.fact, row.candidate) for row in check.unfair] == [("train.precision", ("16-mixed", "32-true"))]
+    assert check_fairness(base, mixed, treatment=["precision"], allow=["precision"]).unfair == ()
+    seeds = [run(train__seed=2), run(train__seed=3)]
+    assert check_fairness(base, seeds, treatment=["seed"]).unfair == ()
+
+
+def test_variables_are_recorded_where_they_are_set(run):
+    (row,) = check_fairness([run()], [run(env__OMP_NUM_THREADS="4")]).unfair
+    assert (row.baseline, row.candidate) == (("not set",), ("4",))

@@ -2,6 +2,7 @@ import pytest
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.gates import Gate, GateOutcome, judge, parse_gate
+from lightning_perf.compare.statistics.collapse import CollapseCounts
 from lightning_perf.compare.statistics.values import Estimate
 
 
@@ -80,3 +81,29 @@ def test_without_a_value_or_an_interval_a_gate_is_inconclusive_and_says_why():
 def test_a_number_that_is_the_same_in_every_run_is_judged_by_itself(value, outcome):
     result = judge(parse_gate("host_memory<=1.1"), "amp", estimate(value, None, None, "none"), deterministic=True)
     assert (result.outcome, result.low, result.high) == (outcome, value, value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "outcome"),
+    [
+        (CollapseCounts(0, 6, 0, 6), GateOutcome.PASSED),
+        (CollapseCounts(2, 6, 2, 6), GateOutcome.PASSED),
+        (CollapseCounts(0, 6, 1, 6), GateOutcome.INCONCLUSIVE),
+        (CollapseCounts(0, 6, 4, 6), GateOutcome.INCONCLUSIVE),
+        (CollapseCounts(0, 6, 5, 6), GateOutcome.FAILED),
+    ],
+)
+def test_a_least_accuracy_does_not_pass_by_the_runs_that_learned_alone(counts, outcome):
+    gate = parse_gate("accuracy>=-0.01")
+    result = judge(gate, "amp", estimate(0.0, -0.005, 0.005), collapsed=counts)
+    assert result.outcome is outcome
+    if outcome is not GateOutcome.PASSED:
+        assert result.reason == f"collapsed runs: {counts.candidate} of 6, in the baseline 0 of 6"
+    assert judge(gate, "amp", estimate(-0.1, -0.2, -0.05), collapsed=counts).outcome is GateOutcome.FAILED
+    for text in ("accuracy<=0.5", "step_time<=1"):
+        assert judge(parse_gate(text), "amp", estimate(0.3, 0.2, 0.4), collapsed=counts).outcome is GateOutcome.PASSED
+
+
+def test_a_candidate_all_of_whose_runs_collapsed_fails_the_accuracy():
+    result = judge(parse_gate("accuracy>=-0.01"), "amp", None, collapsed=CollapseCounts(0, 6, 6, 6))
+    assert (result.outcome, result.value) == (GateOutcome.FAILED, None)

@@ -3,16 +3,15 @@ import json
 import pytest
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record import (
+from lightning_perf.compare.record import find_records, read_record
+from lightning_perf.compare.record_lines import (
     FactsAdded,
     HealthSeen,
     Outcome,
     Place,
     RunStarted,
     append_line,
-    find_records,
     numbers_only,
-    read_record,
 )
 from tests.compare.support import FACTS, write_run
 
@@ -139,3 +138,15 @@ def test_numbers_are_taken_from_metrics_and_nothing_else():
 
     metrics = {"a": 1, "b": True, "c": "1", "d": float("inf"), "e": None, "f": Odd(), "g": [1]}
     assert numbers_only(metrics) == {"a": 1.0, "b": 1.0, "d": None}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"type":"started","run_id":"x","star'])
+def test_a_run_that_died_as_it_began_hides_no_other(tmp_path, content):
+    write_run(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "run.jsonl").write_bytes(content)
+    assert [run.run_id for run in find_records(tmp_path)] == ["a"]
+    with pytest.raises(CompareError, match="its runs died as they began"):
+        find_records(tmp_path / "b")
+    with pytest.raises(CompareError, match="does not begin"):
+        find_records(tmp_path / "b" / "run.jsonl")

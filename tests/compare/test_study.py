@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -14,8 +15,8 @@ from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.lease import Lease
 from lightning_perf.compare.engines.local import LocalEngine
-from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record import Outcome
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.compare.study import Study, StudyArm, read_study, run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
@@ -94,8 +95,11 @@ def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path, eng
 
 def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
     flag = tmp_path / "works"
-    script = f"import os,sys,runpy; sys.argv=['x','--precision=x']; os.path.exists({str(flag)!r}) or sys.exit(9)"
-    arm = StudyArm("bad", (sys.executable, "-c", f"{script}; runpy.run_path({str(FAKE_RUN)!r}, run_name='__main__')"))
+    # It leaves a whole record and fails all the same, as a program that crashes at its end.
+    script = (
+        f"import os,sys,runpy; sys.argv=['x','--precision=x']; runpy.run_path({str(FAKE_RUN)!r}, run_name='__main__')"
+    )
+    arm = StudyArm("bad", (sys.executable, "-c", f"{script}; os.path.exists({str(flag)!r}) or sys.exit(9)"))
     flag.touch()
     folder = tmp_path / "study"
 
@@ -110,6 +114,11 @@ def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
     notes = study_notes(folder)
     assert "exit code 9" in notes[0]
     assert "left out" in notes[-1]
+    of_block = [record for record in study_arms(folder)["bad"] if record.place.block == 1]
+    assert [record.outcome for record in of_block] == [Outcome.FINISHED] * 2
+    assert {record.problems for record in of_block} == {("its block was given up",)}
+    with pytest.raises(InvalidRunsError, match="no run is left to compare"):
+        compare_arms(study_arms(folder))
 
 
 def test_a_warm_up_that_fails_stops_the_study_with_the_programs_words(tmp_path, engine):
@@ -187,19 +196,6 @@ def study_arms_if_any(folder):
         return {}
 
 
-def test_two_devices_run_blocks_side_by_side(tmp_path):
-    engine = LocalEngine([Device(f"test-{os.getpid()}-{n}", str(n)) for n in range(2)])
-    arms = (fake_arm("a", "--sleep=0.3"), fake_arm("b", "--sleep=0.3"))
-    run(fake_study(arms=arms, blocks=2, treatment=()), tmp_path, engine)
-    visible = {
-        block: {
-            r.facts["device.visible"] for runs in study_arms(tmp_path).values() for r in runs if r.place.block == block
-        }
-        for block in (1, 2)
-    }
-    assert sorted(map(tuple, visible.values())) == [("0",), ("1",)]
-
-
 def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("lightning_perf.compare.progress.WAIT_TOLD_S", 0.1)
     device = Device(f"test-{os.getpid()}-taken", "")
@@ -226,8 +222,21 @@ def test_a_second_driver_is_refused(tmp_path, engine):
 def test_a_folder_with_a_different_study_is_refused(tmp_path, engine):
     run(fake_study(blocks=1), tmp_path, engine)
     assert run(fake_study(blocks=1), tmp_path, engine)[0][1].done
-    with pytest.raises(CompareError, match="different study"):
-        run(fake_study(blocks=2), tmp_path, engine)
+    for changes, what in (
+        ({"blocks": 2}, "blocks: 1, not 2"),
+        ({"seed": 3}, "seed: 0, not 3"),
+        ({"arms": (fake_arm("fp32"), fake_arm("bf16"))}, "arms: fp32, amp, not fp32, bf16"),
+        (
+            {"arms": (fake_arm("fp32"), fake_arm("amp", "--step-ms=9"))},
+            "command of amp: .*--step-ms=8 .*, not .*--step-ms=9",
+        ),
+        (
+            {"arms": (StudyArm("fp32", fake_arm("fp32").command, {"X": "1"}), fake_study().arms[1])},
+            "environment of fp32: ",
+        ),
+    ):
+        with pytest.raises(CompareError, match=rf"different study \({what}"):
+            run(fake_study(**{"blocks": 1} | changes), tmp_path, engine)
     with pytest.raises(CompareError, match="no study to go on with"):
         run(None, tmp_path / "empty", engine)
 
@@ -267,3 +276,20 @@ def test_order_is_that_of_the_plan():
     orders = [study.order(block) for block in range(5)]
     assert orders[0] == ("a", "b")
     assert sorted(orders[1:]) == [("a", "b"), ("a", "b"), ("b", "a"), ("b", "a")]
+
+
+def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, engine, monkeypatch):
+    with pytest.raises(CompareError, match=r"gone: the folder that the study's commands run in is not there"):
+        run(fake_study(workdir=str(tmp_path / "gone")), tmp_path / "a", engine)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompareError, match=r"file.*: the study cannot go on \(Not a directory\)"):
+        run(fake_study(), tmp_path / "file" / "study", engine)
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("lightning_perf.compare.journal.append_whole", full)
+    with pytest.raises(CompareError, match=r"block000.jsonl: the study cannot go on \(No space left on device\)"):
+        run(fake_study(), tmp_path / "b", engine)
+    monkeypatch.undo()
+    assert run(fake_study(blocks=1), tmp_path / "b", engine)[0][1].done

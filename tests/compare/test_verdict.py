@@ -1,13 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 
 from lightning_perf.compare.comparison import MetricResult, VerdictKind
-from lightning_perf.compare.statistics.location import Difference, paired_ratio
+from lightning_perf.compare.statistics.collapse import CollapseCounts
+from lightning_perf.compare.statistics.location import Difference, paired_difference, paired_ratio
 from lightning_perf.compare.statistics.margins import non_inferiority
 from lightning_perf.compare.statistics.permutation import sign_flip_test
+from lightning_perf.compare.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import classify, signed_percent, word_verdict
+from lightning_perf.compare.verdict import classify, word_verdict
 
 
 def time_result(ratios, metric="step_time", detectable=0.02):
@@ -126,13 +129,31 @@ def test_accuracy_in_words(value, error, text):
 
 
 def test_collapsed_runs_are_counted_and_qualify_the_accuracy():
-    words = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=(0, 6, 2, 6))
+    words = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 2, 6))
     assert words.details[0].startswith("Accuracy of the runs that learned is kept")
     assert words.details[1].startswith("Collapsed runs: 2 of 6, in the baseline 0 of 6")
-    none = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=(0, 6, 0, 6))
+    none = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 0, 6))
     assert "ollapsed" not in " ".join(none.details)
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(0.94, "−6.0 %"), (1.06383, "+6.4 %"), (2.0, "+100 %"), (None, "–")])
-def test_ratios_as_signed_changes(ratio, text):
-    assert signed_percent(ratio) == text
+def test_few_noisy_runs_give_factors_and_no_percentages_in_the_thousands():
+    words = verdict([1.0, 3.0], results=[time_result([0.5, 5.0], detectable=10_000.0)])
+    assert "step time +58.1 % (95 % interval under ×10⁻⁶ to over ×10⁶)" in words.headline
+    assert "a speed-up of 0.632 (under 10⁻⁶ to over 10⁶)" in words.headline
+    assert words.details[-1] == "Runs of this spread show a factor of 10001 with 80 % power."
+    assert ", and 2 blocks tell the spread only roughly, a new study of " in words.next
+
+
+def test_a_new_study_has_at_least_the_blocks_of_the_exact_test():
+    ratios = [0.7, 0.8, 0.9]
+    spread = np.log(ratios).std(ddof=1)
+    detectable = math.expm1(minimal_detectable_effect(3) * spread)
+    words = verdict(ratios, results=[time_result(ratios, detectable=detectable)])
+    assert blocks_needed(abs(np.log(ratios).mean()) / spread) < 6
+    assert "a new study of 6 blocks" in words.next
+
+
+def test_an_undecided_accuracy_states_the_change_that_was_seen():
+    same = non_inferiority(paired_difference([0.9, 0.8], [0.9, 0.8]), 0.01)
+    (line, *_) = verdict(FASTER, accuracy=same, accuracy_change=0.0).details
+    assert line == "Accuracy undecided: +0.00 points; all 2 differences are equal: no spread to judge by."

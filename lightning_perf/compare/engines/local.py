@@ -90,8 +90,8 @@ class LocalEngine:
         try:
             for thread in threads:
                 thread.start()
-            while any(thread.is_alive() for thread in threads):
-                threads[0].join(TICK_S)
+            while alive := [thread for thread in threads if thread.is_alive()]:
+                alive[0].join(TICK_S)  # one that is over would not wait, and the loop disturb the runs of the others
                 tick()
         finally:
             stop.set()

@@ -6,6 +6,7 @@ import math
 
 from matplotlib.figure import Figure
 
+from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.plots.style import (
     FAINT,
@@ -17,7 +18,6 @@ from lightning_perf.compare.plots.style import (
     number_axis,
     wrapped,
 )
-from lightning_perf.compare.verdict import signed_percent
 
 __all__ = ["draw_order"]
 

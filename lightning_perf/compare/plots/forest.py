@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.comparison import Comparison, MetricResult
 from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.plots.style import (
@@ -23,7 +24,6 @@ from lightning_perf.compare.plots.style import (
     short_name,
     wrapped,
 )
-from lightning_perf.compare.verdict import signed_percent
 
 __all__ = ["draw_ratios"]
 

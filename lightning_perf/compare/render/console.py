@@ -9,9 +9,8 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lightning_perf.compare.build import UnfairError
 from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.fairness import likely_cause
+from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
     Table,
     arm_table,
@@ -19,9 +18,10 @@ from lightning_perf.compare.render.tables import (
     footnotes,
     gate_table,
     result_table,
-    unfair_table,
+    unfair_tables,
+    what_to_do,
 )
-from lightning_perf.compare.render.widths import column_widths
+from lightning_perf.compare.render.widths import fit
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
 
@@ -58,46 +58,41 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(plain(line))
 
 
-def print_unfair(error: UnfairError, notes: Sequence[str] = (), console: Console | None = None) -> None:
+def print_unfair(refusal: Unfair, notes: Sequence[str] = (), console: Console | None = None) -> None:
     """Print why a comparison is refused, with the differing rows.
 
     Args:
-        error: The refusal.
+        refusal: The document.
         notes: What else is known of the runs.
         console: Where to; standard error when not given.
     """
     console = console or ReportConsole(stderr=True, highlight=False)
-    console.print(plain(f"Refused as unfair. {error}", "bold"))
-    for candidate, differences in error.differences.items():
-        print_table(unfair_table(error.baseline, candidate, differences), console)
+    console.print(plain(f"Refused as unfair. {refusal.message}", "bold"))
+    for table in unfair_tables(refusal):
+        print_table(table, console)
     for note in notes:
         console.print(plain(note))
-    fact = likely_cause({row.fact for rows in error.differences.values() for row in rows})
-    console.print(plain(f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."))
+    console.print(plain(what_to_do(refusal)))
 
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table; nothing when it has no rows."""
     if not table.rows:
         return
-    grid = RichTable(
-        title=table.title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-    )
-    widths = column_widths(_columns(table), console.width - PADDING * len(table.columns))
-    for number, head in enumerate(table.columns):
-        justify: JustifyMethod = "left" if number == 0 else "right"
-        width = widths[number] if widths is not None else None
-        grid.add_column(plain(head), justify=justify, overflow="fold", width=width)
-    for row in table.rows:
-        grid.add_row(*(plain(cell) for cell in row))
-    console.print(grid)
-
-
-def _columns(table: Table) -> list[tuple[str, ...]]:
-    cells = [[plain(cell).plain for cell in row] for row in (table.columns, *table.rows)]
-    return list(zip(*cells, strict=True))
+    safe = [tuple(plain(cell).plain for cell in row) for row in (table.columns, *table.rows)]
+    parts = fit(Table(table.title, safe[0], tuple(safe[1:])), console.width, PADDING)
+    for number, part in enumerate(parts):
+        grid = RichTable(
+            title=None if number else plain(part.title),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 0, 0, 1),
+        )
+        for place, head in enumerate(part.columns):
+            justify: JustifyMethod = "right" if place else "left"
+            grid.add_column(Text(head), justify=justify, overflow="fold")
+        for row in part.rows:
+            grid.add_row(*map(Text, row))
+        console.print(grid)

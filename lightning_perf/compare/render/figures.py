@@ -40,8 +40,12 @@ class Figures:
     decimals: int
 
     def value(self, value: float | None) -> str:
-        """A value, with the decimals of all."""
-        return f"{value / self.factor:,.{self.decimals}f}" if _is_finite(value) else NOT_AVAILABLE
+        """A value, with the decimals of all; one that would read as nothing beside the others has its own."""
+        if not _is_finite(value):
+            return NOT_AVAILABLE
+        shown = value / self.factor
+        vanishes = shown and not round(shown, self.decimals)
+        return f"{shown:,.{_decimals(shown, DIGITS_OF_SPREAD) if vanishes else self.decimals}f}"
 
     def spread(self, value: float | None) -> str:
         """A standard deviation, which needs digits of its own when it is small."""

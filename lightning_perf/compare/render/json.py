@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.refusal import Unfair
 
 __all__ = ["parse_json", "render_json"]
 
 
-def render_json(comparison: Comparison) -> str:
-    """The whole document, indented; what is None there is null here."""
-    return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode() + "\n"
+def render_json(document: Comparison | Unfair) -> str:
+    """The whole document, of a comparison or of its refusal, indented; what is None there is null here."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def parse_json(text: str | bytes) -> Comparison:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from lightning_perf.compare.comparison import Comparison
+from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
     Table,
     arm_table,
@@ -12,10 +14,12 @@ from lightning_perf.compare.render.tables import (
     footnotes,
     gate_table,
     result_table,
+    unfair_tables,
+    what_to_do,
 )
 from lightning_perf.report.console.safe import plain
 
-__all__ = ["escape", "markdown_table", "render_markdown"]
+__all__ = ["escape", "markdown_table", "render_markdown", "render_refusal"]
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -46,6 +50,22 @@ def render_markdown(comparison: Comparison) -> str:
         + "\n".join(f"- {escape(line)}" for line in footnotes(comparison))
         + "\n\n</details>"
     )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def render_refusal(refusal: Unfair, notes: Sequence[str] = ()) -> str:
+    """Why a comparison is refused, with the differing rows.
+
+    Args:
+        refusal: The document.
+        notes: What else is known of the runs.
+
+    Returns:
+        GitHub-flavoured Markdown, names from the runs escaped.
+    """
+    parts = [f"**Refused as unfair. {escape(refusal.message)}**"]
+    parts += [markdown_table(table) for table in unfair_tables(refusal)]
+    parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

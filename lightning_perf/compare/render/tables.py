@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.compare.comparison import Arm, Comparison, MetricResult, Prediction
-from lightning_perf.compare.fairness import Difference
+from lightning_perf.compare.change import factor_text, points_text, signed_percent, two_digits
+from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.fairness import likely_cause
 from lightning_perf.compare.metrics import METRICS, Scale
+from lightning_perf.compare.prediction import Prediction
+from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.figures import figures_of
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import signed_percent, two_digits
+from lightning_perf.compare.verdict import detectable_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration
 
 __all__ = [
@@ -20,7 +23,8 @@ __all__ = [
     "footnotes",
     "gate_table",
     "result_table",
-    "unfair_table",
+    "unfair_tables",
+    "what_to_do",
 ]
 
 
@@ -66,7 +70,7 @@ def result_table(comparison: Comparison) -> Table:
                     f"{title}, {candidate.arm}",
                     *_change(result, result.estimate),
                     p,
-                    " ".join(part for part in _change(result, result.robust) if part != NOT_AVAILABLE) or NOT_AVAILABLE,
+                    _with_interval(*_change(result, result.robust)),
                     _detectable(result),
                 )
             )
@@ -84,10 +88,19 @@ def difference_table(comparison: Comparison) -> Table:
     return Table("What differs", ("", comparison.baseline, "candidate", "allowed as"), tuple(rows))
 
 
-def unfair_table(baseline: str, candidate: str, differences: tuple[Difference, ...]) -> Table:
-    """What differs and must not."""
-    rows = tuple((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)) for row in differences)
-    return Table("Differs besides what is under test", ("", baseline, candidate), rows)
+def unfair_tables(refusal: Unfair) -> tuple[Table, ...]:
+    """What differs and must not, a table for each candidate."""
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for row in refusal.rows:
+        rows.setdefault(row.arm, []).append((row.fact, ", ".join(row.baseline), ", ".join(row.candidate)))
+    title = "Differs besides what is under test"
+    return tuple(Table(title, ("", refusal.baseline, arm), tuple(of_arm)) for arm, of_arm in rows.items())
+
+
+def what_to_do(refusal: Unfair) -> str:
+    """How to go on after a refusal."""
+    fact = likely_cause({row.fact for row in refusal.rows})
+    return f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."
 
 
 def gate_table(comparison: Comparison) -> Table:
@@ -136,7 +149,7 @@ def footnotes(comparison: Comparison) -> tuple[str, ...]:
         lines.append(f"Drift of the step time from the first run to the last: {size}.")
     count = len(comparison.candidates)
     if count > 1:
-        lines.append(f"Each interval is one of {count}; together they hold with {100 * comparison.confidence:.3g} %.")
+        lines.append(f"In each metric the {count} intervals together hold with {100 * comparison.confidence:.3g} %.")
     return (*lines, *comparison.notes)
 
 
@@ -162,26 +175,29 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
 def _prediction(arm: str, prediction: Prediction) -> str:
     outcome = "within" if prediction.held else "outside"
     return (
-        f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {prediction.low:.3f} to "
-        f"{prediction.high:.3f}. Measured: {prediction.measured.value:.3f}, {outcome} the prediction."
+        f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {factor_text(prediction.low)} to "
+        f"{factor_text(prediction.high)}. Measured: {factor_text(prediction.measured.value)}, {outcome} the prediction."
     )
 
 
 def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
-    def text(value: float | None) -> str:
-        if value is None:
-            return NOT_AVAILABLE
-        if METRICS[result.metric].scale is Scale.RATIO:
-            return signed_percent(value)
-        return f"{'−' if value < 0 else '+'}{abs(100 * value):.2f} pt"
-
+    text = signed_percent if METRICS[result.metric].scale is Scale.RATIO else _points
     if estimate.low is None or estimate.high is None:
         return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE
     return text(estimate.value), f"{text(estimate.low)} to {text(estimate.high)}"
 
 
+def _with_interval(change: str, interval: str) -> str:
+    return change if interval == NOT_AVAILABLE else f"{change} ({interval})"
+
+
+def _points(share: float | None) -> str:
+    return points_text(share, "pt")
+
+
 def _detectable(result: MetricResult) -> str:
     if result.detectable is None:
         return NOT_AVAILABLE
-    unit = "%" if METRICS[result.metric].scale is Scale.RATIO else "pt"
-    return f"{two_digits(100 * result.detectable)} {unit}"
+    if METRICS[result.metric].scale is Scale.RATIO:
+        return detectable_text(result.detectable)
+    return f"{two_digits(100 * result.detectable)} pt"

@@ -1,12 +1,40 @@
-"""How wide the columns of a table are where it does not fit as it is: lines break between words, not within."""
+"""Tables that do not fit a terminal as they are: lines break between words, and columns go below each other."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-__all__ = ["column_widths"]
+from lightning_perf.compare.render.tables import Table
+
+__all__ = ["column_widths", "fit", "fold"]
+
+_WORD = re.compile(r"\s*(\S+(?: (?:%|pt)(?=\W|$)\S*)?)")
+"""A word, and a figure with its unit: these two stay on a line."""
+
+
+def fold(text: str, width: int) -> str:
+    r"""Break a cell into lines of at most this width, between words, figures kept with their units.
+
+    Args:
+        text: The cell. Spaces that it begins with stay.
+        width: Cells of the terminal, no less than its longest word.
+
+    Example:
+        >>> fold("−53.1 % to +44.7 %", 12)
+        '−53.1 % to\n+44.7 %'
+    """
+    indent = text[: len(text) - len(text.lstrip())]
+    lines = [""]
+    for word in _WORD.findall(text):
+        longer = f"{lines[-1]} {word}" if lines[-1] else f"{indent if len(lines) == 1 else ''}{word}"
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
 
 
 def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int, ...] | None:
@@ -26,7 +54,7 @@ def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int
         True
     """
     whole = [max(map(cell_len, cells)) for cells in columns]
-    widths = [max(cell_len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
+    widths = [max(map(_least_width, cells)) for cells in columns]
     if sum(widths) > available:
         return None
     for _ in range(min(available, sum(whole)) - sum(widths)):
@@ -34,3 +62,42 @@ def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int
         neediest = max(range(len(widths)), key=lambda number: whole[number] - widths[number])
         widths[neediest] += 1
     return tuple(widths)
+
+
+def fit(table: Table, width: int, padding: int) -> list[Table]:
+    """Make a table fit: cells in lines and, where that is not enough, the columns in several tables below each other.
+
+    Args:
+        table: The table, its cells without control characters.
+        width: Cells of the terminal.
+        padding: Cells between two columns.
+
+    Returns:
+        The tables; each begins with the first column. One of two columns is not parted further.
+    """
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    widths = column_widths(columns, width - padding * len(columns))
+    if widths is not None:
+        folded = [[fold(cell, room) for cell in cells] for cells, room in zip(columns, widths, strict=True)]
+        heads, *rows = zip(*folded, strict=True)
+        return [Table(table.title, heads, tuple(rows))]
+    if len(columns) <= 2:
+        return [table]
+    middle = 1 + len(columns) // 2
+    return [
+        part
+        for columns in (range(1, middle), range(middle, len(table.columns)))
+        for part in fit(_some_columns(table, columns), width, padding)
+    ]
+
+
+def _some_columns(table: Table, columns: range) -> Table:
+    kept = (0, *columns)
+    rows = tuple(tuple(row[number] for number in kept) for row in table.rows)
+    return Table(table.title, tuple(table.columns[number] for number in kept), rows)
+
+
+def _least_width(cell: str) -> int:
+    words: list[str] = _WORD.findall(cell)
+    indent = len(cell) - len(cell.lstrip())
+    return max((cell_len(word) for word in words), default=0) + (indent if len(words) == 1 else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from math import comb
 
 import numpy as np
@@ -10,13 +11,43 @@ import numpy as np
 from lightning_perf.compare.statistics.distributions import beta_quantile
 from lightning_perf.compare.statistics.values import Estimate, Numbers, finite
 
-__all__ = ["clopper_pearson", "collapse_limit", "fisher_exact_p"]
+__all__ = ["CollapseCounts", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
 
 LEAST_DROP = 0.10
 """Accuracy below the median of all runs that a collapse has at least."""
 
 MAD_FACTOR = 5 * 1.4826
 """A collapse is also beyond five robust standard deviations (1.4826 MAD is the SD of normal values)."""
+
+
+@dataclass(frozen=True)
+class CollapseCounts:
+    """Collapsed runs of two arms.
+
+    Attributes:
+        baseline: Collapsed runs of the baseline.
+        of_baseline: All its runs.
+        candidate: Collapsed runs of the candidate.
+        of_candidate: All its runs.
+    """
+
+    baseline: int
+    of_baseline: int
+    candidate: int
+    of_candidate: int
+
+    @property
+    def worse(self) -> bool:
+        """Whether a larger share of the candidate's runs collapsed."""
+        return self.candidate * self.of_baseline > self.baseline * self.of_candidate
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p-value of equal shares (Fisher's exact test), or None when an arm has no runs."""
+        return fisher_exact_p(self.baseline, self.of_baseline, self.candidate, self.of_candidate)
+
+    def __str__(self) -> str:
+        return f"{self.candidate} of {self.of_candidate}, in the baseline {self.baseline} of {self.of_baseline}"
 
 
 def collapse_limit(accuracies: Numbers) -> float | None:

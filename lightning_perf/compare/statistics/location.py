@@ -156,7 +156,7 @@ def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) 
 
 
 def _ratio(difference: Difference, confidence: float) -> Estimate:
-    estimate = interval(difference, confidence).map(math.exp)
+    estimate = interval(difference, confidence).map(_exp)
     return Estimate(
         estimate.value,
         estimate.low,
@@ -166,6 +166,14 @@ def _ratio(difference: Difference, confidence: float) -> Estimate:
         f"{difference.method} on logarithms",
         estimate.reason,
     )
+
+
+def _exp(logarithm: float) -> float:
+    """Of numbers too small for a float as well an error, and not zero, which is no ratio."""
+    ratio = math.exp(logarithm)
+    if not ratio:
+        raise OverflowError
+    return ratio
 
 
 def _logarithms(base: Numbers, candidate: Numbers) -> tuple[list[float | None], list[float | None]] | str:

@@ -85,7 +85,8 @@ def sd_ratio(base: Numbers, candidate: Numbers, *, paired: bool, confidence: flo
         correlation = float(np.corrcoef(a, b)[0, 1])
         t = t_quantile(0.5 + confidence / 2, n - 2)
         k = 1 + 2 * max(0.0, 1 - correlation**2) * t**2 / (n - 2)
-        low, high = squared * (k - math.sqrt(k * k - 1)), squared * (k + math.sqrt(k * k - 1))
+        reach = k + math.sqrt(k * k - 1)  # and k less the root is 1 / reach, which cancels nothing
+        low, high = squared / reach, squared * reach
     else:
         low = squared / f_quantile(0.5 + confidence / 2, len(b) - 1, len(a) - 1)
         high = squared / f_quantile(0.5 - confidence / 2, len(b) - 1, len(a) - 1)

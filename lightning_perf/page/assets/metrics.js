@@ -55,12 +55,20 @@ export function intervalText(name, { low, high }) {
     : format.NOT_AVAILABLE;
 }
 
-/** A ratio as a change, by the rules of lightning_perf/compare/verdict.py: 0.94 is "−6.0 %". */
+/** A ratio as a change, by the rules of lightning_perf/compare/change.py: 0.94 is "−6.0 %", 17.865 is "×17.9". */
 export function signedPercent(ratio) {
+  if (ratio <= 0.1 || ratio >= 10) return factorText(ratio);
   const change = 100 * (ratio - 1);
   const size = Math.abs(change);
   if (size < 0.005) return "±0 %";
   return `${sign(change)}${size.toFixed(size >= 99.95 ? 0 : size >= 0.995 ? 1 : 2)} %`;
+}
+
+function factorText(factor) {
+  if (factor > 1e6) return "over ×10⁶";
+  if (factor < 1e-6) return "under ×10⁻⁶";
+  if (factor <= 0.1) return `×${factor.toFixed(1 - Math.floor(Math.log10(factor)))}`;
+  return `×${factor.toFixed(factor < 99.95 ? 1 : 0)}`;
 }
 
 /** What to multiply values of a metric by for an axis, and the unit that they then have. */

@@ -2,17 +2,20 @@
 
 import io
 import re
+from collections import Counter
 
 import pytest
 from rich.console import Console
 
-from lightning_perf.compare.build import Settings, UnfairError, compare_arms
+from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.gates import parse_gate
-from lightning_perf.compare.record import Place
+from lightning_perf.compare.record_lines import Place
+from lightning_perf.compare.refusal import UnfairError, describe_refusal
 from lightning_perf.compare.render.console import print_comparison, print_unfair
 from lightning_perf.compare.render.json import parse_json, render_json
-from lightning_perf.compare.render.markdown import render_markdown
+from lightning_perf.compare.render.markdown import render_markdown, render_refusal
 from lightning_perf.compare.render.tables import arm_table, difference_table, footnotes, gate_table, result_table
+from lightning_perf.compare.settings import Settings
 from tests.compare.support import write_run
 
 HOSTILE = "[red]a\x1b[31m|`b`\n# <script>alert(1)</script> &lt; *x* $y$ \u202e"
@@ -91,7 +94,9 @@ def test_the_verdict_comes_first(comparison):
 
 def test_a_narrow_console_loses_no_figure(comparison):
     wide, narrow = (console_text(print_comparison, comparison, width) for width in (400, 60))
-    assert sorted(re.sub(r"[\s─]", "", wide)) == sorted(re.sub(r"[\s─]", "", narrow))
+    # Where the columns are parted, titles of rows stand in each part.
+    assert not Counter(re.findall(r"[^\s─]", wide)) - Counter(re.findall(r"[^\s─]", narrow))
+    assert max(map(len, narrow.splitlines())) <= 60
 
 
 def test_hostile_names_are_shown_and_do_nothing(tmp_path):
@@ -112,7 +117,13 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path):
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(make(tmp_path, train__batch_size=64, version__torch=HOSTILE))
-    text = console_text(lambda error, console: print_unfair(error, ["Block 2: failed."], console), refusal.value)
+    document = describe_refusal(refusal.value)
+    text = console_text(lambda shown, console: print_unfair(shown, ["Block 2: failed."], console), document)
+    markdown = unescaped(render_refusal(document, ["Block 2: failed."]))
+    assert "- Block 2: failed." in markdown
+    assert "| train.batch_size | 32 | 64 |" in markdown
+    assert "--allow train.batch_size" in markdown
+    assert "\x1b" not in markdown
     assert "Block 2: failed." in text
     assert re.search(r"train\.batch_size\s+32\s+64", text)
     assert "--treatment train.batch_size" in text
@@ -143,3 +154,21 @@ def test_at_80_columns_no_figure_and_no_word_is_broken(comparison):
     step_time = rows[: 1 + len(comparison.arms)]
     assert step_time[0][0] == "step time (ms)"
     assert step_time[1][:4] == ("  fp32", "6", "100.8", "2.3")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_figures_of_any_size_leave_words_and_units_whole(tmp_path, width):
+    times = {"fp32": (123456.0, 103000.0, 99000.0), "amp": (0.94, 0.959, 0.937)}
+    arms = {
+        name: [
+            write_run(tmp_path / name / str(n), step_ms=ms, epoch_s=ms, train__seed=n) for n, ms in enumerate(of_arm)
+        ]
+        for name, of_arm in times.items()
+    }
+    text = console_text(print_comparison, compare_arms(arms), width)
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("throughput", "Hodges–Lehmann", "(samples/s)"):
+        assert word in text
+    tables = text[text.index("Differences") : text.index("Spread of")]
+    assert not re.search(r"^ *(%|pt)\b", tables, re.MULTILINE)
+    assert "0.00094" in text, "what is small beside the others is not shown as 0.0"
