@@ -48,9 +48,10 @@ def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: St
     if findings:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
+        little = "Little that a known change would win back. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
-            why=f"{top.title}. {top.evidence[0]}" if top.evidence else f"{top.title}.",
+            why=f"{little}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
         )
     return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
@@ -85,7 +86,8 @@ def _where(lead: RankAnalysis) -> str:
     wall = format_duration(breakdown.wall.mean_ns)
     rank = "" if lead.rank is None or (lead.metadata.world_size or 1) <= 1 else f" on rank {lead.rank}"
     if breakdown.marked:
-        subject = f"A step takes {wall}{rank} (mean of {breakdown.averaged_steps})"
+        steps = breakdown.averaged_steps
+        subject = f"A step takes {wall}{rank} ({f'mean of {steps}' if steps > 1 else 'one recorded'})"
         if breakdown.averages_cut_steps:
             subject = f"The recorded part of a step takes {wall}{rank} (no step is complete)"
     else:
