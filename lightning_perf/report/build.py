@@ -23,7 +23,7 @@ from lightning_perf.report.sources import find_traces, group_windows, rank_in_na
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
-from lightning_perf.units import format_duration, format_ratio
+from lightning_perf.units import format_duration, format_ratio, format_share
 
 __all__ = ["analyze", "build_report"]
 
@@ -36,6 +36,10 @@ NOTABLE_OVERHEAD = 1.2
 
 DRIVING_SHARE = 0.05
 """From this part of the step in calls of a device's runtime on, the host drives a device, whether it shows or not."""
+
+
+EARLY_SHARE = 0.01
+"""From this part of the device's work on that begins before its launch, the clocks' disagreement is said."""
 
 
 def analyze(path: str | os.PathLike[str], *, by_shape: bool = False) -> PerfReport:
@@ -249,6 +253,13 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
         )
     elif not breakdown.has_device and not (processor is not None and processor.trains):
         notes.append(f"{name} holds no device work: this is a recording of the host alone.")
+    skew = analysis.clock_skew
+    if skew is not None and skew.early >= EARLY_SHARE * skew.linked:
+        notes.append(
+            f"{name}: {format_share(skew.early / skew.linked)} of the device's work begins before the call that launched "
+            f"it, by up to {format_duration(skew.lead_ns)}: the clocks of host and device disagree by that much. What is "
+            "hidden, exposed or idle cannot be told; times of kernels and of operators are right."
+        )
     for number, what in (
         (problems.repaired_events, "was repaired"),
         (problems.dropped_events, "could not be read"),

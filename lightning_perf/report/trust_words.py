@@ -47,7 +47,7 @@ def _recording(trust: Trust) -> list[str]:
         parts.append(
             "every kernel has its launch"
             if not trust.unlinked_kernels
-            else f"{format_share(linked / trust.kernels)} of {trust.kernels:,} kernels have their launch"
+            else f"{format_share(linked / trust.kernels)} of {count_of(trust.kernels, 'kernel')} have their launch"
         )
     return parts
 

@@ -69,6 +69,12 @@ def test_missing_ranks_are_said_and_the_slowest_rank_leads(tmp_path: Path) -> No
     assert "The run has 4 ranks; there is no trace of 2 ranks: 1, 3." in report.notes
 
 
+def test_many_missing_ranks_are_counted(tmp_path: Path) -> None:
+    recording(0, 16).write(tmp_path / "rank0.pt.trace.json")
+    (note,) = lightning_perf.analyze(tmp_path).notes
+    assert note == "The run has 16 ranks; there is no trace of 15 ranks: 1, 2, 3, 4, 5, 6, 7, 8 and 7 more."
+
+
 def test_the_rank_that_others_wait_for_leads(tmp_path: Path) -> None:
     reducing(100, rank=0, compute_us=1400).write(tmp_path / "rank0.pt.trace.json")
     reducing(901, rank=1, compute_us=600).write(tmp_path / "rank1.pt.trace.json")  # its steps are 1 µs longer

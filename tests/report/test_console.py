@@ -88,6 +88,18 @@ def test_names_that_differ_at_their_end_stay_apart(tmp_path: Path) -> None:
     assert "name_weight " in text
 
 
+def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number in range(2):
+        start = 1000 * number
+        builder.step(number, start, 1000).op("aten::item", start + 100, 300)
+        builder.launch("k", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=300)
+        builder.runtime("cudaStreamSynchronize", start + 110, 210)
+    text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 80)
+    assert "Waits of the host for the device: 210 µs a step" in text
+    assert "\naten::item, cudaStreamSynchronize      1  210 µs" in text
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_collectives_on_the_host_are_counted_a_step(tmp_path: Path, marked: bool) -> None:
     builder = TraceBuilder()

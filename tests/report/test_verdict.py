@@ -31,6 +31,19 @@ def test_the_part_that_a_category_is_made_of_is_named() -> None:
     assert "80.0 % asks the driver for memory" in judge(analysis(builder), (), None).where
 
 
+def test_a_cause_of_little_is_not_passed_off_as_the_reason() -> None:
+    lead = analysis(training(fetch_us=2500))
+    (found,) = find([lead])
+    assert judge(lead, [found], None).why.startswith("Input-bound")
+    why = judge(lead, [replace(found, severity="low")], None).why
+    assert why.startswith("Little that a known change would win back. The most: Input-bound")
+
+
+def test_one_step_is_no_mean() -> None:
+    builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 90)
+    assert judge(analysis(builder), (), None).where.startswith("A step takes 100 µs (one recorded): 90.0 %")
+
+
 def test_the_rank_is_named_in_a_run_of_several() -> None:
     assert judge(analysis(training().rank(3, 8)), (), None).where.startswith("A step takes 10.0 ms on rank 3")
 

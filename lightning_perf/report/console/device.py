@@ -14,6 +14,7 @@ from lightning_perf.analysis.idle import Idle
 from lightning_perf.analysis.launches import Launches
 from lightning_perf.analysis.memory import DeviceMemory, Memory
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.sync_points import SyncPoints
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.words import GAP_LABELS, per
@@ -50,6 +51,10 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Ren
         idle = analysis.idle
         title = f"Device idle: {format_duration(idle.idle_ns / max(idle.steps, 1))} {each}, {format_share(idle.share)}"
         yield title, _idle(idle, marked=analysis.breakdown.marked)
+    if analysis.sync_points is not None and analysis.sync_points.points:
+        waits = analysis.sync_points
+        title = f"Waits of the host for the device: {format_duration(waits.wait_ns / max(waits.steps, 1))} {each}"
+        yield title, _waits(waits)
     if analysis.autocast is not None and analysis.autocast.count:
         yield f"Casts between floating types, {each}", _autocast(analysis.autocast)
     if analysis.communication is not None:
@@ -131,6 +136,16 @@ def _idle(idle: Idle, *, marked: bool) -> RenderableType:
         text = f"{format_duration(gap.length_ns)}{f' in step {gap.step}' if marked else ''}, {GAP_LABELS[gap.cause]}"
         lines.append(plain(f"Long gap: {text}{f', in {place}' if place else ''}", "dim"))
     return Group(grid, *lines)
+
+
+def _waits(waits: SyncPoints) -> RenderableType:
+    steps = max(waits.steps, 1)
+    grid = table("in", "calls", "wait", "device\nidle after", "to regain\nat most")
+    for point in waits.points:
+        place = point.call if point.operator is None else f"{point.operator}, {point.call}"
+        times = (point.wait_ns, point.drained_ns, point.regained_ns)
+        grid.add_row(label(place), format_count(point.calls / steps), *(format_duration(t / steps) for t in times))
+    return grid
 
 
 def _autocast(autocast: AutocastTax) -> RenderableType:

@@ -41,7 +41,8 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
     """
     breakdown = analysis.breakdown
     if breakdown.marked:
-        title = f"Step time: {format_duration(breakdown.wall.mean_ns)}, mean of {breakdown.averaged_steps}"
+        steps = breakdown.averaged_steps
+        title = f"Step time: {format_duration(breakdown.wall.mean_ns)}{f', mean of {steps}' if steps > 1 else ''}"
     else:
         title = f"Whole recording: {format_duration(breakdown.wall.mean_ns)}"
     yield title, _step_time(breakdown)
