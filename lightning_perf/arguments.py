@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["at_least", "input_shape", "positive", "share", "within"]
+__all__ = ["at_least", "input_shape", "plot_file", "positive", "share", "within"]
+
+PLOTS = (".png", ".svg", ".pdf")
 
 
 def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
@@ -90,6 +93,20 @@ def input_shape(text: str) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape: give whole numbers joined by commas, as 3,224,224")
     return shape
+
+
+def plot_file(text: str) -> Path:
+    """A file whose ending says how to draw; told before a long measurement, not after it.
+
+    Example:
+        >>> plot_file("a.txt")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: a.txt: plots are written as .png, .svg or .pdf
+    """
+    path = Path(text)
+    if path.suffix.lower() not in PLOTS:
+        raise argparse.ArgumentTypeError(f"{text}: plots are written as {', '.join(PLOTS[:-1])} or {PLOTS[-1]}")
+    return path
 
 
 def _whole(text: str) -> int:

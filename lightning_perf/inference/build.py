@@ -14,10 +14,14 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.helper import Helper
 from lightning_perf.inference.messages import BuildOrder, Built
 from lightning_perf.inference.runtimes.faults import reason_of
-from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.subject import Subject, shape_text
 from lightning_perf.inference.variant import Variant
 
 __all__ = ["BuiltVariant", "build_variant", "check_subject", "save_subject"]
+
+SAME = 1e-3
+"""How far two calls with the same inputs may be apart, as a share of the largest output: sums of several threads vary,
+randomness moves outputs by much more."""
 
 _MAIN = "__main__"
 
@@ -49,7 +53,8 @@ def check_subject(subject: Subject) -> Tensor:
         Its outputs, ``(n, …)``.
 
     Raises:
-        InferenceError: It does not take these inputs, changes them, or does not give one tensor of finite numbers.
+        InferenceError: It does not take these inputs, changes them, does not give one tensor of finite numbers, or does
+            not give the same ones again.
     """
     module, name = subject.module, type(subject.module).__name__
     before = subject.inputs.clone()
@@ -57,11 +62,12 @@ def check_subject(subject: Subject) -> Tensor:
         with torch.inference_mode():
             outputs = module(subject.inputs.clone())
             given = subject.inputs.clone()
-            module(given)
+            again = module(given)
     except Exception as error:
         raise InferenceError(
-            f"{name} does not take inputs of shape {('n', *subject.input_shape)} and type {subject.inputs.dtype} "
-            f"({reason_of(error)}). Check the data, or --shape."
+            f"{name} does not take inputs of shape {shape_text(subject.input_shape)} and type {subject.inputs.dtype} "
+            f"({reason_of(error)}). Check the data, or --shape. Variants have one float32 input: wrap a model of "
+            "several inputs, or of token numbers, in a module that makes them of one such tensor."
         ) from error
     if not isinstance(outputs, Tensor):
         raise InferenceError(
@@ -75,6 +81,11 @@ def check_subject(subject: Subject) -> Tensor:
         raise InferenceError(
             f"{name} changes its inputs in place: a second call would see other numbers. "
             "Use the operation that makes a new tensor, as div instead of div_."
+        )
+    if float((again - outputs).abs().max()) > SAME * float(outputs.abs().max()):
+        raise InferenceError(
+            f"{name} gives other outputs for the same inputs, in eval mode: nothing can be compared with them. Is "
+            "there a dropout without training=self.training, or another random number, in its forward?"
         )
     if outputs.dtype != torch.float32:
         raise InferenceError(f"{name} gives {outputs.dtype}. Study it in float32.")
@@ -130,7 +141,10 @@ def build_variant(
         raise InferenceError(f"{folder}: exists and is no exported variant. Give another --out, or move it away.")
     staging = folder.with_name(f".{folder.name}.building")
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    try:
+        staging.mkdir(parents=True)
+    except OSError as error:
+        raise InferenceError(f"{staging.parent}: cannot be written ({error.strerror}). Give another --out.") from error
     outputs = work / f"{folder.name}.outputs.npy"
     order = BuildOrder(
         subject=str(subject),

@@ -22,6 +22,8 @@ def _build(order: BuildOrder, channel: Channel) -> None:
     import torch
 
     from lightning_perf.inference.artefact import save_artefact
+    from lightning_perf.inference.device import on_device
+    from lightning_perf.inference.predict import predict
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.subject import Subject
 
@@ -31,17 +33,18 @@ def _build(order: BuildOrder, channel: Channel) -> None:
     torch.set_num_threads(subject.threads)
     folder = Path(order.folder)
     runtime = find_runtime(order.runtime)
-    began = time.perf_counter()
-    provenance = runtime.build(subject, folder)
-    seconds = time.perf_counter() - began
-    with torch.inference_mode():
-        call = runtime.load(folder, subject.device, subject.threads)
-        outputs = call(subject.inputs.to(subject.device)).cpu()
+    with on_device(subject.device):
+        began = time.perf_counter()
+        provenance = runtime.build(subject, folder)
+        seconds = time.perf_counter() - began
+        with torch.inference_mode():
+            call = runtime.load(folder, subject.device, subject.threads)
+            outputs = predict(call, subject.inputs.numpy(), subject.device)
     if len(outputs) != len(subject.inputs):
-        raise VariantError(f"it gave {len(outputs)} rows for a batch of {len(subject.inputs)}")
-    if not torch.isfinite(outputs).all():
+        raise VariantError(f"it gave {len(outputs)} rows for {len(subject.inputs)} inputs")
+    if not np.isfinite(outputs).all():
         raise VariantError("its outputs are not finite: numbers overflowed its type")
-    np.save(order.outputs, outputs.numpy())
+    np.save(order.outputs, outputs)
     save_artefact(
         folder,
         subject,

@@ -14,7 +14,7 @@ from lightning_perf.inference.build import BuiltVariant, build_variant
 from lightning_perf.inference.chains import Chains
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.judge import Judge
-from lightning_perf.inference.measure import Effort, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, summarise, take_turns
 from lightning_perf.inference.running import Running, relative_difference
 from lightning_perf.inference.subject import Subject
 from lightning_perf.inference.summary import cell_of
@@ -56,6 +56,16 @@ class Place:
         return self.work / "inputs.npy"
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """One batch size and number of threads, measured: the turns of the baseline and of its twin."""
+
+    threads: int
+    batch: int
+    baseline: Rounds
+    again: Rounds
+
+
 class Campaign:
     """Carries variants through all steps; `rows` and `cells` hold what came out.
 
@@ -90,7 +100,7 @@ class Campaign:
         self._effort = effort
         self._say = say
         self._rows = {variant.name: _empty_row(variant) for variant in variants}
-        self._cells: list[Cell] = []
+        self._timed: list[_Timed] = []
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -99,8 +109,11 @@ class Campaign:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The batch sizes and numbers of threads measured so far."""
-        return tuple(self._cells)
+        """The batch sizes and numbers of threads measured so far, judged over the variants that have not failed."""
+        return tuple(
+            cell_of(self.rows, threads=timed.threads, batch=timed.batch, baseline=timed.baseline, again=timed.again)
+            for timed in self._timed
+        )
 
     def run(self, threads: int, batch_sizes: Sequence[int]) -> None:
         """Build all variants for a number of threads, start them, and time them.
@@ -139,7 +152,7 @@ class Campaign:
             running[AGAIN] = self._run(built, threads, stack)
 
     def _build(self, variant: Variant, threads: int) -> BuiltVariant:
-        folder = variant.name if not self._cells else f"{variant.name}@{threads}-threads"
+        folder = variant.name if not self._timed else f"{variant.name}@{threads}-threads"
         return build_variant(
             variant,
             self._chains.subject_file(variant.transforms, threads),
@@ -186,9 +199,7 @@ class Campaign:
                 latency = summarise(rounds, baseline, batch=batch, threads=threads)
                 row = self._rows[name]
                 self._rows[name] = replace(row, latencies=(*row.latencies, latency))
-        self._cells.append(
-            cell_of(self.rows, threads=threads, batch=batch, baseline=turns[BASELINE], again=turns[AGAIN])
-        )
+        self._timed.append(_Timed(threads, batch, turns[BASELINE], turns[AGAIN]))
 
     def _fail(self, name: str, error: VariantError) -> None:
         if name in (BASELINE, AGAIN):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.subject import shape_text
 
 if TYPE_CHECKING:
     from lightning_perf.inference.runtime import Call
@@ -45,8 +46,9 @@ class CheckedCall:
             InferenceError: The inputs are of another shape or type, or the variant gave back another shape.
         """
         if tuple(inputs.shape[1:]) != self.input_shape or inputs.ndim == 0:
-            wanted = ", ".join(map(str, ("n", *self.input_shape)))
-            raise InferenceError(f"inputs of shape {tuple(inputs.shape)} given, the variant takes ({wanted})")
+            raise InferenceError(
+                f"inputs of shape {tuple(inputs.shape)} given, the variant takes {shape_text(self.input_shape)}"
+            )
         if inputs.dtype != torch.float32:
             raise InferenceError(f"inputs of type {inputs.dtype} given, the variant takes torch.float32")
         outputs = self._call(inputs)

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import at_least, input_shape, positive, within
+from lightning_perf.arguments import at_least, input_shape, plot_file, positive, within
 
 if TYPE_CHECKING:
     from lightning_perf.inference.tradeoff import Tradeoff
 
-__all__ = ["add_measuring", "add_parser", "run", "write_outputs"]
+__all__ = ["add_measuring", "add_parser", "require_packages", "run", "write_outputs"]
 
 SUCCESS = 0
 NONE_FITS = 1
@@ -111,7 +111,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
     output.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown, too")
     output.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
-    output.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: .png, .svg or .pdf")
+    output.add_argument("--plot", type=plot_file, metavar="FILE", help="write a plot: .png, .svg or .pdf")
     output.add_argument("--out", type=Path, metavar="FOLDER", help="keep the built variants and the document there")
 
 
@@ -124,13 +124,12 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain
 
     try:
-        for package in ("torch", "scipy"):
-            import_extra(package, "infer")
+        require_packages(plot=options.plot is not None)
         tradeoff = _measure(options)
         write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
     except (InferenceError, MissingExtraError) as error:
@@ -138,6 +137,21 @@ def run(options: argparse.Namespace) -> int:
         return USAGE
     recommendation = tradeoff.recommendation
     return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+
+
+def require_packages(*, plot: bool) -> None:
+    """See that what measuring needs is there, before anything is measured.
+
+    Args:
+        plot: Whether a plot is wanted.
+
+    Raises:
+        MissingExtraError: A package is not installed.
+    """
+    from lightning_perf.compare.extras import import_extra
+
+    for package in ("torch", "scipy", *(("matplotlib",) if plot else ())):
+        import_extra(package, "infer")
 
 
 def write_outputs(
@@ -148,33 +162,47 @@ def write_outputs(
     html: Path | None = None,
     plot: Path | None = None,
 ) -> None:
-    """Show a trade-off and write the files that were asked for.
+    """Show a trade-off and write the files that were asked for, also when one of them cannot be written.
 
     Raises:
         InferenceError: A file cannot be written.
-        PageError: The page cannot be written.
     """
     from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.page.html import PageError
 
     with suppress(BrokenPipeError):  # the reader has left; the files are wanted all the same
         _show(tradeoff, as_json=as_json)
-    if markdown is not None:
-        from lightning_perf.inference.render.markdown import render_markdown
+    problems = []
+    for path, write in ((markdown, _write_markdown), (html, _write_html), (plot, _write_plot)):
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write(tradeoff, path)
+            except (InferenceError, PageError) as error:
+                problems.append(str(error))
+            except OSError as error:
+                problems.append(f"{path}: cannot be written ({error.strerror}). Give another file.")
+    if problems:
+        raise InferenceError(" ".join(problems))
 
-        try:
-            markdown.parent.mkdir(parents=True, exist_ok=True)
-            markdown.write_text(render_markdown(tradeoff), encoding="utf-8")
-        except OSError as error:
-            raise InferenceError(f"{markdown}: cannot be written ({error.strerror}). Give another file.") from error
-    if html is not None:
-        from lightning_perf.inference.tradeoff import to_json
-        from lightning_perf.page.html import write_html
 
-        write_html(to_json(tradeoff), "inference", tradeoff.model, html)
-    if plot is not None:
-        from lightning_perf.inference.plot import save_plot
+def _write_markdown(tradeoff: Tradeoff, path: Path) -> None:
+    from lightning_perf.inference.render.markdown import render_markdown
 
-        save_plot(tradeoff, plot)
+    path.write_text(render_markdown(tradeoff), encoding="utf-8")
+
+
+def _write_html(tradeoff: Tradeoff, path: Path) -> None:
+    from lightning_perf.inference.tradeoff import to_json
+    from lightning_perf.page.html import write_html
+
+    write_html(to_json(tradeoff), "inference", tradeoff.model, path)
+
+
+def _write_plot(tradeoff: Tradeoff, path: Path) -> None:
+    from lightning_perf.inference.plot import save_plot
+
+    save_plot(tradeoff, path)
 
 
 def _show(tradeoff: Tradeoff, *, as_json: bool) -> None:
@@ -217,6 +245,8 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
     else:
         given = find_object(options.data, "--data")
         samples = gather_samples(given() if callable(given) else given, options.limit, options.calibration)
+        inputs = samples.inputs
+        notes += samples.notes
         if samples.training is not None:
             fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=options.device)
     return measure_variants(

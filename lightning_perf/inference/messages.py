@@ -63,11 +63,10 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Predict(msgspec.Struct, frozen=True, tag="predict"):
-    """Run all inputs of a ``.npy`` file, so many at a time, and write the outputs to another."""
+    """Run all inputs of a ``.npy`` file and write the outputs to another."""
 
     inputs: str
     outputs: str
-    batch: int
 
 
 class Predicted(msgspec.Struct, frozen=True, tag="predicted"):

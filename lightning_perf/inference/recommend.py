@@ -31,7 +31,7 @@ def recommend(
     keep it, then the fastest.
 
     Args:
-        rows: The variants, the original first.
+        rows: The variants, the original first; one that failed, be it with another batch size, is not chosen.
         cell: Batch size, threads, and noise.
         max_latency_ms: What nine of ten calls may take at most.
         max_accuracy_drop_points: Percentage points that accuracy may be lower.
@@ -39,7 +39,11 @@ def recommend(
     Raises:
         InferenceError: A limit of accuracy was given and accuracy was not measured.
     """
-    measured = [(row, latency) for row in rows if (latency := row.latency(cell.threads, cell.batch)) is not None]
+    measured = [
+        (row, latency)
+        for row in rows
+        if row.reason is None and (latency := row.latency(cell.threads, cell.batch)) is not None
+    ]
     if max_accuracy_drop_points is not None and not any(row.accuracy for row, _ in measured):
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
     kept = [

@@ -18,6 +18,7 @@ from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.chains import Chains
 from lightning_perf.inference.count import count_model
 from lightning_perf.inference.count_document import Count
+from lightning_perf.inference.device import find_device
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.judge import Judge
 from lightning_perf.inference.machine import describe_machine, load_average
@@ -33,7 +34,7 @@ from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.validation import Validation
 from lightning_perf.inference.variant import default_variants, parse_variants
 
-__all__ = ["TRADEOFF_FILE", "measure_variants"]
+__all__ = ["TRADEOFF_FILE", "measure_variants", "save_document"]
 
 TRADEOFF_FILE = "tradeoff.json"
 """The document, beside the artefacts."""
@@ -98,7 +99,7 @@ def measure_variants(
     """
     say = say or (lambda _: None)
     effort = effort or Effort()
-    device = _parsed_device(device)
+    device = find_device(device)
     _check_settings(batch_sizes, threads)
     if max_accuracy_drop_points is not None and validation is None:
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)
@@ -159,8 +160,25 @@ def measure_variants(
         count=count,
         roofline=bound,
     )
-    if out is not None:
-        (out / TRADEOFF_FILE).write_bytes(to_json(tradeoff, indent=2) + b"\n")
+    return tradeoff if out is None else save_document(tradeoff, out)
+
+
+def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
+    """Write a document beside the artefacts.
+
+    Args:
+        tradeoff: The document.
+        folder: The folder of the artefacts.
+
+    Returns:
+        The document; with a note where it could not be written: the measurement is not lost with the file.
+    """
+    path = folder / TRADEOFF_FILE
+    try:
+        path.write_bytes(to_json(tradeoff, indent=2) + b"\n")
+    except OSError as error:
+        note = f"{path} could not be written ({error.strerror})."
+        return replace(tradeoff, notes=(*tradeoff.notes, note))
     return tradeoff
 
 
@@ -170,18 +188,6 @@ def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int]) -> None:
             raise InferenceError(
                 f"{what}: {', '.join(map(str, values)) or 'none'} given. Give different numbers above 0."
             )
-
-
-def _parsed_device(text: torch.device | str) -> torch.device:
-    try:
-        device = torch.device(text)
-    except RuntimeError as error:
-        raise InferenceError(f"device {text}: PyTorch knows no such device. Use cpu, cuda or cuda:N.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")
-    if device.type not in ("cpu", "cuda"):
-        raise InferenceError(f"device {device}: variants are built for cpu or cuda.")
-    return device
 
 
 def _prepared(module: nn.Module) -> nn.Module:

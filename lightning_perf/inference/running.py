@@ -13,16 +13,19 @@ from lightning_perf.inference.helper import Helper
 from lightning_perf.inference.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
 from lightning_perf.inference.tradeoff import ColdStart, Reload
 
-__all__ = ["INT8_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]
+__all__ = ["COARSE_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]
 
 RELOAD_TOLERANCE = 1e-3
 """Largest difference of an output between two processes, as a share of the largest output. The same file with as many
 threads gives the same bits on a CPU in most runtimes; a runtime may choose other kernels from process to process."""
 
-INT8_RELOAD_TOLERANCE = 0.02
-"""The same for int8: a sum that is rounded otherwise moves an activation by one of its 255 steps, and what follows."""
+COARSE_RELOAD_TOLERANCE = 0.02
+"""The same for int8 and 16 bits: a sum that is rounded otherwise moves an activation by one of its 255 steps, or by a
+256th (bfloat16), and what follows."""
 
-PREDICT_BATCH = 32
+_COARSE = ("int8", "fp16", "bf16")
+"""What is in the names of such runtimes."""
+
 TURN_TIMEOUT_S = 600.0
 
 
@@ -61,7 +64,7 @@ class Running:
             VariantError: It fails.
         """
         outputs = self._built.outputs.with_suffix(".predicted.npy")
-        self._helper.ask(Predict(str(inputs), str(outputs), PREDICT_BATCH), Predicted, self._timeout_s)
+        self._helper.ask(Predict(str(inputs), str(outputs)), Predicted, self._timeout_s)
         predicted: NDArray[np.float32] = np.load(outputs)
         outputs.unlink()
         return predicted
@@ -74,7 +77,8 @@ class Running:
         """
         expected, found = np.load(self._built.outputs), self.predict(self._inputs)
         difference = relative_difference(found, expected)
-        allowed = INT8_RELOAD_TOLERANCE if "int8" in self._built.artefact.runtime else RELOAD_TOLERANCE
+        coarse = any(arithmetic in self._built.artefact.runtime for arithmetic in _COARSE)
+        allowed = COARSE_RELOAD_TOLERANCE if coarse else RELOAD_TOLERANCE
         if not difference <= allowed:
             raise VariantError(
                 f"loaded in a fresh process it gives other outputs: they differ by {difference:.2g} of the largest, "

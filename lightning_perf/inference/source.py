@@ -32,7 +32,7 @@ def find_object(text: str, option: str) -> Any:
     """
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
-        raise InferenceError(f"{option} {text}: not understood. {_FORM}.")
+        raise InferenceError(f"{option} {text}: not understood. {_FORM}.{_file_hint(text)}")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -43,6 +43,7 @@ def find_object(text: str, option: str) -> Any:
             raise InferenceError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
         raise InferenceError(
             f"{option} {text}: there is no module {error.name}. {_FORM}, and run where it can be imported."
+            f"{_file_hint(text)}"
         ) from error
     except Exception as error:  # the user's module runs at import
         raise InferenceError(f"{option} {text}: importing {module_name} fails ({reason_of(error)}).") from error
@@ -52,6 +53,14 @@ def find_object(text: str, option: str) -> Any:
             raise InferenceError(f"{option} {text}: {module_name} has no {part}. It has {', '.join(public[:20])}.")
         found = getattr(found, part)
     return found
+
+
+def _file_hint(text: str) -> str:
+    """How to name what is in a Python file, when a file was named."""
+    file, _, name = text.partition(":")
+    if not file.endswith(".py"):
+        return ""
+    return f" For a file: {Path(file).stem}:{name or 'NAME'}, run in {Path(file).resolve().parent}."
 
 
 def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:
@@ -69,11 +78,11 @@ def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:
         InferenceError: It cannot be made or loaded; the message says why.
     """
     path = Path(target)
-    if path.suffix == ".ckpt" or path.is_file():
+    if path.suffix == ".ckpt" or (path.is_file() and path.suffix != ".py"):
         return _from_checkpoint(path, module)
     if module is not None:
         raise InferenceError(f"--module {module}: only with a checkpoint, and {target} is none.")
-    if os.sep in target and ":" not in target:
+    if os.sep in target and ":" not in target and path.suffix != ".py":
         raise InferenceError(f"{target}: there is no such checkpoint, and a model is named as package.module:name.")
     found = find_object(target, "MODEL")
     made = found if isinstance(found, nn.Module) else _made(found, target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Subject"]
+__all__ = ["Subject", "shape_text"]
 
 
 @dataclass(frozen=True)
@@ -32,3 +32,16 @@ class Subject:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input, without the batch."""
         return tuple(self.inputs.shape[1:])
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Shape of a batch of any size, for messages.
+
+    Args:
+        shape: Without the batch.
+
+    Example:
+        >>> shape_text((3, 224, 224))
+        '(n, 3, 224, 224)'
+    """
+    return f"({', '.join(map(str, ('n', *shape)))})"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.location import paired_ratio
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.count_document import Count
+from lightning_perf.inference.device import find_device, on_device
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.machine import describe_machine, load_average
-from lightning_perf.inference.measure import Effort, Rounds, Timer, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.peaks import find_peaks
 from lightning_perf.inference.roofline import Peaks, roofline
@@ -65,8 +65,8 @@ def sweep_backbones(
     """
     say = say or (lambda _: None)
     effort = effort or Effort()
-    device = torch.device(device)
-    shape = _check(names, input_shape, classes, batch, threads, device)
+    device = find_device(device)
+    shape = _check(names, input_shape, classes, batch, threads)
     rows = {name: SweepRow(name) for name in dict.fromkeys(names)}
     counts: dict[str, Count] = {}
     timers: dict[str, Timer] = {}
@@ -77,7 +77,7 @@ def sweep_backbones(
         first = name.removesuffix(_AGAIN)
         rows[first] = replace(rows[first], reason=str(error))
 
-    with _threads(threads), torch.inference_mode():
+    with _threads(threads), on_device(device), torch.inference_mode():
         for name in rows:
             say(f"Making {name}")
             try:
@@ -116,9 +116,7 @@ def sweep_backbones(
     )
 
 
-def _check(
-    names: Sequence[str], input_shape: Sequence[int], classes: int, batch: int, threads: int, device: torch.device
-) -> Shape:
+def _check(names: Sequence[str], input_shape: Sequence[int], classes: int, batch: int, threads: int) -> Shape:
     if not names:
         raise InferenceError("No backbones are named. Name some of torchvision's or timm's, as resnet18.")
     if len(input_shape) != 3 or min(input_shape) < 1:
@@ -127,10 +125,6 @@ def _check(
     for what, number in (("classes", classes), ("batch", batch), ("threads", threads)):
         if number < 1:
             raise InferenceError(f"{what} must be at least 1, got {number}.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")
-    if device.type not in ("cpu", "cuda"):
-        raise InferenceError(f"device {device}: backbones are timed on cpu or cuda.")
     channels, height, width = input_shape
     return channels, height, width
 
@@ -171,7 +165,7 @@ def _timed(
 def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
     for name, again in rounds.items():
         if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
-            return paired_ratio(first.medians_ns, again.medians_ns)
+            return paired_ratio(again, first)
     return None
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_perf.arguments import at_least, input_shape, positive
+from lightning_perf.arguments import at_least, input_shape, plot_file, positive
 
 __all__ = ["add_parser", "run"]
 
@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the document as JSON to a file, too")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot: .png, .svg or .pdf")
+    parser.add_argument("--plot", type=plot_file, metavar="FILE", help="write a plot: .png, .svg or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,13 +63,13 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.inference.command import require_packages
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain
 
     try:
-        import_extra("torch", "infer")
-        import_extra("scipy", "infer")
+        require_packages(plot=options.plot is not None)
         return _sweep(options)
     except (InferenceError, MissingExtraError) as error:
         _say(plain(str(error)).plain)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["finish", "time_calls"]
 
+WARMUP_S = 10.0
+"""No further call warms up after this time: of calls that take seconds the first ones are like the others."""
+
 
 def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
     """Time calls with a batch, each to the end of its work on the device.
@@ -27,15 +30,14 @@ def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -
         device: Where it runs.
         request: How many calls, and how long.
     """
-    for _ in range(request.warmup):
-        call(batch)
-    finish(device)
+    _warm_up(call, batch, device, request.warmup)
     walls: list[int] = []
     cpus: list[int] = []
     devices: list[int] = []
     on_cuda = device.type == "cuda"
     if on_cuda:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        stream = torch.cuda.current_stream(device)
     gc.collect()
     gc.disable()  # a collection in the midst of a call is no part of it
     try:
@@ -44,10 +46,10 @@ def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -
             cpu = time.process_time_ns()
             wall = time.perf_counter_ns()
             if on_cuda:
-                start.record()
+                start.record(stream)
             call(batch)
             if on_cuda:
-                stop.record()
+                stop.record(stream)
                 stop.synchronize()
             walls.append(time.perf_counter_ns() - wall)
             cpus.append(time.process_time_ns() - cpu)
@@ -56,6 +58,16 @@ def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -
     finally:
         gc.enable()
     return Timed(tuple(walls), tuple(cpus), tuple(devices))
+
+
+def _warm_up(call: Call, batch: Tensor, device: torch.device, calls: int) -> None:
+    """Untimed calls; of slow ones not as many, but one at least, which may compile."""
+    deadline = time.perf_counter() + WARMUP_S
+    for _ in range(calls):
+        call(batch)
+        finish(device)
+        if time.perf_counter() > deadline:
+            break
 
 
 def finish(device: torch.device) -> None:

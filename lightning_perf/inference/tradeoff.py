@@ -30,7 +30,7 @@ __all__ = [
 SCHEMA_VERSION = 1
 """Version of the document's layout: raised by every change that an old reader would misread."""
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 """Version of the way of measuring: figures of different versions are not to be compared."""
 
 

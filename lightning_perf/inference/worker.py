@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from lightning_perf.inference.runtime import Call
-
 __all__ = ["main"]
 
 
@@ -30,14 +28,17 @@ def _work(order: WorkOrder, channel: Channel) -> None:
     import torch
 
     from lightning_perf.inference.artefact import load_artefact
+    from lightning_perf.inference.device import on_device
+    from lightning_perf.inference.predict import predict
     from lightning_perf.inference.timing import finish, time_calls
 
     torch.set_num_threads(order.threads)
     device = torch.device(order.device)
-    inputs = torch.from_numpy(np.load(order.inputs))
     if device.type == "cuda":
         torch.zeros(1, device=device)  # the context is the process's, not the variant's
-    with torch.inference_mode():
+    with on_device(device), torch.inference_mode():
+        # Made here, as those of later calls: runtimes compile anew for tensors that are not of inference mode.
+        inputs = torch.from_numpy(np.load(order.inputs))
         began = time.perf_counter()
         call = load_artefact(Path(order.folder), device, order.threads)
         loaded = time.perf_counter()
@@ -50,24 +51,12 @@ def _work(order: WorkOrder, channel: Channel) -> None:
         batches: dict[int, Tensor] = {}
         for request in channel.requests():
             if isinstance(request, Predict):
-                _predict(call, device, request)
+                np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
                 channel.reply(Predicted())
             else:
                 if request.batch not in batches:
                     batches[request.batch] = _batch(inputs, request.batch).to(device)
                 channel.reply(time_calls(call, batches[request.batch], device, request))
-
-
-def _predict(call: Call, device: torch.device, request: Predict) -> None:
-    import numpy as np
-    import torch
-
-    inputs = np.load(request.inputs, mmap_mode="r")
-    parts = []
-    for start in range(0, len(inputs), request.batch):
-        part = torch.from_numpy(np.array(inputs[start : start + request.batch]))
-        parts.append(call(part.to(device)).cpu().numpy())
-    np.save(request.outputs, np.concatenate(parts))
 
 
 def _batch(inputs: Tensor, size: int) -> Tensor:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.device import find_device
 from lightning_perf.inference.fine_tune import FineTuner
 from lightning_perf.inference.measure import Effort
-from lightning_perf.inference.run import TRADEOFF_FILE, measure_variants
-from lightning_perf.inference.tradeoff import Tradeoff, to_json
+from lightning_perf.inference.run import measure_variants, save_document
+from lightning_perf.inference.tradeoff import Tradeoff
 from lightning_perf.inference.variant import default_variants, parse_variants
 from recipes.signlang.checkpoint import TrainedModel
 from recipes.signlang.distill import StudyTraining, say_outcomes, student_maker
@@ -102,7 +102,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
     variants = settings.variants
     if variants is None:
         variants = (
-            *default_variants(settings.device.partition(":")[0]),
+            *default_variants(find_device(settings.device).type),
             *(() if student is None else student_variants(student)),
         )
     parse_variants(variants, students)  # a wrong name is said before the data are read
@@ -147,13 +147,4 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
         return tradeoff
     outcomes = say_outcomes(student, settings.student_epochs, training.outcomes)
     told = replace(tradeoff, notes=(*tradeoff.notes, *outcomes))
-    if settings.out is not None:
-        _write(told, settings.out / TRADEOFF_FILE)
-    return told
-
-
-def _write(tradeoff: Tradeoff, path: Path) -> None:
-    try:
-        path.write_bytes(to_json(tradeoff, indent=2) + b"\n")
-    except OSError as error:
-        raise InferenceError(f"{path}: cannot be written ({error.strerror}). Give another --out.") from error
+    return told if settings.out is None else save_document(told, settings.out)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import at_least, positive
-from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, write_outputs
+from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, require_packages, write_outputs
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.train_command import MODELS
 
@@ -88,11 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Study a network as the options say."""
-    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.compare.extras import MissingExtraError
 
     try:
-        for package in ("torch", "scipy"):
-            import_extra(package, "infer")
+        require_packages(plot=arguments.plot is not None)
         return _infer(arguments)
     except MissingExtraError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -101,7 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _infer(arguments: argparse.Namespace) -> int:
     from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.page.html import PageError
     from recipes.signlang.checkpoint import load_checkpoint, newest_checkpoint
     from recipes.signlang.infer import InferSettings, infer
 
@@ -121,7 +119,7 @@ def _infer(arguments: argparse.Namespace) -> int:
             html=arguments.html,
             plot=arguments.plot,
         )
-    except (InferenceError, PageError) as error:
+    except InferenceError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return _USAGE
     if arguments.out is not None:

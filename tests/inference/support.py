@@ -32,6 +32,11 @@ class InPlace(Tiny):
         return super().forward(pictures.div_(255))
 
 
+class Random(Tiny):
+    def forward(self, pictures: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(super().forward(pictures))  # which trains unless told otherwise
+
+
 class Crashing(Tiny):
     """Runs where it was made, and takes the whole process down where it was loaded."""
 

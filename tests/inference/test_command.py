@@ -69,6 +69,24 @@ def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_plot_of_another_kind_is_said_before_the_measurement(capsys):
+    with pytest.raises(SystemExit):
+        main(["infer", f"{HERE}:Tiny", "--plot", "plot.bogus"])
+    assert "plots are written as .png, .svg or .pdf" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_leaves_the_others(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "_measure", lambda options: advised(5))
+    (tmp_path / "file").touch()
+    bad, plot = tmp_path / "file" / "a", tmp_path / "a.png"
+    assert main(["infer", "m:n", "--markdown", f"{bad}.md", "--html", f"{bad}.html", "--plot", str(plot)]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("Deploy ")
+    assert f"{bad}.md: cannot be written" in said.err
+    assert f"{bad}.html: cannot be written" in said.err
+    assert plot.exists()
+
+
 def console_text(document, width=100):
     file = io.StringIO()
     print_tradeoff(document, Console(file=file, width=width, highlight=False))

@@ -51,6 +51,11 @@ def test_a_drop_that_the_data_cannot_rule_out_is_said():
     assert "a drop of up to 3.5 points cannot be ruled out" in choose(latency=5, drop=1).reason
 
 
+def test_a_variant_that_failed_with_another_batch_size_is_not_chosen():
+    rows = [row("eager", 10), row("fast", 2, reason="its process crashed with SIGKILL")]
+    assert choose(rows, latency=20, drop=1).variant == "eager"
+
+
 def test_a_limit_of_accuracy_needs_data():
     with pytest.raises(InferenceError, match="no validation data"):
         choose([row("eager", accuracy=None)], drop=1)

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,8 +7,9 @@ import torch
 
 from lightning_perf.inference import Effort, Validation, load_artefact, measure_variants
 from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.run import save_document
 from lightning_perf.inference.tradeoff import from_json
-from tests.inference.support import Crashing, InPlace, Tiny
+from tests.inference.support import Crashing, InPlace, Random, Tiny, row, tradeoff
 
 QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
 
@@ -84,9 +86,12 @@ def test_a_segfault_is_a_reason_of_its_own_row(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "settings", "said"),
     [
-        (Tiny(), {"inputs": torch.randn(2, 3, 8, 8)}, r"does not take inputs of shape \('n', 3, 8, 8\)"),
+        (Tiny(), {"inputs": torch.randn(2, 3, 8, 8)}, r"does not take inputs of shape \(n, 3, 8, 8\)"),
         (Tiny(), {}, "no inputs"),
         (InPlace(), {"inputs": torch.randn(2, 1, 8, 8)}, "changes its inputs in place"),
+        (Random(), {"inputs": torch.randn(2, 1, 8, 8)}, "gives other outputs for the same inputs, in eval mode"),
+        (torch.nn.Embedding(9, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of .* token numbers"),
+        (torch.nn.Bilinear(3, 3, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of several inputs"),
         (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "not finite"),
         (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "gives a tuple, not one tensor"),
         (torch.nn.Flatten(0), {"inputs": torch.randn(2, 3)}, "not a row an input"),
@@ -100,6 +105,28 @@ def test_a_segfault_is_a_reason_of_its_own_row(monkeypatch):
 def test_what_cannot_be_studied_is_said_before_anything_is_built(module, settings, said):
     with pytest.raises(InferenceError, match=said):
         measure_variants(module, **settings)
+
+
+def test_a_folder_that_takes_no_files_is_said_before_anything_is_built(tmp_path, monkeypatch):
+    real = Path.mkdir
+
+    def mkdir(path, *arguments, **settings):
+        if path.name.endswith(".building"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *arguments, **settings)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(InferenceError, match=r"cannot be written \(Permission denied\). Give another --out"):
+        measure_variants(Tiny(), inputs=data().inputs, variants=["eager"], out=tmp_path)
+
+
+def test_a_document_that_cannot_be_written_is_not_lost(tmp_path):
+    document = tradeoff([row("eager")])
+    assert save_document(document, tmp_path) is document
+    assert from_json((tmp_path / "tradeoff.json").read_bytes()) == document
+    kept = save_document(document, tmp_path / "gone")
+    assert kept.rows == document.rows
+    assert "tradeoff.json could not be written (No such file or directory)" in kept.notes[-1]
 
 
 @pytest.mark.parametrize(

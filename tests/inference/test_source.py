@@ -1,8 +1,6 @@
 import pytest
-import torch
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.samples import gather_samples
 from lightning_perf.inference.source import load_model
 from tests.inference.support import Tiny
 
@@ -68,52 +66,3 @@ class TestCheckpoint:
         saved.write_bytes(saved.read_bytes()[:100])
         with pytest.raises(InferenceError, match="damaged or no checkpoint"):
             load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")
-
-
-INPUTS, LABELS = torch.arange(40.0).reshape(10, 4), torch.arange(10) % 3
-ROWS = torch.utils.data.TensorDataset(INPUTS, LABELS)
-
-
-class Module:
-    def __init__(self, held_out=ROWS):
-        self.held_out = held_out
-
-    def prepare_data(self):
-        pass
-
-    def setup(self, stage):
-        assert stage == "fit"
-
-    def train_dataloader(self):
-        return torch.utils.data.DataLoader(ROWS, batch_size=4)
-
-    def val_dataloader(self):
-        return torch.utils.data.DataLoader(self.held_out, batch_size=3) if self.held_out else None
-
-
-@pytest.mark.parametrize("data", [(INPUTS, LABELS), ROWS, torch.utils.data.DataLoader(ROWS, batch_size=3), Module()])
-def test_the_first_of_each_kind_of_data(data):
-    samples = gather_samples(data, limit=7, calibration=5)
-    torch.testing.assert_close(samples.validation.inputs, INPUTS[:7])
-    torch.testing.assert_close(samples.validation.labels, LABELS[:7])
-    if isinstance(data, Module):
-        torch.testing.assert_close(samples.calibration, INPUTS[:5])
-        assert samples.training is data
-    else:
-        assert samples.calibration is samples.training is None
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (3, "a int is none"),
-        ([], "holds no batch"),
-        (Module(held_out=None), "no validation data"),
-        (torch.utils.data.DataLoader(torch.zeros(4, 2)), "not (inputs, labels)"),
-        (torch.utils.data.DataLoader([object()]), "reading fails"),
-    ],
-)
-def test_data_of_no_use_are_told(data, said):
-    with pytest.raises(InferenceError) as error:
-        gather_samples(data, 5, 5)
-    assert said in str(error.value)

@@ -142,6 +142,8 @@ def test_bad_checkpoints_are_said(checkpoint, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
     assert main(["infer", "--checkpoint", str(checkpoint), "--variants", "onnx-runtime"]) == 2
     assert "did you mean 'onnxruntime'" in capsys.readouterr().err
+    assert main(["infer", "--checkpoint", str(checkpoint), "--device", "abacus"]) == 2
+    assert "PyTorch knows no such device" in capsys.readouterr().err
 
 
 def test_accuracy_is_the_share_of_right_answers():

@@ -13,7 +13,7 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.runtime import Call
 from lightning_perf.inference.runtimes.faults import quietly, reason_of, variant_errors
 from lightning_perf.inference.runtimes.inductor_jit import missing_inductor_tools
-from lightning_perf.inference.runtimes.packages import require
+from lightning_perf.inference.runtimes.packages import missing_compiler, require
 from lightning_perf.inference.runtimes.torch_export import export_program, tracing
 from lightning_perf.inference.runtimes.torch_module import module_call
 from lightning_perf.inference.subject import Subject
@@ -23,8 +23,10 @@ __all__ = ["AotInductor"]
 SINGLE_FILE = "batch-1.pt2"
 ANY_FILE = "batch-n.pt2"
 
-TOLERANCE = 1e-3
-"""Largest difference to the module, relative to the largest output; other orders of sums stay well below."""
+TOLERANCES = {"cpu": 1e-3, "cuda": 0.02}
+"""Largest difference to the module, relative to the largest output, by the type of device. Other orders of sums stay
+well below the first; on GPUs convolutions round their inputs to TF32, of 10 bits, and folded batch norms change what is
+rounded. A library that mistakes a memory layout differs by as much as its outputs."""
 
 
 class AotInductor:
@@ -53,7 +55,7 @@ class AotInductor:
             VariantError: A compiler is missing, the model cannot be exported or compiled, or what was compiled computes
                 something else.
         """
-        require(missing_inductor_tools(subject.device))
+        require(missing_inductor_tools(subject.device), missing_compiler())  # C++ is around the kernels of GPUs, too
         # For unknown batch sizes TorchInductor mistakes the layout of convolutions whose weights have channels last.
         module = copy.deepcopy(subject.module).to(subject.device).to(memory_format=torch.contiguous_format)
         inputs = subject.inputs.to(subject.device)
@@ -99,7 +101,7 @@ def _require_agreement(call: Call, module: nn.Module, inputs: Tensor) -> None:
     for batch in (inputs[:1], inputs):
         wanted, got = eager(batch), call(batch)
         error = float((got - wanted).abs().max() / wanted.abs().max().clamp_min(1e-12))
-        if not error <= TOLERANCE:
+        if not error <= TOLERANCES[inputs.device.type]:
             raise VariantError(
                 f"what AOTInductor compiled for a batch of {len(batch)} differs from the model by {error:.1%} of its "
                 "largest output: a fault of this torch version; use onnxruntime"

@@ -36,10 +36,13 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
         threads: CPU threads that its loops are written for.
     """
     plain = module_call(torch.compile(module, dynamic=False, options={"cpp.threads": threads}))
-    seen: set[torch.Size] = set()
+    seen: set[tuple[torch.Size, bool]] = set()
 
     def call(inputs: Tensor) -> Tensor:
-        if inputs.shape in seen:
+        # Dimensions of size 1 may have any stride, and TorchDynamo compiles anew for each: made the usual ones.
+        inputs = inputs.contiguous().view(-1).view(inputs.shape)
+        kind = inputs.shape, inputs.is_inference()  # what is left of what it compiles anew for, and would unfrozen
+        if kind in seen:
             return plain(inputs)
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
@@ -50,7 +53,7 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
             dynamo.patch(recompile_limit=MAX_SHAPES, fail_on_recompile_limit_hit=True),
         ):
             outputs = plain(inputs)
-        seen.add(inputs.shape)
+        seen.add(kind)
         return outputs
 
     return call
