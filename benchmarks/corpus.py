@@ -72,7 +72,7 @@ def _sum(columns: list[Any], steps: int) -> list[int]:
 def _set_differences(trace: Any, sets: dict[str, int] | None) -> list[str]:
     import numpy as np
 
-    from lightning_perf.trace.columns import DeviceKind
+    from lightning_perf.trace.device_events import DeviceKind
 
     if not sets:
         return []

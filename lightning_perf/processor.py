@@ -50,7 +50,7 @@ def usable_cores() -> int | None:
 
 
 def processor_facts(*, trains: bool) -> dict[str, str | int | list[str] | None]:
-    """What a recording notes of the processor, as `lightning_perf.trace.columns.Processor` describes it.
+    """What a recording notes of the processor, as `lightning_perf.trace.description.Processor` describes it.
 
     Args:
         trains: Whether it is what the model trains on.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_perf.trace.columns import DeviceProperties, Trace
+from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.description import DeviceProperties
 
 __all__ = ["device_properties"]
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array, Trace
+from lightning_perf.trace.columns import Float32Array, Int64Array, Trace
+from lightning_perf.trace.device_events import DeviceKind
 from lightning_perf.trace.distinct import distinct
 
 __all__ = ["DEVICE_KIND_NAMES", "KernelLauncher", "KernelRow", "KernelTable", "kernels"]

@@ -10,7 +10,8 @@ import numpy as np
 from lightning_perf.analysis.intervals import EMPTY, merge
 from lightning_perf.analysis.marks import marks_by_phase
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import DeviceKind, Trace
+from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.device_events import DeviceKind
 
 __all__ = ["Loader", "Loading", "loading"]
 

@@ -8,6 +8,7 @@ from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
 from lightning_perf.analysis.breakdown import Breakdown, breakdown
+from lightning_perf.analysis.clock_skew import ClockSkew, clock_skew
 from lightning_perf.analysis.communication import Communication, communication
 from lightning_perf.analysis.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.host_compute import HostCompute, host_compute
@@ -23,7 +24,8 @@ from lightning_perf.analysis.phases import Phases, phases
 from lightning_perf.analysis.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.wrappers import Wrapper, wrappers
-from lightning_perf.trace.columns import Metadata, Problems, Trace
+from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.description import Metadata, Problems
 
 __all__ = ["RankAnalysis", "analyze_rank"]
 
@@ -57,6 +59,7 @@ class RankAnalysis:
         amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
         host_compute: What the processor computes; ``None`` for a training on a device.
+        clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
     """
 
     rank: int | None
@@ -83,6 +86,7 @@ class RankAnalysis:
     amp_gain: AmpGain | None = None
     stop_flags: StopFlags | None = None
     host_compute: HostCompute | None = None
+    clock_skew: ClockSkew | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -123,4 +127,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         amp_gain=amp_gain(trace, step_time, launched, table),
         stop_flags=stop_flags(trace),
         host_compute=host_compute(trace),
+        clock_skew=clock_skew(trace),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.trace.columns import DeviceProperties
+from lightning_perf.trace.description import DeviceProperties
 
 __all__ = ["device_in_use", "has_bf16"]
 

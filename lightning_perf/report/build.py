@@ -256,9 +256,9 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     skew = analysis.clock_skew
     if skew is not None and skew.early >= EARLY_SHARE * skew.linked:
         notes.append(
-            f"{name}: {format_share(skew.early / skew.linked)} of the device's work begins before the call that launched "
-            f"it, by up to {format_duration(skew.lead_ns)}: the clocks of host and device disagree by that much. What is "
-            "hidden, exposed or idle cannot be told; times of kernels and of operators are right."
+            f"{name}: {format_share(skew.early / skew.linked)} of the device's work begins before the call that "
+            f"launched it, by up to {format_duration(skew.lead_ns)}: the clocks of host and device disagree by at "
+            "least that. What is hidden, exposed or idle cannot be told; the times of kernels and operators hold."
         )
     for number, what in (
         (problems.repaired_events, "was repaired"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.device_events import DeviceKind
 
 __all__ = ["Destination", "destination", "device_kind", "is_annotation_name"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.trace.columns import DeviceProperties, Metadata, Processor
+from lightning_perf.trace.description import DeviceProperties, Metadata, Processor
 from lightning_perf.trace.salvage import lenient_json
 
 __all__ = ["PROCESSOR_KEY", "read_metadata"]

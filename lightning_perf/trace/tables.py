@@ -11,14 +11,13 @@ from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
-    Collectives,
-    DeviceEvents,
     Int64Array,
     MemoryEvents,
     Operators,
     RuntimeCalls,
     Spans,
 )
+from lightning_perf.trace.device_events import Collectives, DeviceEvents
 from lightning_perf.trace.distinct import distinct
 from lightning_perf.trace.interning import Names
 from lightning_perf.trace.kinds import device_kind, is_annotation_name

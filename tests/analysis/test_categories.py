@@ -1,5 +1,5 @@
 from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
-from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.device_events import DeviceKind
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from lightning_perf.analysis.arithmetic import arithmetic
 from lightning_perf.analysis.tensor_cores import REASONS, has_tensor_cores
-from lightning_perf.trace.columns import DeviceProperties
+from lightning_perf.trace.description import DeviceProperties
 from tests.analysis.test_arithmetic import FLOAT, HALF, Kernels
 
 EVEN, ODD = [[64, 128], [128, 256]], [[64, 127], [127, 256]]

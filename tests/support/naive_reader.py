@@ -15,21 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lightning_perf.trace.columns import (
-    Annotations,
-    Collectives,
-    DeviceEvents,
-    DeviceKind,
-    DeviceProperties,
-    MemoryEvents,
-    Metadata,
-    Operators,
-    Problems,
-    RuntimeCalls,
-    Spans,
-    Thread,
-    Trace,
-)
+from lightning_perf.trace.columns import Annotations, MemoryEvents, Operators, RuntimeCalls, Spans, Thread, Trace
+from lightning_perf.trace.description import DeviceProperties, Metadata, Problems
+from lightning_perf.trace.device_events import Collectives, DeviceEvents, DeviceKind
 
 __all__ = ["read_naively"]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.device_events import DeviceKind
 from lightning_perf.trace.kinds import Destination, destination, device_kind, is_annotation_name
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.trace import pieces
-from lightning_perf.trace.columns import Problems
+from lightning_perf.trace.description import Problems
 from lightning_perf.trace.reader import read_trace
 
 

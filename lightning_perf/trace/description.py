@@ -1,0 +1,105 @@
+"""What a recording says about itself and the machine that made it, and what was wrong with its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DeviceProperties", "Metadata", "Problems", "Processor"]
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """A device as the recording describes it; ``None`` where it does not say.
+
+    Attributes:
+        ordinal: The device's number.
+        name: Marketing name, as ``NVIDIA A100-SXM4-40GB``.
+        total_memory_bytes: Device memory.
+        compute_major: CUDA compute capability, major.
+        compute_minor: CUDA compute capability, minor.
+        sm_count: Streaming multiprocessors (compute units on AMD).
+        warp_size: Threads a warp (wavefront).
+        max_threads_per_sm: Resident threads at most.
+    """
+
+    ordinal: int
+    name: str | None = None
+    total_memory_bytes: int | None = None
+    compute_major: int | None = None
+    compute_minor: int | None = None
+    sm_count: int | None = None
+    warp_size: int | None = None
+    max_threads_per_sm: int | None = None
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The processor that recorded, as `PerfCallback` notes it; ``None`` where that is not known.
+
+    Attributes:
+        name: Its model, as ``AMD EPYC 9654 96-Core Processor``.
+        cores: Cores that the process may keep busy, each counted once however many threads it runs.
+        threads: Threads that one operator may use (``torch.get_num_threads()``).
+        bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
+        trains: Whether it is what the model trains on.
+    """
+
+    name: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    bf16: tuple[str, ...] | None = None
+    trains: bool | None = None
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What the recording says about itself; ``None`` where it does not.
+
+    Attributes:
+        devices: The devices present (not only those used).
+        rank: This process's rank.
+        world_size: Ranks in the run.
+        backend: Communication backend (``nccl``, ``gloo``).
+        hostname: Host that recorded.
+        base_time_ns: Epoch offset already added to every time in the tables; 0 when the file gives none.
+        record_shapes: Whether operator inputs were recorded.
+        with_stack: Whether Python functions were recorded.
+        profile_memory: Whether allocator events were recorded.
+        with_flops: Whether operators carry FLOP counts.
+        with_modules: Whether module names were recorded.
+        runtime_version: CUDA or HIP runtime version, as recorded.
+        is_hip: Whether the device is an AMD one under HIP/ROCm.
+        processor: The host's processor; ``None`` where nothing is recorded of it.
+    """
+
+    devices: tuple[DeviceProperties, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    hostname: str | None = None
+    base_time_ns: int = 0
+    record_shapes: bool | None = None
+    with_stack: bool | None = None
+    profile_memory: bool | None = None
+    with_flops: bool | None = None
+    with_modules: bool | None = None
+    runtime_version: int | None = None
+    is_hip: bool = False
+    processor: Processor | None = None
+
+
+@dataclass(frozen=True)
+class Problems:
+    """What was wrong with a file that could be read all the same. All zero and false for a sound one.
+
+    Attributes:
+        truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
+        repaired_events: Events read after mending invalid JSON (escapes, control characters, bare nan).
+        dropped_events: Events that could not be read even so.
+        bad_durations: Events left out for a missing or negative duration or an unreadable time.
+    """
+
+    truncated: bool = False
+    repaired_events: int = 0
+    dropped_events: int = 0
+    bad_durations: int = 0
