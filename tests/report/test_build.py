@@ -204,3 +204,12 @@ def test_calls_to_a_device_without_its_work_are_not_a_recording_of_the_host_alon
     report = lightning_perf.analyze(builder.write(tmp_path / "trace.json"))
     assert any("calls to a device but none of its work" in note for note in report.notes)
     assert not any("the host alone" in note.split("The figures")[0] for note in report.notes)
+
+
+def test_clocks_that_disagree_are_said(tmp_path: Path) -> None:
+    builder = recording()
+    assert not any("clocks" in note for note in build_report([builder.write(tmp_path / "sound.json")]).notes)
+    builder.launch("early", call_us=150, call_duration_us=5, start_us=120, duration_us=4)
+    (note,) = build_report([builder.write(tmp_path / "skewed.json")]).notes
+    assert note.startswith("skewed.json: 33.3 % of the device's work begins before the call that launched it, by up to")
+    assert "30.0 µs: the clocks" in note
