@@ -25,7 +25,8 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
     for the samples of a step as it was.
     """
     compute = analysis.host_compute
-    if compute is None or not analysis.breakdown.marked or not step_ns(analysis):
+    processor = analysis.metadata.processor
+    if compute is None or processor is None or not analysis.breakdown.marked or not step_ns(analysis):
         return None
     python_ns = compute.gaps_ns / compute.steps
     short_ns = compute.short_ns / compute.steps

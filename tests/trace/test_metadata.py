@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lightning_perf.trace.description import Processor
+from lightning_perf.trace.metadata import PROCESSOR_KEY, read_metadata
+
+
+def read(value: object) -> Processor | None:
+    return read_metadata(json.dumps({PROCESSOR_KEY: value}).encode(), b"").processor
+
+
+def test_the_processor() -> None:
+    value = {"name": "A CPU", "cores": 8, "threads": 4, "bf16": ["amx_bf16", "avx512_bf16"], "trains": True}
+    assert read(value) == Processor("A CPU", 8, 4, ("amx_bf16", "avx512_bf16"), True)
+
+
+@pytest.mark.parametrize("value", [None, [], "AMD", 7])
+def test_what_is_no_processor(value: object) -> None:
+    assert read(value) is None
+    assert read_metadata(b"{}", b"{}").processor is None
+
+
+def test_damaged_facts_are_unknown() -> None:
+    value = {"name": 3, "cores": "many", "threads": None, "bf16": "avx512_bf16", "trains": "yes"}
+    assert read(value) == Processor()
+    assert read({"bf16": [1, "avx512_bf16", None]}) == Processor(bf16=("avx512_bf16",))
