@@ -12,15 +12,14 @@ to ``benchmarks/results/gpu_precision.jsonl``, the table at the end to ``gpu_pre
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
-import logging
 import os
 import sys
 import tempfile
 import time
-import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +30,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import lightning_perf
+from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.callbacks.precision import Precision, PrecisionCallback
-from lightning_perf.environment import version_facts
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.units import format_bytes, format_share
 
@@ -161,18 +161,16 @@ def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, 
             default_root_dir=folder,
             max_epochs=1,
             devices=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             benchmark=True,
             callbacks=callbacks,
+            **QUIET_TRAINER,
             **options,
         )
         trainer.fit(module, torch.utils.data.DataLoader(TensorDataset(torch.arange(steps)), batch_size=1))
 
     with tempfile.TemporaryDirectory() as folder:
         if device.type == "cuda":
+            gc.collect()  # the Trainer before is a cycle: what it still holds would count as this one's memory
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         clock = Clock(size.warmup)
@@ -251,6 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a size that only shows that it runs")
+    parser.add_argument("--models", nargs="+", help=f"torchvision's names (default: {' '.join(FULL.models)})")
     parser.add_argument("--out", type=Path, default=RESULTS, help="path of the results, without suffix")
     given = parser.parse_args(arguments)
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -260,11 +259,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("On a CPU this would take hours and tell nothing: add --tiny to see it run.", file=sys.stderr)
         return 2
     size, device = TINY if given.tiny else FULL, torch.device(given.device)
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    size = replace(size, models=tuple(given.models or size.models))
+    be_quiet()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"method": METHOD, "device": _device_name(device), **version_facts()}
+    facts = {"method": METHOD, "device": _device_name(device), **known_versions()}
     rows: list[Row] = []
     with given.out.with_suffix(".jsonl").open("w", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
@@ -277,11 +275,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(
                 f"{model} {batch} {'channels-last' if channels_last else 'contiguous'} {arm}: {row.images_per_s:.1f}/s"
             )
-    versions = ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in version_facts().items() if value)
     text = (
         f"# Precision of ResNets at {size.image} × {size.image}\n\nWritten by `python -m benchmarks.gpu_precision`, "
-        f"method {METHOD}, on {_device_name(device)}. {size.steps} steps timed after {size.warmup}. {versions}.\n\n"
-        f"{table(rows)}\n"
+        f"method {METHOD}, on {_device_name(device)}. {size.steps} steps timed after {size.warmup}. "
+        f"{versions_text()}.\n\n{table(rows)}\n"
     )
     given.out.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)

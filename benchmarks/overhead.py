@@ -30,14 +30,12 @@ import argparse
 import importlib
 import itertools
 import json
-import logging
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,11 +45,13 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.versions import known_versions
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import paired_ratio
 from lightning_perf.compare.statistics.ranks import walsh_interval
 from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.environment import cpu_name, version_facts
+from lightning_perf.environment import cpu_name
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
@@ -165,12 +165,9 @@ def fit(process: str, model: str, arm: str, number: int, steps: int) -> Fit:
             default_root_dir=folder,
             max_epochs=1,
             accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             callbacks=[clock, *callbacks],
             profiler=profiler,
+            **QUIET_TRAINER,
         )
         trainer.fit(Layers(width), data)
     return Fit(process, model, arm, number, mean_ms(clock.cpu_ns), mean_ms(clock.wall_ns))
@@ -181,9 +178,7 @@ def work(process: str, steps: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the arms print is no answer
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    be_quiet()
     if process == "traceml":
         importlib.import_module(TRACEML).init()
     for line in sys.stdin:
@@ -267,7 +262,7 @@ def main() -> None:
         work(arguments.process, arguments.steps)
         return
     pythons = {"perf": sys.executable, "pytorch": sys.executable}
-    versions = {name: value for name, value in version_facts().items() if value is not None}
+    versions = known_versions()
     question = "import importlib.metadata as m, traceml_ai; print(m.version('traceml-ai'))"
     answer = subprocess.run(
         [arguments.traceml_python, "-c", question], capture_output=True, text=True, check=False

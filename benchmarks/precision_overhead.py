@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import random
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,9 +32,11 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.quiet import QUIET_TRAINER, be_quiet
+from benchmarks.versions import known_versions, versions_text
 from lightning_perf.callbacks.gradient_graph import read_graph
 from lightning_perf.callbacks.precision import PrecisionCallback
-from lightning_perf.environment import cpu_name, version_facts
+from lightning_perf.environment import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "precision_overhead"
 METHOD = 1
@@ -175,11 +175,8 @@ def fit(model: str, arm: str, number: int, steps: int, net: nn.Module, shape: tu
             default_root_dir=folder,
             max_epochs=1,
             accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             callbacks=[clock, *([callback] if callback is not None else [])],
+            **QUIET_TRAINER,
             **options,
         )
         trainer.fit(Net(net), data)
@@ -248,9 +245,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="steps of each (default: 200)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "pytorch_lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    be_quiet()
     order = random.Random(0)
     monitors: list[Fit] = []
     cache: list[Fit] = []
@@ -258,18 +253,17 @@ def main() -> None:
     for number in range(arguments.rounds):
         monitors += monitored(number, order, arguments.steps)
         cache += cached(number, order, arguments.steps)
-    versions = {name: value for name, value in version_facts().items() if value is not None}
     text = (
         f"# What monitoring precision costs\n\nWritten by `python -m benchmarks.precision_overhead`, method {METHOD}. "
         f"{arguments.rounds} rounds of {arguments.steps} steps, one thread, {cpu_name()}. "
-        + ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in versions.items())
+        + versions_text()
         + f".\n\n## Monitors of an fp16 training\n\n{monitors_table(monitors)}\n\n"
         f"## Autocast's weight cache: a linear layer used 16 times\n\n{cache_table(cache)}\n"
     )
     print(text)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
-    raw = {"method": METHOD, "cpu": cpu_name(), **versions, "fits": [asdict(f) for f in monitors + cache]}
+    raw = {"method": METHOD, "cpu": cpu_name(), **known_versions(), "fits": [asdict(f) for f in monitors + cache]}
     RESULTS.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 

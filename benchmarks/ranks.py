@@ -163,6 +163,7 @@ def main() -> None:
     if arguments.corpus is None:
         parser.error("name the folder that holds traces/")
     from benchmarks.replicate import replicate
+    from lightning_perf.environment import cpu_name
 
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
@@ -175,7 +176,7 @@ def main() -> None:
         "method_version": METHOD_VERSION,
         "size_mb": trace.stat().st_size / 1e6,
         "cores": os.cpu_count(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_name(),
         "python": platform.python_version(),
         "rounds": arguments.rounds,
         "load_average_at_start": os.getloadavg(),
@@ -194,13 +195,6 @@ def main() -> None:
     text = table(about, rows)
     arguments.results.with_suffix(".md").write_text(text)
     print(text)
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import lightning
 import torch
 import torchvision
 
+from lightning_perf.environment import cpu_name
 from recipes.signlang.image_set import ImageSet, read_image_set
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.split import Split, SplitKind, split_images
@@ -153,20 +154,10 @@ def write(rows: list[Row]) -> None:
 def environment(precision: str) -> str:
     """Hardware, versions and load, in one line."""
     return (
-        f"{_processor()}, {torch.get_num_threads()} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"{cpu_name()}, {torch.get_num_threads()} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"{precision}; Python {platform.python_version()}, torch {torch.__version__}, "
         f"torchvision {torchvision.__version__}, lightning {lightning.__version__}"
     )
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

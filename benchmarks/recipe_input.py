@@ -19,11 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-import math
 import random
 import statistics
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,9 +29,10 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.step_clock import StepClock
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.environment import cpu_name, version_facts
+from benchmarks.versions import device_name, versions_text
+from lightning_perf.tune.ratio import time_ratio
 from recipes.signlang.data_module import SignData, default_workers
 from recipes.signlang.image_set import read_image_set
 from recipes.signlang.module import SignModule
@@ -86,13 +84,11 @@ def fit(arm: str, number: int, options: argparse.Namespace, data: dict[str, Sign
     clock = StepClock(WARM_UP_STEPS)
     trainer = pl.Trainer(
         max_steps=WARM_UP_STEPS + options.steps,
+        devices=1,
         precision=options.precision,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         limit_val_batches=0,
         callbacks=[clock],
+        **QUIET_TRAINER,
     )
     if arm == "model":
         device = trainer.strategy.root_device
@@ -126,12 +122,9 @@ def table(fits: list[Fit]) -> list[str]:
 
 
 def _ratio(base: list[float], own: list[float]) -> str:
-    logs = walsh_interval([math.log(b / a) for a, b in zip(base, own, strict=True)])
-    assert logs.value is not None
-    spread = ""
-    if logs.low is not None and logs.high is not None:
-        spread = f" ({math.exp(logs.low):.3f} – {math.exp(logs.high):.3f})"
-    return f"{math.exp(logs.value):.3f}{spread}"
+    ratio = time_ratio(base, own)
+    spread = f" ({ratio.low:.3f} – {ratio.high:.3f})" if ratio.low is not None else ""
+    return f"{ratio.value:.3f}{spread}"
 
 
 def main() -> None:
@@ -146,8 +139,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    be_quiet()
     path = options.data or ensure_synthetic(SyntheticSet(seed=0, size=options.image_size), default_cache_dir())
     images = read_image_set(path, options.image_size)
     split = split_images(images, SplitKind.CAPTURE, 0.2, seed=0)
@@ -166,16 +158,12 @@ def main() -> None:
         for arm in order.sample(ARMS, len(ARMS)):
             fits.append(fit(arm, number, options, data, images.classes))
             print(f"round {number}  {arm:14} {fits[-1].pictures_per_s:10,.0f} pictures/s", flush=True)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
-    facts = version_facts().items()
-    versions = ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in facts if value is not None)
     text = (
         f"# The recipe's input path\n\nWritten by `python -m benchmarks.recipe_input`, method {METHOD}. "
         f"{options.model}, {len(images)} pictures ({images.layout}) at {options.image_size} px, batches of "
         f"{options.batch_size}, {options.precision}, {options.rounds} rounds of {options.steps} steps; workers "
-        f"{default_workers()} in memory, {default_workers(InputKind.FILES)} with files; {device}. {versions}.\n\n"
-        + "\n".join(table(fits))
-        + "\n"
+        f"{default_workers()} in memory, {default_workers(InputKind.FILES)} with files; {device_name()}. "
+        f"{versions_text()}.\n\n" + "\n".join(table(fits)) + "\n"
     )
     print(text)
     target = options.results / "recipe_input"

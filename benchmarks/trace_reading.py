@@ -152,7 +152,8 @@ def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
 
 def environment(hta_python: str | None) -> dict[str, Any]:
     """Hardware and versions."""
-    models = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    from lightning_perf.environment import cpu_name
+
     versions = {}
     for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):
         found = next(iter(importlib.metadata.distributions(name=package)), None)
@@ -163,7 +164,7 @@ def environment(hta_python: str | None) -> dict[str, Any]:
         versions["HolisticTraceAnalysis"] = done.stdout.strip() or "not installed"
     return {
         "method_version": METHOD_VERSION,
-        "cpu": models[0] if models else platform.processor(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "python": platform.python_version(),
@@ -171,11 +172,6 @@ def environment(hta_python: str | None) -> dict[str, Any]:
         "versions": versions,
         "load_average_at_start": os.getloadavg(),
     }
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def main() -> None:

@@ -1,0 +1,24 @@
+"""What figures were measured with: the line that stands beside them."""
+
+from __future__ import annotations
+
+from lightning_perf.environment import cpu_name, version_facts
+
+__all__ = ["device_name", "known_versions", "versions_text"]
+
+
+def known_versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that are installed, by their names in run records."""
+    return {name: str(value) for name, value in version_facts().items() if value is not None}
+
+
+def versions_text() -> str:
+    """The same as prose, as ``python 3.12.3, torch 2.15.0``."""
+    return ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in known_versions().items())
+
+
+def device_name() -> str:
+    """The CUDA GPU that a Trainer would take, or else the processor."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()
