@@ -23,9 +23,10 @@ def corpus_folder() -> Path | None:
 
 
 def corpus_rows() -> list[dict[str, Any]]:
-    """The rows of the corpus's reference readings; empty without a corpus (for ``parametrize``)."""
+    """The rows of the corpus's reference readings; empty without them (for ``parametrize``)."""
     folder = corpus_folder()
-    rows = json.loads((folder / "traces" / "reference.json").read_text()) if folder else []
+    readings = folder / "traces" / "reference.json" if folder else None
+    rows = json.loads(readings.read_text()) if readings is not None and readings.is_file() else []
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -40,8 +41,11 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def reference(corpus: Path) -> list[dict[str, Any]]:
-    """The independent readings of the corpus's traces, a row a file."""
-    return corpus_rows()
+    """The independent readings of the corpus's traces, a row a file; skips the test when there are none."""
+    rows = corpus_rows()
+    if not rows:
+        pytest.skip(f"needs the independent readings: {corpus / 'traces' / 'reference.json'}, see docs/corpus.md")
+    return rows
 
 
 @pytest.fixture(scope="session")
