@@ -23,7 +23,7 @@ class BatchSize:
 
     factor: int
     family: str = "batch-size"
-    mends: tuple[str, ...] = ("memory-spare",)
+    mends: tuple[str, ...] = ("memory-spare", "cpu-overhead")
     changes_training: bool = True
 
     @property

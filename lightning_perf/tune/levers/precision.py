@@ -26,7 +26,7 @@ class MixedPrecision:
 
     name: str
     family: str = "precision"
-    mends: tuple[str, ...] = ("half-precision", "tensor-cores")
+    mends: tuple[str, ...] = ("half-precision", "tensor-cores", "cpu-bf16")
     changes_training: bool = False
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
