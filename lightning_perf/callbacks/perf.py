@@ -10,15 +10,15 @@ from typing import Any, Literal
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.fit_record import FitRecord
-from lightning_perf.callbacks.fit_report import build_fit_report, log_report, print_fit_report, save_report
+from lightning_perf.callbacks.fit_report import report_fit
 from lightning_perf.callbacks.fp32_layers import LayerPattern
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
 from lightning_perf.callbacks.overhead_budget import check_budget
+from lightning_perf.callbacks.own_precision import OwnPrecision
 from lightning_perf.callbacks.precision import Precision, PrecisionCallback
-from lightning_perf.callbacks.precision_error import PrecisionError
-from lightning_perf.callbacks.profiler import RecordingOptions
 from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
 from lightning_perf.callbacks.recorder import study_folder
+from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.slow_steps import SlowStepCapture, capture_config
@@ -42,8 +42,9 @@ class PerfCallback(HostCallback):
     on, with the same results as without the callback.
 
     Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
-    and a fingerprint of settings, weights and data. In a run of a study nothing is profiled, neither loss scale nor
-    gradients are monitored, so that all arms are timed alike, and the study names the folder.
+    and a fingerprint of settings, weights and data. In a study, which names the folder, the timed runs are not profiled
+    (the warm-up is, for its prediction), and neither loss scale nor gradients are monitored in any: so all arms are
+    timed alike.
 
     With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does; a conflict there is
     an error before the first step. The report says in which precision the fit ran and which FP32 that was, and under
@@ -120,10 +121,15 @@ class PerfCallback(HostCallback):
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
-        self._own_numbers = PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32)
-        self._sets_precision = precision is not None or bool(keep_fp32) or tf32 is not None
-        self._numbers = self._own_numbers
-        self._numbers_failed = False
+        self._precision = OwnPrecision(
+            PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32),
+            asked=precision is not None or bool(keep_fp32) or tf32 is not None,
+        )
+
+    @property
+    def precision_part(self) -> PrecisionCallback | None:
+        """What it does to the training itself, as a callback that does only that; None where it only observes."""
+        return self._precision.callback if self._precision.asked else None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a fit that is under way."""
@@ -132,54 +138,41 @@ class PerfCallback(HostCallback):
             "_fit": None,
             "_record": None,
             "_rank_files": None,
-            "_numbers": self._own_numbers,
         }
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has."""
-        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
-        if others and self._sets_precision:
-            raise PrecisionError(
-                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
-                "Give all of it to the PrecisionCallback",
-            )
-        if others:
-            self._numbers = others[0]
-            self._numbers.hand_over()
-        else:
-            self._numbers, self._numbers_failed = self._own_numbers, False
-            self._tell("setup", trainer, pl_module, stage)
+        self._precision.setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Refuse what would fail in the first step, and keep layers in FP32."""
-        self._tell("on_fit_start", trainer, pl_module)
+        self._precision.tell("on_fit_start", trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._tell("on_validation_start", trainer, pl_module)
+        self._precision.tell("on_validation_start", trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._tell("on_test_start", trainer, pl_module)
+        self._precision.tell("on_test_start", trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._tell("on_predict_start", trainer, pl_module)
+        self._precision.tell("on_predict_start", trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to observe the fit."""
+        if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
+            self._fit.ends()
+            self._fit = None
         faults = Faults()
         # All ranks do, whatever goes wrong on one.
         folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
         world_size = int(trainer.world_size)
         self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, faults=faults)
         if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
-            if self._numbers is self._own_numbers:
-                self._tell("watch", trainer, pl_module, folder, faults)
-            else:
-                self._numbers.watch(trainer, pl_module, folder, faults)
-        setting = self._numbers.setting
-        self._record = FitRecord(trainer, pl_module, folder, faults, setting.keep_fp32 if setting is not None else ())
+            self._precision.watch(trainer, pl_module, folder, faults)
+        self._record = FitRecord(trainer, pl_module, folder, faults, self._precision.fp32_layers)
         try:
             self._fit = Fit(
                 trainer,
@@ -205,13 +198,13 @@ class PerfCallback(HostCallback):
         """Count the batch's samples."""
         if self._record is not None:
             self._record.batch_begins(batch)
-        self._tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
+        self._precision.tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_begins(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Begin the backward phase."""
-        self._tell("on_before_backward", trainer, pl_module, loss)
+        self._precision.tell("on_before_backward", trainer, pl_module, loss)
         if self._fit is not None:
             self._fit.backward_begins()
 
@@ -219,13 +212,13 @@ class PerfCallback(HostCallback):
         """End the backward phase."""
         if self._fit is not None:
             self._fit.backward_ends()
-        self._tell("on_after_backward", trainer, pl_module)
+        self._precision.tell("on_after_backward", trainer, pl_module)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Begin the optimizer phase."""
         if self._fit is not None:
             self._fit.optimizer_begins()
-        self._tell("on_before_optimizer_step", trainer, pl_module, optimizer)
+        self._precision.tell("on_before_optimizer_step", trainer, pl_module, optimizer)
 
     def on_train_batch_end(
         self,
@@ -236,7 +229,7 @@ class PerfCallback(HostCallback):
         batch_idx: int,
     ) -> None:
         """See whether the step is whole."""
-        self._tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
+        self._precision.tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
         if self._fit is not None:
             self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
 
@@ -251,7 +244,7 @@ class PerfCallback(HostCallback):
             self._fit.ends()
         if self._record is not None:
             self._record.metrics_complete()
-        self._tell("on_train_end", trainer, pl_module)
+        self._precision.tell("on_train_end", trainer, pl_module)
         if self._rank_files is not None:
             self._rank_files.ends()
 
@@ -259,62 +252,38 @@ class PerfCallback(HostCallback):
         """Close the run record, analyse what was recorded, and report."""
         if self._record is not None:
             self._record.finishes()
-        self._report(trainer, RANKS_WAIT_S)
+        self._report(trainer, failed=False)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
-        self._tell("on_save_checkpoint", trainer, pl_module, checkpoint)
+        self._precision.tell("on_save_checkpoint", trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
-        self._tell("on_exception", trainer, pl_module, exception)
+        self._precision.tell("on_exception", trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.ends()
         if self._record is not None:
             self._record.fails(exception)
         if self._rank_files is not None:
             self._rank_files.ends()
-        self._report(trainer, FAILED_WAIT_S)
+        self._report(trainer, failed=True)
         self._record = None
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
-        self._tell("teardown", trainer, pl_module, stage)
+        self._precision.tell("teardown", trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.ends()
             self._fit = None
         self._record = None
         self._rank_files = None
 
-    def _tell(self, hook: str, *arguments: Any) -> None:
-        """Pass a hook on to the callback's own part for precision; another in the Trainer has its hooks called anyway.
-
-        Where a precision was asked for its errors are errors; where it only watches they are faults like any other.
-        """
-        if self._numbers is not self._own_numbers or self._numbers_failed:
-            return
-        try:
-            getattr(self._own_numbers, hook)(*arguments)
-        except Exception as error:
-            if self._sets_precision:
-                raise
-            self._numbers_failed = True
-            Faults().report("the precision is not reported", error)
-
-    def _report(self, trainer: Trainer, wait_s: float) -> None:
+    def _report(self, trainer: Trainer, *, failed: bool) -> None:
         fit, self._fit = self._fit, None
         files, self._rank_files = self._rank_files, None
-        if fit is None or not trainer.is_global_zero:
+        # Without a step there is nothing to tell beyond the error itself.
+        if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
             return
-        try:
-            notes = fit.notes()
-            if files is not None and fit.folder is not None:
-                notes += files.wait(wait_s).notes(fit.folder)
-            report = build_fit_report(fit.folder, fit.samples(), notes, self._numbers.result)
-            if fit.folder is not None:
-                save_report(report, fit.folder)
-            log_report(report, trainer.loggers, step=trainer.global_step)
-            if self._print_report:
-                print_fit_report(report)
-        except Exception as error:
-            fit.faults.report("the report could not be made", error)
+        wait_s = FAILED_WAIT_S if failed else RANKS_WAIT_S
+        report_fit(fit, files, trainer, precision=self._precision.result, wait_s=wait_s, show=self._print_report)

@@ -9,7 +9,7 @@ import torch
 
 from lightning_perf.analysis.precision import Fp32Arithmetic
 
-__all__ = ["Tf32Override", "read_fp32_arithmetic"]
+__all__ = ["Fp32Flags", "Tf32Override", "read_fp32_arithmetic"]
 
 
 def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
@@ -35,7 +35,7 @@ class Tf32Override:
     """
 
     def __init__(self, setting: Literal["on", "off"]) -> None:
-        self._flags: _Flags | None = _Flags.read()
+        self._flags: Fp32Flags | None = Fp32Flags.read()
         torch.set_float32_matmul_precision("high" if setting == "on" else "highest")
         _cudnn().allow_tf32 = setting == "on"
 
@@ -47,8 +47,19 @@ class Tf32Override:
 
 
 @dataclass(frozen=True)
-class _Flags:
-    """All flags that the older setters touch; None where the user's mix of old and new flags cannot be read."""
+class Fp32Flags:
+    """All flags of this process about FP32 products.
+
+    Torch has two generations of them, and raises when the older are read after the newer were set by themselves.
+
+    Attributes:
+        old_matmul: ``highest``, ``high`` or ``medium``; None where it cannot be read.
+        old_cudnn: Whether FP32 convolutions may compute in TF32; None where it cannot be read.
+        matmul: What CUDA's matrix products compute FP32 in, as ``tf32``.
+        convolution: The same of cuDNN's convolutions.
+        recurrent: The same of cuDNN's recurrent layers.
+        cpu_matmul: The same of the CPU's matrix products.
+    """
 
     old_matmul: str | None
     old_cudnn: bool | None
@@ -58,7 +69,8 @@ class _Flags:
     cpu_matmul: str
 
     @classmethod
-    def read(cls) -> _Flags:
+    def read(cls) -> Fp32Flags:
+        """Those of this process."""
         return cls(
             old_matmul=_or_none(torch.get_float32_matmul_precision),
             old_cudnn=_or_none(lambda: bool(_cudnn().allow_tf32)),
@@ -69,6 +81,7 @@ class _Flags:
         )
 
     def write(self) -> None:
+        """Make this process have them."""
         if self.old_matmul is not None:
             torch.set_float32_matmul_precision(self.old_matmul)
         if self.old_cudnn is not None:

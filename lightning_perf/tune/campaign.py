@@ -8,12 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from lightning_perf import __version__
 from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
 from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError, TuneError
-from lightning_perf.tune.guard import loss_of, moved
+from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
@@ -26,9 +28,6 @@ from lightning_perf.tune.settings import TuneSettings
 
 __all__ = ["run_campaign"]
 
-RESERVE_FACTOR = 1.25
-"""Over what the same took at the begin: machines get busier, too."""
-
 
 def run_campaign(source: str | bytes, settings: TuneSettings, say: Callable[[str], None]) -> TuneResult:
     """Try levers on a training.
@@ -40,6 +39,7 @@ def run_campaign(source: str | bytes, settings: TuneSettings, say: Callable[[str
 
     Raises:
         TuneError: The training fails as it is, or takes the whole budget.
+        KeyboardInterrupt: Before a lever had its turn; after that, what was measured so far is the result.
     """
     levers = find_levers(settings.levers)
     with tempfile.TemporaryDirectory(prefix="lightning-perf-tune-", ignore_cleanup_errors=True) as folder:
@@ -57,15 +57,13 @@ class _Campaign:
     ) -> None:
         self._source, self._settings, self._folder, self._say = source, settings, folder, say
         self._levers = levers
-        self._began_s = time.monotonic()
+        self._budget = Budget(settings.minutes)
         self._order = random.Random(settings.seed)
         self._steps = 0
         self._best: Runner | None = None
-        self._base_losses: list[float] = []
-        self._seed_losses: list[list[float]] = []
-        self._trial_s = 0.0
-        self._reserve_s = 0.0
+        self._guard = LossGuard(())
         self._notes: list[str] = []
+        self._interrupted = False
 
     def run(self) -> TuneResult:
         try:
@@ -79,12 +77,14 @@ class _Campaign:
                 ) from error
             except TrialError as error:
                 raise TuneError(f"the training fails as it is: {error}") from error
-            trials = [self._try(lever, scouted, baseline.ratio) for lever in self._in_order(scouted)]
+            trials = self._try_all(scouted, baseline.ratio)
             kept = self._best.levers if self._best is not None else ()
         finally:
             if self._best is not None:
                 self._best.close()
-        combined = self._combined(kept) if kept else None
+        combined = self._combined(kept) if kept and not self._interrupted else None
+        if self._interrupted:
+            self._notes.append("It was interrupted before its end.")
         trials.sort(key=lambda trial: trial.outcome is Outcome.NOT_APPLICABLE)
         return TuneResult(
             schema_version=SCHEMA_VERSION,
@@ -99,8 +99,9 @@ class _Campaign:
             lines=tuple(line for trial in trials if trial.lever in kept for line in trial.lines),
             window_steps=self._steps,
             rounds=self._settings.rounds,
-            seconds=time.monotonic() - self._began_s,
-            budget_s=self._settings.minutes * 60,
+            seconds=self._budget.spent_s(),
+            budget_s=self._budget.total_s,
+            interrupted=self._interrupted,
             notes=tuple(self._notes),
         )
 
@@ -108,7 +109,7 @@ class _Campaign:
         self._say("Looking at the training, and profiling a few steps …")
         process = TrialProcess(self._order_for((), 0, scout=True))
         try:
-            scouted = process.scouted(self._time_left_s())
+            scouted = process.scouted(self._budget.left_s())
         finally:
             process.close()
         if scouted.note:
@@ -119,22 +120,18 @@ class _Campaign:
         """The training as it is, against itself by another seed: the noise of times and of losses."""
         self._say("Measuring the training as it is, against itself …")
         began = time.monotonic()
-        self._best = Runner(self._order_for((), 0), self._time_left_s)
+        self._best = Runner(self._order_for((), 0), self._budget.left_s)
         start_s = time.monotonic() - began
         self._steps = self._best.steps_for(self._settings.window_s)
         began = time.monotonic()
         with self._runner((), seed=1) as twin:
             noise = self._measure(self._best, twin)
-            self._seed_losses.append(twin.losses)
-        self._trial_s = time.monotonic() - began
-        # At the end what is kept is measured in two fresh processes.
-        self._reserve_s = RESERVE_FACTOR * (self._trial_s + start_s)
+        self._budget.baseline_took(start_s, time.monotonic() - began)
         with self._runner((), seed=2) as third:
             third.window(max(1, self._settings.rounds * self._steps))
-            self._seed_losses.append(third.losses)
-        self._base_losses = list(self._best.losses)
-        if not self._base_losses:
-            self._notes.append("The training returns no loss, so nothing guards the numerics of what is kept.")
+        self._guard = LossGuard(self._best.losses, twin.losses, third.losses)
+        if (note := self._guard.note()) is not None:
+            self._notes.append(note)
         self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {in_words(noise.ratio)}")
         return noise
 
@@ -148,13 +145,29 @@ class _Campaign:
         # Another training comes last: it is measured on top of all that is kept.
         return sorted(self._levers, key=lambda lever: (lever.changes_training, -saving(lever)))
 
+    def _try_all(self, scouted: Scouted, noise: Estimate) -> list[Trial]:
+        trials: list[Trial] = []
+        for lever in self._in_order(scouted):
+            try:
+                trials.append(self._try(lever, scouted, noise))
+            except KeyboardInterrupt:  # noqa: PERF203
+                if not any(trial.measured for trial in trials):
+                    raise
+                self._say("Interrupted: this is what was measured so far.")
+                self._interrupted = True
+                trials.append(self._try(lever, scouted, noise))
+        kept = self._best.levers if self._best is not None else ()
+        return [_with_successor(trial, kept) for trial in trials]
+
     def _try(self, lever: Lever, scouted: Scouted, noise: Estimate) -> Trial:
         found = _prediction(lever, scouted)
         reason: str | None = None
         measured: Estimate | None = None
         if (missing := scouted.missing[lever.name]) is not None:
             outcome, reason = Outcome.NOT_APPLICABLE, missing
-        elif self._time_left_s() < self._reserve_s + self._trial_s:
+        elif self._interrupted:
+            outcome, reason = Outcome.NOT_TRIED, "interrupted before"
+        elif not self._budget.allows_a_trial():
             outcome, reason = Outcome.NOT_TRIED, "the budget is spent"
         else:
             try:
@@ -165,7 +178,7 @@ class _Campaign:
                 outcome, reason = Outcome.FAILED, "took longer than its share of the budget"
             except TrialError as error:
                 outcome, reason = Outcome.FAILED, str(error)
-        if outcome is not Outcome.NOT_APPLICABLE:
+        if outcome is not Outcome.NOT_APPLICABLE and not self._interrupted:
             self._say(f"{lever.name}: {outcome.value}{f', {in_words(measured)}' if measured else f', {reason}'}")
         return Trial(
             lever=lever.name,
@@ -179,16 +192,15 @@ class _Campaign:
     def _measured(self, lever: Lever, noise: Estimate) -> tuple[Outcome, str | None, Estimate]:
         best = self._living_best()
         others = tuple(name for name in best.levers if find_lever(name).family != lever.family)
-        # A lever that hangs shall leave time for others.
-        share_s = max(self._trial_s, (self._time_left_s() - self._reserve_s) / 2)
-        until_s = time.monotonic() + share_s
+        began = time.monotonic()
+        until_s = began + self._budget.share_s()
         candidate = Runner(self._order_for((*others, lever.name), 0), lambda: until_s - time.monotonic())
         keep = False
         try:
             ratio = self._measure(best, candidate, by_sample=lever.changes_training, may_give_up=True)
             if lever.changes_training:
                 return Outcome.MEASURED, ratio.ratio.reason, ratio.ratio
-            harm = self._harm(candidate)
+            harm = self._guard.harm(candidate.losses)
             keep = harm is None and is_gain(ratio.ratio, noise)
             if keep:
                 return Outcome.KEPT, None, ratio.ratio
@@ -203,7 +215,8 @@ class _Campaign:
             raise
         finally:
             if keep:
-                candidate.allow(self._time_left_s)
+                candidate.allow(self._budget.left_s)
+                self._budget.kept_took(time.monotonic() - began)
                 self._best = candidate
                 best.close()
             else:
@@ -214,7 +227,7 @@ class _Campaign:
         assert self._best is not None
         if self._best.failed:
             self._best.close()
-            self._best = Runner(self._order_for(self._best.levers, 0), self._time_left_s)
+            self._best = Runner(self._order_for(self._best.levers, 0), self._budget.left_s)
         return self._best
 
     def _combined(self, kept: tuple[str, ...]) -> Estimate | None:
@@ -224,6 +237,9 @@ class _Campaign:
                 ratio = self._measure(base, candidate).ratio
         except TrialError as error:
             self._notes.append(f"What is kept was not measured all together: {error}.")
+            return None
+        except KeyboardInterrupt:
+            self._interrupted = True
             return None
         self._say(f"  {in_words(ratio)}")
         return ratio
@@ -241,17 +257,9 @@ class _Campaign:
             may_give_up=may_give_up,
         )
 
-    def _harm(self, candidate: Runner) -> str | None:
-        count = min(len(losses) for losses in (self._base_losses, candidate.losses, *self._seed_losses))
-        if count == 0:
-            return None  # a training that returns no loss
-        base = loss_of(self._base_losses, count)
-        seeds = [base, *(loss_of(losses, count) for losses in self._seed_losses)]
-        return moved(loss_of(candidate.losses, count), base, seeds)
-
     @contextmanager
     def _runner(self, levers: tuple[str, ...], *, seed: int) -> Iterator[Runner]:
-        runner = Runner(self._order_for(levers, seed), self._time_left_s)
+        runner = Runner(self._order_for(levers, seed), self._budget.left_s)
         try:
             yield runner
         finally:
@@ -260,8 +268,14 @@ class _Campaign:
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:
         return Order(self._source, tuple(sys.path), levers, self._settings.seed + seed, scout, self._folder)
 
-    def _time_left_s(self) -> float:
-        return self._settings.minutes * 60 - (time.monotonic() - self._began_s)
+
+def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
+    """What was kept until a better one of its family came says so."""
+    if trial.outcome is not Outcome.KEPT or trial.lever in kept:
+        return trial
+    family = find_lever(trial.lever).family
+    better = next(name for name in kept if find_lever(name).family == family)
+    return replace(trial, outcome=Outcome.REPLACED, reason=f"{better} is faster still")
 
 
 def _prediction(lever: Lever, scouted: Scouted) -> Prediction | None:

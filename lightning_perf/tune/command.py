@@ -12,8 +12,12 @@ __all__ = ["add_parser", "run"]
 
 SUCCESS = 0
 USAGE = 2
+INTERRUPTED = 130
 
-_EPILOG = "Exit codes: 0 tuned, whether or not anything is kept; 2 wrong usage, or a training that fails as it is."
+_EPILOG = (
+    "Exit codes: 0 tuned, whether or not anything is kept; 2 wrong usage, or a training that fails as it is; "
+    "130 interrupted, with what was measured so far if a lever was."
+)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     except (TuneError, MissingExtraError) as error:
         print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return USAGE
-    code = SUCCESS
+    code = INTERRUPTED if result.interrupted else SUCCESS
     if options.markdown:
         from lightning_perf.tune.render.markdown import render_markdown
 

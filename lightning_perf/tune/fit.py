@@ -7,6 +7,8 @@ import logging
 from typing import Any
 
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.perf import PerfCallback
+from lightning_perf.callbacks.precision import PrecisionCallback
 from lightning_perf.tune.errors import TrialError
 from lightning_perf.tune.training import Training
 
@@ -24,17 +26,15 @@ _FOR_TRIALS: dict[str, Any] = {
     "max_epochs": -1,
     "max_steps": MAX_STEPS,
 }
-_CHATTY = {
-    "lightning.pytorch": ("lightning.pytorch", "lightning.fabric"),
-    "pytorch_lightning": ("pytorch_lightning", "lightning_fabric"),
-}
-"""Loggers whose advice on every start would hide a process's last words."""
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
+"""Loggers whose advice on every start would hide a process's last words; each package may speak for the other."""
 _LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
 """Arguments of the user's Trainer that would end a trial early, write files, or change what it measures."""
 
 _CALLBACKS_LEFT_OUT = {
     *("Checkpoint", "OnExceptionCheckpoint", "EarlyStopping", "Timer", "BatchSizeFinder", "LearningRateFinder"),
-    *("ProgressBar", "ModelSummary", "PerfCallback", "SlowStepCapture"),
+    *("ProgressBar", "ModelSummary"),
 }
 """The same of callbacks, by the names of their classes and base classes: those of both packages."""
 
@@ -85,12 +85,12 @@ def trainer_class(module: Any) -> Any:
         TrialError: It is no LightningModule.
     """
     plain = getattr(module, "_orig_mod", module)
-    for package in ("lightning.pytorch", "pytorch_lightning"):
+    for package in _PACKAGES:
         try:
             found = importlib.import_module(package)
         except ImportError:
             continue
-        for name in _CHATTY[package]:
+        for name in _CHATTY:
             logging.getLogger(name).setLevel(logging.ERROR)  # the import sets it to INFO
         if isinstance(plain, found.LightningModule):
             return found.Trainer
@@ -107,7 +107,13 @@ class _LenientSchedules(HostCallback):
 
 def _fitting(callbacks: Any) -> list[Any]:
     given = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-    return [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+    kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
+    # Of PerfCallback what it does to the precision is part of the training; that it observes is not.
+    parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]
+    for part in parts:
+        if isinstance(part, PrecisionCallback):
+            part.hand_over()  # to nobody: nothing is monitored, and no file written
+    return [part for part in parts if part is not None]
 
 
 def _dummy_logger(kind: type[Any]) -> Any:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from lightning_perf.callbacks.tf32 import Fp32Flags
+
 __all__ = ["TorchFlags"]
 
 
@@ -15,18 +17,16 @@ class TorchFlags:
 
     Attributes:
         threads: CPU threads of an operator.
-        matmul_precision: ``highest``, ``high`` or ``medium``.
+        fp32: What FP32 products compute in.
         cudnn_benchmark: Whether cuDNN measures its algorithms.
         cudnn_deterministic: Whether it takes deterministic ones only.
-        cudnn_tf32: Whether its FP32 convolutions may compute in TF32.
         default_dtype: Of new tensors.
     """
 
     threads: int
-    matmul_precision: str
+    fp32: Fp32Flags
     cudnn_benchmark: bool
     cudnn_deterministic: bool
-    cudnn_tf32: bool
     default_dtype: torch.dtype
 
     @classmethod
@@ -34,19 +34,16 @@ class TorchFlags:
         """Those of this process."""
         return cls(
             torch.get_num_threads(),
-            torch.get_float32_matmul_precision(),
+            Fp32Flags.read(),
             torch.backends.cudnn.benchmark,
             torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.allow_tf32,
             torch.get_default_dtype(),
         )
 
     def set(self) -> None:
         """Make this process have them."""
         torch.set_num_threads(self.threads)
-        if torch.get_float32_matmul_precision() != self.matmul_precision:
-            torch.set_float32_matmul_precision(self.matmul_precision)
+        self.fp32.write()
         torch.backends.cudnn.benchmark = self.cudnn_benchmark
         torch.backends.cudnn.deterministic = self.cudnn_deterministic
-        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
         torch.set_default_dtype(self.default_dtype)

@@ -9,10 +9,49 @@ import numpy as np
 
 from lightning_perf.compare.statistics.distributions import t_quantile
 
-__all__ = ["loss_of", "moved"]
+__all__ = ["LossGuard", "loss_of", "moved"]
 
 RELATIVE_FLOOR = 0.002
 """Share of the loss that always passes: seeds may happen to agree."""
+
+
+class LossGuard:
+    """The losses of the training as it is, by several seeds: how far a lever may move them.
+
+    Args:
+        base: A loss an optimizer step, by the seed that levers are tried with.
+        others: The same by other seeds.
+    """
+
+    def __init__(self, base: Sequence[float], *others: Sequence[float]) -> None:
+        self._base, self._others = tuple(base), tuple(tuple(losses) for losses in others)
+
+    def note(self) -> str | None:
+        """What a reader must know of the guard, or None."""
+        count = min(map(len, (self._base, *self._others)))
+        if not count:
+            return "The training returns no loss, so nothing guards the numerics of what is kept."
+        base, *others = (loss_of(losses, count) for losses in (self._base, *self._others))
+        if not math.isfinite(base) or not all(map(math.isfinite, others)):
+            return "The loss of the training as it is is no number, so nothing guards the numerics of what is kept."
+        if _reach([base, *others]) < RELATIVE_FLOOR * abs(base):
+            return (
+                f"Other seeds hardly change the loss: a lever is rejected when it moves it by {RELATIVE_FLOOR:.1%}. "
+                "Weights that a function makes, or a shuffled loader, would tell what the noise of the training is."
+            )
+        return None
+
+    def harm(self, losses: Sequence[float]) -> str | None:
+        """Say how a lever moved the loss, or None when no further than seeds do.
+
+        Args:
+            losses: A loss an optimizer step, with the lever, by the seed of the base.
+        """
+        count = min(map(len, (self._base, *self._others, losses)))
+        if not count:
+            return None
+        base = loss_of(self._base, count)
+        return moved(loss_of(losses, count), base, [base, *(loss_of(other, count) for other in self._others)])
 
 
 def loss_of(losses: Sequence[float], count: int) -> float:
@@ -47,14 +86,19 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
         >>> moved(2.1, 2.0, [2.0, 2.1, 1.9]) is None
         True
     """
-    if not math.isfinite(base):
+    if not math.isfinite(base) or not all(map(math.isfinite, seeds)):
         return None  # the training itself goes astray: nothing to compare with
     if not math.isfinite(candidate):
         return f"the loss is {candidate}"
-    reach = 0.0
-    if len(seeds) > 1:
-        reach = t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
-    limit = max(reach, RELATIVE_FLOOR * abs(base))
-    if abs(candidate - base) <= limit:
+    reach, floor = _reach(seeds), RELATIVE_FLOOR * abs(base)
+    if abs(candidate - base) <= max(reach, floor):
         return None
-    return f"the loss goes from {base:.3g} to {candidate:.3g}; other seeds move it by {limit:.3g} at most"
+    seen = f"{reach:.3g} at most" if reach >= floor else f"less than {floor:.3g}"
+    return f"the loss goes from {base:.4g} to {candidate:.4g}; other seeds move it by {seen}"
+
+
+def _reach(seeds: Sequence[float]) -> float:
+    """How far apart two seeds may be: the 95 % interval of their difference."""
+    if len(seeds) < 2:
+        return 0.0
+    return t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))

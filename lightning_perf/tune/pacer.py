@@ -29,37 +29,42 @@ class Pacer(HostCallback):
         ask: Sends what is there to say, and returns the next order.
 
     Attributes:
+        began: Whether it came to the first step.
         stopped: Whether it was told to stop.
     """
 
     def __init__(self, ask: Callable[[Ready | Window], Run | Stop]) -> None:
-        self.stopped = False
+        self.began = self.stopped = False
         self._ask = ask
         self._from = 0
         self._until = 0
         self._began_s = 0.0
         self._samples: int | None = 0
         self._step = 0
-        self._micro_losses: list[torch.Tensor] = []
+        self._micro_loss: torch.Tensor | None = None
+        self._micro_batches = 0
         self._losses: list[torch.Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Wait before the first step."""
+        self.began = True
         self._begin(trainer, self._ask(Ready()))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
         """Note the loss; at the end of the window report it."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            self._micro_losses.append(loss.detach())
+            # A sum is memory of our own: what a CUDA graph returns is overwritten by its next replay.
+            self._micro_loss = loss.detach() + (0.0 if self._micro_loss is None else self._micro_loss)
+            self._micro_batches += 1
         count = batch_samples(batch)
         self._samples = None if self._samples is None or count is None else self._samples + count
         if trainer.global_step > self._step:
             self._step = trainer.global_step
-            if self._micro_losses:
+            if self._micro_loss is not None:
                 # Lightning has divided them by the micro-batches of a step.
-                self._losses.append(torch.stack(self._micro_losses).mean() * trainer.accumulate_grad_batches)
-            self._micro_losses = []
+                self._losses.append(self._micro_loss * (trainer.accumulate_grad_batches / self._micro_batches))
+            self._micro_loss, self._micro_batches = None, 0
         if trainer.global_step < self._until or trainer.should_stop:
             return
         _finish(trainer.strategy.root_device)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.compare.statistics.values import Estimate, Float64Array
 
 __all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "is_gain", "is_loss", "noise_share", "time_ratio"]
 
@@ -15,7 +15,7 @@ LEAST_ROUNDS = 6
 MOST_ROUNDS = 50
 
 
-def time_ratio(base: Sequence[float], candidate: Sequence[float]) -> Estimate:
+def time_ratio(base: Sequence[float] | Float64Array, candidate: Sequence[float] | Float64Array) -> Estimate:
     """The typical ratio candidate over base of the windows of a round, with the signed-rank interval.
 
     From 12 rounds on, one that something else disturbed does not widen it much, unlike Student's interval.

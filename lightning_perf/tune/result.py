@@ -19,6 +19,8 @@ class Outcome(str, Enum):
     """What became of a lever."""
 
     KEPT = "kept"
+    REPLACED = "replaced"
+    """It was kept until a better one of its family came."""
     NO_GAIN = "no gain"
     SLOWER = "slower"
     MEASURED = "measured"
@@ -72,6 +74,7 @@ class TuneResult:
         rounds: Windows of each side in a trial.
         seconds: Time it took.
         budget_s: Time it was given.
+        interrupted: Whether Ctrl-C ended it before all levers were tried and what is kept was measured anew.
         notes: What a reader must know.
     """
 
@@ -89,6 +92,7 @@ class TuneResult:
     rounds: int
     seconds: float
     budget_s: float
+    interrupted: bool
     notes: tuple[str, ...]
 
 

@@ -69,10 +69,11 @@ class PerfTuner:
             say: Takes lines of progress.
 
         Returns:
-            What was tried, and the lines to change.
+            What was tried, and the lines to change. After Ctrl-C what was measured so far, as its ``interrupted`` says.
 
         Raises:
             TuneError: The training cannot be copied to another process, or fails as it is.
+            KeyboardInterrupt: Before a lever was measured.
         """
         from lightning_perf.tune.campaign import run_campaign
 

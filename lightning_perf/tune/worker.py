@@ -81,6 +81,8 @@ def _train(order: Order, pipe: Connection[Any, Any]) -> None:
         return answer
 
     fit(training, [pacer := Pacer(ask)], order.folder)
+    if not pacer.began:
+        raise TrialError("the training ended before its first step: its data give no batch")
     if not pacer.stopped:
         raise TrialError("the training ended by itself, before the trial did")
 
@@ -123,8 +125,9 @@ def _machine(training: Any) -> Machine:
 
 
 def _reason(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    first = lines[0].strip() if lines else ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # "backend='inductor' raised:" tells nothing without the line that follows.
+    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"
 

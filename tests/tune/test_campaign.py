@@ -29,6 +29,8 @@ class Planted:
     Attributes:
         factors: Of the step time, by lever.
         losses: Added to the loss, by lever.
+        spread: Added to the loss by each seed.
+        starts_s: Added to the start of a lever's training, by lever.
         faults: Raised when a lever's training begins, by lever.
         dies: The window after which the base ends, or None.
         predictions: Of the scout.
@@ -36,6 +38,8 @@ class Planted:
 
     factors: dict = field(default_factory=dict)
     losses: dict = field(default_factory=dict)
+    spread: float = 0.01
+    starts_s: dict = field(default_factory=dict)
     faults: dict = field(default_factory=dict)
     dies: int | None = None
     predictions: tuple = ()
@@ -67,6 +71,7 @@ def planted(monkeypatch):
 
         def ready(self, limit_s):
             for lever in self.order.levers:
+                plan.clock_s += plan.starts_s.get(lever, 0)
                 if lever in plan.faults:
                     raise plan.faults[lever]
 
@@ -76,7 +81,7 @@ def planted(monkeypatch):
                 plan.dies = None
                 raise TrialError("its process ended by SIGKILL")
             seconds = STEP_S * steps * (1 + 0.001 * (self.windows % 3))
-            samples, loss = 4 * steps, 1 + 0.01 * (self.order.seed % 3)
+            samples, loss = 4 * steps, 1 + plan.spread * (self.order.seed % 3)
             for lever in self.order.levers:
                 seconds *= plan.factors.get(lever, 1)
                 loss += plan.losses.get(lever, 0)
@@ -147,7 +152,8 @@ def test_every_outcome(planted):
 def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
     planted.factors = {"bf16-mixed": 0.9, "16-mixed": 0.6, "channels-last": 0.8, "workers-1": 0.9, "workers-2": 0.95}
     result, _ = tuned("precision", "channels-last", "workers-1", "workers-2", "batch-size-x2")
-    assert outcomes(result)["bf16-mixed"] is Outcome.KEPT  # until the better one of its family came
+    assert outcomes(result)["bf16-mixed"] is Outcome.REPLACED
+    assert result.trials[0].reason == "16-mixed is faster still"
     assert result.kept == ("16-mixed", "channels-last", "workers-1")
     assert result.lines == ("set 16-mixed", "set channels-last", "set workers-1")
     assert result.combined.value == pytest.approx(0.6 * 0.8 * 0.9, rel=0.01)
@@ -215,11 +221,61 @@ def test_a_training_that_fails_as_it_is(planted, fault, said):
     assert planted.alive == 0
 
 
-def test_an_interrupt_leaves_nothing_behind(planted):
-    planted.faults = {"channels-last": KeyboardInterrupt()}
+def test_an_interrupt_before_anything_is_measured_leaves_nothing_behind(planted):
+    planted.faults = {"bf16-mixed": KeyboardInterrupt()}
     with pytest.raises(KeyboardInterrupt):
         tuned("bf16-mixed", "channels-last")
     assert planted.alive == 0
+
+
+def test_an_interrupt_keeps_what_was_measured(planted):
+    planted.factors = {"bf16-mixed": 0.5}
+    planted.faults = {"channels-last": KeyboardInterrupt()}
+    result, _ = tuned("bf16-mixed", "channels-last", "workers-1", "tf32")
+    assert outcomes(result) == {
+        "bf16-mixed": Outcome.KEPT,
+        "channels-last": Outcome.NOT_TRIED,
+        "workers-1": Outcome.NOT_TRIED,
+        "tf32": Outcome.NOT_APPLICABLE,
+    }
+    assert result.interrupted
+    assert result.lines == ("set bf16-mixed",)
+    assert result.combined is None
+    assert not result.confirmed
+    assert planted.alive == 0
+
+
+def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
+    planted.factors = {"bf16-mixed": 0.5}
+    settings = TuneSettings(levers=("bf16-mixed",), minutes=60, rounds=8, window_s=1.0)
+
+    def say(line):
+        if line.startswith("Measuring what is kept"):
+            planted.faults = {"bf16-mixed": KeyboardInterrupt()}
+
+    result = run_campaign("any:thing", settings, say)
+    assert result.interrupted
+    assert result.kept == ("bf16-mixed",)
+    assert result.combined is None
+    assert planted.alive == 0
+
+
+def test_time_is_set_aside_for_what_starts_slowly(planted):
+    planted.predictions = (Prediction("channels-last", 0.1, 0.5),)  # it comes first
+    planted.factors = {"channels-last": 0.5}
+    planted.starts_s = {"channels-last": 60.0}
+    result, _ = tuned(minutes=6)
+    assert result.trials[0].lever == "channels-last"
+    assert result.kept == ("channels-last",)
+    assert Outcome.NOT_TRIED in outcomes(result).values()
+    assert result.confirmed
+    assert result.seconds <= result.budget_s
+
+
+def test_a_training_whose_seeds_do_not_matter_says_how_it_is_guarded(planted):
+    planted.spread = 0.0
+    result, _ = tuned("channels-last")
+    assert "Other seeds hardly change the loss" in result.notes[0]
 
 
 def test_an_unknown_lever(planted):

@@ -19,9 +19,10 @@ def ratio(value, low=None, high=None):
     return Estimate(value, low, high, 0.95, 12, "")
 
 
-def result(*, kept=("channels-last",), combined=True, confirmed=True):
+def result(*, kept=("channels-last",), combined=True, confirmed=True, interrupted=False, noise=(1.001, 0.99, 1.01)):
     trials = (
         Trial("channels-last", Outcome.KEPT, None, (0.6, 0.8), ratio(0.7, 0.65, 0.75), ("module.to(channels_last)",)),
+        Trial("16-mixed", Outcome.REPLACED, "channels-last is faster still", None, ratio(0.9, 0.85, 0.95), ()),
         Trial("workers-4-prefetch-4", Outcome.SLOWER, None, None, ratio(11.5, 10.4, 12.9), ()),
         Trial("compile-max-autotune", Outcome.FAILED, "no [red]compiler[/red]\x1b[31m | here", None, None, ()),
         Trial("bf16-mixed", Outcome.REJECTED, "the loss goes from 1 to 2", None, ratio(0.9, 0.8, 0.95), ()),
@@ -36,7 +37,7 @@ def result(*, kept=("channels-last",), combined=True, confirmed=True):
         tool_version="0",
         machine=Machine("cpu", None, 2, "a [CPU]"),
         baseline_ms=12.345,
-        noise=ratio(1.001, 0.99, 1.01),
+        noise=ratio(*noise),
         trials=trials,
         kept=kept,
         combined=ratio(0.7, 0.66, 0.74) if combined else None,
@@ -46,6 +47,7 @@ def result(*, kept=("channels-last",), combined=True, confirmed=True):
         rounds=12,
         seconds=61.0,
         budget_s=600.0,
+        interrupted=interrupted,
         notes=("A note.",),
     )
 
@@ -67,6 +69,7 @@ def test_the_console_fits_80_columns():
     assert "tf32, pin-memory: needs a CUDA GPU" in text
     assert "batch-size-x2: another training, for you to choose: batch_size=8; lr = 2 * lr" in text
     assert text.index("Change") < text.index("lever ")
+    assert "16-mixed: channels-last is faster still" in text
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,16 @@ def test_the_console_fits_80_columns():
 )
 def test_the_verdict_says_what_is_certain(settings, said):
     assert said in render_markdown(result(**settings)).splitlines()[0].replace("\\", "")
+
+
+def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
+    quiet = render_markdown(result()).replace("\\", "")
+    assert "The training against itself: +0.1 % (-1.0 to +1.0). A change from -1.0 to +1.0 % counts as none." in quiet
+    assert "leaves out 0" not in quiet
+    assert "- batch-size-x2: another training, for you to choose" in quiet
+    odd = render_markdown(result(noise=(1.082, 1.041, 1.124))).replace("\\", "")
+    assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval leaves out 0" in odd
+    assert "- batch-size-x2: no further than the training differs from itself; another training" in odd
 
 
 def test_markdown_is_escaped():
@@ -96,13 +109,19 @@ def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
     assert streams.err == "working …\n"
 
 
+def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeypatch, capsys):
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=False, confirmed=False))
+    assert main(["tune", "any:thing"]) == 130
+    assert "Kept: channels-last. What is kept was not measured anew" in capsys.readouterr().out
+
+
 def test_json_is_the_document(tuned, capsys):
     assert main(["tune", "any:thing", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
     assert document["kept"] == ["channels-last"]
     assert document["trials"][0]["measured"]["value"] == 0.7
-    assert document["trials"][1]["outcome"] == "slower"
+    assert document["trials"][2]["outcome"] == "slower"
     assert set(document) == set(TuneResult.__dataclass_fields__)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.tune.guard import loss_of, moved
+from lightning_perf.tune.guard import LossGuard, loss_of, moved
 
 
 def test_the_later_half_of_the_compared_steps_counts():
@@ -30,6 +30,29 @@ def test_seeds_that_agree_by_chance_leave_room_for_rounding():
 def test_a_loss_that_is_lost_is_harm_unless_it_was_before(loss):
     assert moved(loss, 2.0, [2.0, 3.0, 4.0]) == f"the loss is {loss}"
     assert moved(loss, math.nan, [math.nan, 3.0]) is None
+    assert moved(2.0, 2.0, [2.0, loss, 2.1]) is None  # another seed loses it, too
+
+
+def test_the_guard_compares_as_many_steps_as_all_have():
+    guard = LossGuard([9.0, 1.0, 1.0, 50.0], [9.0, 1.1, 1.1], [9.0, 0.9, 0.9, 60.0, 60.0])
+    assert guard.note() is None
+    assert guard.harm([9.0, 1.2, 1.2, 99.0]) is None
+    assert guard.harm([9.0, 5.0, 5.0, 1.0]) == "the loss goes from 1 to 5; other seeds move it by 0.608 at most"
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        (([], [], []), "no loss"),
+        (([1.0, math.nan], [1.0, 1.0], [1.0, 1.0]), "is no number"),
+        (([1.0, 1.0], [1.0, math.inf], [1.0, 1.0]), "is no number"),
+        (([1.0, 1.0], [1.0, 1.0001], [1.0, 1.0]), "rejected when it moves it by 0.2%"),
+    ],
+)
+def test_a_guard_that_sees_little_says_so(losses, said):
+    guard = LossGuard(*losses)
+    assert said in guard.note()
+    assert guard.harm(losses[0]) is None
 
 
 def test_levers_that_part_as_far_as_seeds_do_are_rejected_as_often_as_promised():

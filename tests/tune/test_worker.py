@@ -1,72 +1,21 @@
-"""The worker, in this process: it finds a pipe and an order, and trains until it is told to stop."""
+"""Orders carried out, in this process."""
 
-import os
 import sys
-import threading
-import time
 from dataclasses import replace
-from multiprocessing.connection import Pipe
 from pathlib import Path
 
-import cloudpickle
-import lightning.pytorch as pl
 import pytest
-import pytorch_lightning
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_perf.tune import worker
-from lightning_perf.tune.flags import TorchFlags
-from lightning_perf.tune.messages import Failed, Order, Ready, Run, Scouted, Stop, Window
+from lightning_perf.tune.messages import Failed, Scouted, Window
 from lightning_perf.tune.training import Training
-from tests.tune.trainings import TRAINER, Data, Flagged, Pictures, Tiny
+from lightning_perf.tune.worker import _reason
+from tests.tune.conversation import converse, order
+from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def order(source, folder, *levers, seed=0, scout=False):
-    if not isinstance(source, str):
-        source = cloudpickle.dumps((TorchFlags.current(), source))
-    return Order(source, tuple(sys.path), levers, seed, scout, str(folder))
-
-
-def converse(order, *windows):
-    """Let the worker train windows of so many steps; what it answers."""
-    ours, theirs = Pipe()
-    answers = []
-
-    def tuner():
-        ours.send(order)
-        for message in [*map(Run, windows), Stop()]:
-            answers.append(ours.recv())
-            if isinstance(answers[-1], (Failed, Scouted)):
-                return
-            ours.send(message)
-
-    thread = threading.Thread(target=tuner, daemon=True)
-    thread.start()
-    state = torch.random.get_rng_state()
-    try:
-        worker.main(os.dup(theirs.fileno()))
-    except BaseException as error:
-        if not answers and not ours.poll(0):
-            raise AssertionError("it raised without an answer") from error
-    finally:
-        torch.random.set_rng_state(state)
-        theirs.close()
-    thread.join(10)
-    assert not thread.is_alive()
-    return answers
-
-
-def test_windows_are_trained_and_told(tmp_path):
-    ready, first, second = converse(order(Training(Tiny(), Data(), TRAINER), tmp_path), 3, 20)
-    assert isinstance(ready, Ready)
-    assert (first.steps, first.samples, len(first.losses)) == (3, 12, 3)
-    assert (second.steps, second.samples, len(second.losses)) == (20, 80, 20)  # over an epoch's end
-    assert first.seconds > 0
-    assert list(Path(tmp_path).iterdir()) == []
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_gives_others(tmp_path):
@@ -75,17 +24,6 @@ def test_the_same_seed_gives_the_same_losses_and_another_gives_others(tmp_path):
 
     assert losses(1) == losses(1)
     assert losses(1) != losses(2)
-
-
-def test_a_step_of_micro_batches_has_the_mean_of_their_losses(tmp_path):
-    class Told(Tiny):
-        def training_step(self, batch, batch_idx):
-            return super().training_step(batch, batch_idx) * 0 + batch_idx
-
-    data = DataLoader(Pictures(64), batch_size=4)
-    _, window = converse(order(Training(Told(), data, TRAINER | {"accumulate_grad_batches": 4}), tmp_path), 3)
-    assert window.losses == (1.5, 5.5, 9.5)
-    assert (window.steps, window.samples) == (3, 48)
 
 
 def test_the_same_samples_in_larger_pieces_have_the_same_loss(tmp_path):
@@ -134,94 +72,6 @@ def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):
     torch._dynamo.reset()
 
 
-def test_a_module_of_the_other_package(tmp_path):
-    class Other(pytorch_lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Conv2d(2, 2, 3)
-
-        forward, configure_optimizers = Tiny.forward, Tiny.configure_optimizers
-        optimizer = "SGD"
-
-        def training_step(self, batch, batch_idx):
-            assert type(self.trainer) is pytorch_lightning.Trainer
-            return self(batch[0]).sum()
-
-    _, window = converse(order(Training(Other(), DataLoader(Pictures(), 4), TRAINER), tmp_path), 2)
-    assert window.steps == 2
-
-
-def test_manual_optimization_with_two_optimizers(tmp_path):
-    class Two(Tiny):
-        automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            for optimizer in self.optimizers():
-                optimizer.zero_grad()
-                loss = super().training_step(batch, batch_idx)
-                self.manual_backward(loss)
-                optimizer.step()
-            return {"loss": loss}
-
-        def configure_optimizers(self):
-            return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.1)]
-
-    _, window = converse(order(Training(Two(), DataLoader(Pictures(), 4), TRAINER), tmp_path), 5)
-    assert (window.steps, window.samples, len(window.losses)) == (6, 12, 3)
-
-
-class Everything(Tiny):
-    """What real trainings have: a logger, callbacks, a schedule over all steps, one that watches validation."""
-
-    def on_train_epoch_end(self):
-        self.logger.experiment.add_scalar("loss", 1.0, 1)
-
-    def training_step(self, batch, batch_idx):
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss", loss)
-        return loss
-
-    def validation_step(self, batch, batch_idx):
-        raise AssertionError("trials do not validate")
-
-    def val_dataloader(self):
-        return DataLoader(Pictures())
-
-    def configure_callbacks(self):
-        return [pl.callbacks.EarlyStopping("val_loss")]
-
-    def configure_optimizers(self):
-        first = torch.optim.SGD(self.parameters(), lr=0.1)
-        total = self.trainer.estimated_stepping_batches
-        return (
-            {"optimizer": first, "lr_scheduler": torch.optim.lr_scheduler.OneCycleLR(first, 0.1, total_steps=total)},
-        )
-
-
-class Watching(Everything):
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
-
-
-@pytest.mark.parametrize("kind", [Everything, Watching])
-def test_what_real_trainings_have_does_not_end_or_break_a_trial(kind, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    callbacks = [
-        pl.callbacks.ModelCheckpoint(tmp_path / "checkpoints"),
-        pl.callbacks.LearningRateMonitor(),
-        pl.callbacks.TQDMProgressBar(),
-        pl.callbacks.ModelSummary(),
-        pl.callbacks.Timer("00:00:00:01"),
-    ]
-    trainer = TRAINER | {"callbacks": callbacks, "max_epochs": 1, "max_steps": 2, "logger": True, "fast_dev_run": True}
-    _, window = converse(order(Training(kind(), Data(), trainer), tmp_path / "work"), 40)
-    assert isinstance(window, Window)
-    assert window.steps == 40  # two epochs and a half
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -247,16 +97,6 @@ def test_a_lever_that_turns_out_not_to_apply(tmp_path):
     assert answer == Failed("RMSprop has no fused form", applies=False)
 
 
-def test_a_training_that_ends_by_itself_says_so(tmp_path):
-    class Ending(Tiny):
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            self.trainer.should_stop = True
-
-    ready, answer = converse(order(Training(Ending(), Data(), TRAINER), tmp_path), 5)
-    assert isinstance(ready, Ready)
-    assert "ended by itself" in answer.reason
-
-
 def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     (answer,) = converse(order("tests.tune.trainings:tiny", tmp_path, scout=True))
     assert isinstance(answer, Scouted)
@@ -267,41 +107,6 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     assert answer.lines["batch-size-x2"][0] == "DataLoader(…, batch_size=8)"
     assert answer.lines["fused-optimizer"] == ("torch.optim.SGD(…, fused=True)  # in configure_optimizers",)
     assert answer.lines.keys() == {name for name, reason in answer.missing.items() if reason is None}
-
-
-def test_workers_make_no_batches_between_windows(tmp_path):
-    class Counted(Pictures):
-        def __getitem__(self, index):
-            time.sleep(0.005)
-            with (tmp_path / "made").open("a") as file:
-                file.write(".")
-            return super().__getitem__(index)
-
-    def made():
-        return (tmp_path / "made").stat().st_size
-
-    ours, theirs = Pipe()
-    seen = []
-
-    def tuner():
-        loader = DataLoader(Counted(4000), batch_size=4, num_workers=1, prefetch_factor=50)
-        ours.send(order(Training(Tiny(), loader, TRAINER), tmp_path / "work"))
-        for message in (Run(3), Run(3), Stop()):
-            ours.recv()
-            time.sleep(0.05)
-            before = made() if (tmp_path / "made").exists() else 0
-            time.sleep(0.3)
-            seen.append((before, made()))
-            ours.send(message)
-
-    thread = threading.Thread(target=tuner, daemon=True)
-    thread.start()
-    worker.main(os.dup(theirs.fileno()))
-    thread.join(10)
-    _, after_first, after_second = seen
-    assert after_first[0] == after_first[1]
-    assert after_first[1] < after_second[0]
-    assert after_second[0] == after_second[1]
 
 
 def test_what_the_tuners_process_can_import_the_trial_can(tmp_path):
@@ -315,14 +120,16 @@ def test_what_the_tuners_process_can_import_the_trial_can(tmp_path):
         sys.path[:] = before
 
 
-def test_flags_of_the_tuners_process_are_set(tmp_path):
-    before = TorchFlags.current()
-    try:
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-        prepared = order(Training(Flagged(), Data(), TRAINER), tmp_path)
-        before.set()
-        assert torch.get_float32_matmul_precision() == before.matmul_precision
-        assert isinstance(converse(prepared, 1)[1], Window)
-    finally:
-        before.set()
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "RuntimeError"),
+        ("CUDA out of memory.\nTried", "RuntimeError: CUDA out of memory."),
+        (
+            "backend=x raised:\n\n  ImportError: no g++\nmore",
+            "RuntimeError: backend=x raised: ImportError: no g++",
+        ),
+    ],
+)
+def test_a_reason_is_one_line_that_tells(text, said):
+    assert _reason(RuntimeError(text)) == said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.loaders import change_loader, rebuilt, training_loader
@@ -37,8 +37,11 @@ class BatchSize:
 
     def lines(self, training: Training) -> tuple[str, ...]:
         """See `Lever`."""
+        # Where gradients are accumulated, `FewerMicroBatches` may have been kept, and have changed the number before.
+        accumulated = training.trainer.get("accumulate_grad_batches", 1) > 1
+        size = f"{self.factor} * batch_size" if accumulated else self.factor * _batch_size(training_loader(training))
         return (
-            f"DataLoader(…, batch_size={_enlarged(training, self.factor)})",
+            f"DataLoader(…, batch_size={size})",
             f"lr = {self.factor} * lr  # linear scaling (Goyal et al. 2017, arXiv:1706.02677): check the accuracy",
         )
 
@@ -66,7 +69,7 @@ class FewerMicroBatches:
     def lines(self, training: Training) -> tuple[str, ...]:
         """See `Lever`."""
         return (
-            f"DataLoader(…, batch_size={_enlarged(training, 2)})",
+            f"DataLoader(…, batch_size={2 * _batch_size(training_loader(training))})",
             f"Trainer(accumulate_grad_batches={training.trainer['accumulate_grad_batches'] // 2})",
         )
 
@@ -77,22 +80,23 @@ class FewerMicroBatches:
 
 
 def _enlarge(training: Training, factor: int) -> None:
-    change_loader(training, lambda loader: rebuilt(loader, batch_size=(loader.batch_size or 1) * factor))
+    change_loader(training, lambda loader: rebuilt(loader, batch_size=_batch_size(loader) * factor))
 
 
-def _enlarged(training: Training, factor: int) -> int:
-    loader = training_loader(training)
-    return factor * (1 if isinstance(loader, str) else loader.batch_size or 1)
+def _batch_size(loader: DataLoader[object] | str) -> int:
+    return 1 if isinstance(loader, str) else loader.batch_size or 1
 
 
 def _why_fixed(loader: DataLoader[object] | str, factor: int) -> str | None:
     if isinstance(loader, str):
         return loader
     if loader.batch_size is None:
-        own = type(loader.batch_sampler) is not BatchSampler and loader.batch_sampler is not None
+        own = loader.batch_sampler is not None
         return "the DataLoader has a batch sampler of its own" if own else "the DataLoader makes no batches itself"
     if isinstance(loader.dataset, IterableDataset):
         return None
-    if len(loader.dataset) < loader.batch_size * factor:  # type: ignore[arg-type]
-        return "the data set has fewer samples than that"
-    return None
+    try:
+        samples = len(loader.sampler)  # type: ignore[arg-type]  # that it has one is asked here
+    except (TypeError, NotImplementedError):
+        return None  # a sampler without end
+    return "an epoch has fewer samples than that" if samples < loader.batch_size * factor else None

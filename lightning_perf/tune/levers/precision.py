@@ -61,7 +61,8 @@ class TF32:
         """See `Lever`."""
         if machine.capability is None or machine.capability < _BF16_CAPABILITY:
             return "needs a CUDA GPU with TF32"
-        return "is on already" if torch.get_float32_matmul_precision() != "highest" else None
+        # The older `torch.get_float32_matmul_precision` raises where a user has set this by itself.
+        return "is on already" if torch.backends.cuda.matmul.fp32_precision == "tf32" else None
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
         """See `Lever`."""

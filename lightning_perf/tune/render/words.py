@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.compare.render.tables import Table
 from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.tune.ratio import is_gain, is_loss, noise_share
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 
 __all__ = ["footnotes", "in_words", "not_applicable", "reasons", "trial_table", "verdict"]
@@ -40,13 +41,16 @@ def trial_table(result: TuneResult) -> Table:
 
 def reasons(result: TuneResult) -> tuple[tuple[str, str], ...]:
     """Why levers were not kept, where the measurement alone does not tell."""
-    wanted = (Outcome.REJECTED, Outcome.FAILED, Outcome.NOT_TRIED, Outcome.SLOWER, Outcome.MEASURED)
+    wanted = (Outcome.REPLACED, Outcome.REJECTED, Outcome.FAILED, Outcome.NOT_TRIED, Outcome.SLOWER, Outcome.MEASURED)
     found: dict[str, list[str]] = {}
     for trial in result.trials:
         if trial.outcome in wanted and trial.reason:
             found.setdefault(trial.reason, []).append(trial.lever)
-        elif trial.outcome is Outcome.MEASURED:
-            found.setdefault("another training, for you to choose: " + "; ".join(trial.lines), []).append(trial.lever)
+        elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
+            certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
+            doubt = "" if certain else "no further than the training differs from itself; "
+            lines = "; ".join(trial.lines)
+            found.setdefault(f"{doubt}another training, for you to choose: {lines}", []).append(trial.lever)
     return tuple((", ".join(levers), reason) for reason, levers in found.items())
 
 
@@ -63,7 +67,7 @@ def footnotes(result: TuneResult) -> tuple[str, ...]:
     """Where the figures come from."""
     return (
         f"Step time as it was: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
-        f"The training against itself: {_change(result.noise)}.",
+        _noise(result.noise),
         (
             "Measured is the change of the time a step (for batch sizes: a sample) against the best setting before, "
             f"with its 95 % interval: {result.rounds} windows of {result.window_steps} steps each, in turns."
@@ -76,6 +80,18 @@ def footnotes(result: TuneResult) -> tuple[str, ...]:
 def in_words(ratio: Estimate) -> str:
     """A ratio of times as a change, for progress."""
     return f"{_change(ratio)} time" if ratio.value is not None else "not measured"
+
+
+def _noise(noise: Estimate) -> str:
+    """What the training differs from itself, and what that means for all other figures."""
+    reach = 1 + noise_share(noise)
+    text = (
+        f"The training against itself: {_change(noise)}. A change from {_percent(1 / reach)} to {_percent(reach)} % "
+        "counts as none."
+    )
+    if noise.low is not None and noise.high is not None and not noise.low <= 1 <= noise.high:
+        text += " Its own interval leaves out 0: two processes of one training differ by more than the intervals tell."
+    return text
 
 
 def _predicted(trial: Trial) -> str:

@@ -1,5 +1,7 @@
+import itertools
+
 import pytest
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, SequentialSampler, SubsetRandomSampler
 
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.levers.batch import BatchSize, FewerMicroBatches
@@ -14,6 +16,16 @@ class TheirSampler(BatchSampler):
     pass
 
 
+class WithoutEnd(Sampler):
+    def __iter__(self):
+        return itertools.cycle(range(8))
+
+
+class WithoutLength(Dataset):
+    def __getitem__(self, index):
+        return Pictures()[index]
+
+
 @pytest.mark.parametrize(
     ("loader", "said"),
     [
@@ -22,6 +34,9 @@ class TheirSampler(BatchSampler):
         (DataLoader(Stream(), batch_size=400), None),
         (DataLoader(Pictures(), batch_size=None), "makes no batches itself"),
         (DataLoader(Pictures(), batch_sampler=TheirSampler(SequentialSampler(Pictures()), 4, False)), "of its own"),
+        (DataLoader(Pictures(), batch_sampler=BatchSampler(SequentialSampler(Pictures()), 4, False)), "of its own"),
+        (DataLoader(WithoutLength(), batch_size=16, sampler=WithoutEnd()), None),
+        (DataLoader(Pictures(), batch_size=16, sampler=SubsetRandomSampler(range(31))), "fewer samples"),
         ("no loader", "not from a plain DataLoader"),
     ],
 )
@@ -39,6 +54,11 @@ def test_batch_size():
     assert lever.lines(training)[1].startswith("lr = 4 * lr")
     lever.apply(training)
     assert [len(labels) for _, labels in training_loader(training)] == [16] * 4
+
+
+def test_the_size_is_not_named_where_another_lever_may_change_it():
+    training = Training(Tiny(), Data(), {"accumulate_grad_batches": 4})
+    assert BatchSize(2).lines(training)[0] == "DataLoader(…, batch_size=2 * batch_size)"
 
 
 @pytest.mark.parametrize("batches", [1, 3])
