@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_perf import __version__
@@ -30,7 +31,7 @@ class Compared:
         before: The first recording's files.
         after: The second recording's files.
         diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
-        notes: What a reader must know of either.
+        notes: What a reader must know: of both, or of the one that the note begins with.
         mixed_precision: What mixed precision was predicted to gain from the first recording, beside what the second
             shows; ``None`` unless the second is in mixed precision and the first is not.
     """
@@ -68,8 +69,16 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
             before_kernels=first.kernels,
             after_kernels=second.kernels,
         ),
-        notes=tuple(dict.fromkeys((*before.notes, *after.notes))),
+        notes=_notes(before.notes, after.notes),
         mixed_precision=_check(first, second),
+    )
+
+
+def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """The notes of either, each with whose it is where it is not of both."""
+    return (
+        *(note if note in after else f"Before: {note}" for note in before),
+        *(f"After: {note}" for note in after if note not in before),
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
     assert compared.diff.kernels is not None
     verdicts = {row.name: row.verdict for row in compared.diff.kernels.rows}
     assert verdicts == {"gemm": "faster", "[red]old\x1b[31m": "vanished", "new": "appeared"}
+
+
+def test_notes_say_whose_they_are(paths: tuple[Path, Path]) -> None:
+    before, after = (replace(lightning_perf.analyze(path), notes=(path.name, "both")) for path in paths)
+    compared = compare_reports(before, after)
+    assert compared.notes == ("Before: before.json", "both", "After: after.json")
+    assert (compared.schema_version, compared.tool_version) == (1, lightning_perf.__version__)
 
 
 def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: Path) -> None:
