@@ -100,7 +100,7 @@ def format_rate(per_second: float | None, noun: str) -> str:
     """
     if per_second is None or not math.isfinite(per_second):
         return NOT_AVAILABLE
-    return f"{_digits(per_second) if abs(per_second) < 1000 else f'{per_second:,.0f}'} {noun}/s"
+    return f"{_grouped(per_second)} {noun}/s"
 
 
 def format_count(count: float | None) -> str:
@@ -112,7 +112,7 @@ def format_count(count: float | None) -> str:
     """
     if count is None or not math.isfinite(count):
         return NOT_AVAILABLE
-    return f"{count:,.0f}" if float(count).is_integer() else (_digits(count) if abs(count) < 1000 else f"{count:,.0f}")
+    return f"{count:,.0f}" if float(count).is_integer() else _grouped(count)
 
 
 def format_share(share: float | None) -> str:
@@ -156,6 +156,11 @@ def _scaled(value: float | None, units: tuple[tuple[int, str], ...]) -> str:
             return f"{text} {unit}".strip()
     factor, unit = units[-1]
     return f"{_digits(value / factor)} {unit}"
+
+
+def _grouped(value: float) -> str:
+    """Three significant digits, or all of the integer part in groups of three."""
+    return _digits(value) if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _digits(value: float) -> str:

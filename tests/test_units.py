@@ -73,4 +73,5 @@ def test_counts_and_rates():
     assert units.format_flops(0) == "0 FLOPs"
     assert units.format_flop_rate(2.25e15) == "2.25 PFLOP/s"
     assert units.format_bandwidth(732e9) == "732 GB/s"
-    assert units.format_rate(999.6, "samples") == "1000 samples/s"
+    assert units.format_rate(999.6, "samples") == "1,000 samples/s"
+    assert (units.format_rate(999.4, "samples"), units.format_count(999.6)) == ("999 samples/s", "1,000")

@@ -66,7 +66,7 @@ def encode_sample(sample: GradientSample) -> bytes:
 
 
 def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
-    """Read the gradient samples of a run; a last line torn by a killed run is left out.
+    """Read the gradient samples of a run; a line torn by a killed run is left out, what a resumed run adds is not.
 
     Args:
         path: An ``underflow.rank0.jsonl`` file.
@@ -74,4 +74,4 @@ def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
     Raises:
         TraceError: The file cannot be read, or a line within it is no sample.
     """
-    return read_json_lines(path, _decoder.decode, what="gradient sample")
+    return read_json_lines(path, _decoder.decode, what="gradient sample", restart=b'{"step"')

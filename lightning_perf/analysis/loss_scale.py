@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.analysis.json_lines import read_json_lines
 
 __all__ = [
     "LossScaleHistory",
@@ -164,7 +164,7 @@ def encode_event(event: ScaleEvent) -> bytes:
 
 
 def read_events(path: str | Path) -> tuple[ScaleEvent, ...]:
-    """Read the loss-scale events of one rank; a last line torn by a killed run is left out.
+    """Read the loss-scale events of one rank; a line torn by a killed run is left out, what a resumed run adds is not.
 
     Args:
         path: A ``loss_scale.rank0.jsonl`` file.
@@ -172,23 +172,7 @@ def read_events(path: str | Path) -> tuple[ScaleEvent, ...]:
     Raises:
         TraceError: The file cannot be read, or a line within it is no event.
     """
-    try:
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        raise TraceError(
-            path, f"cannot be read ({error.strerror})", "Give the path of a loss_scale.rank0.jsonl file"
-        ) from error
-    events = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            events.append(_decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            if number == len(lines):
-                break
-            raise TraceError(path, f"line {number} is no loss-scale event ({error})", "Remove that line") from error
-    return tuple(events)
+    return read_json_lines(path, _decoder.decode, what="loss-scale event", restart=b'{"kind"')
 
 
 def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:

@@ -19,6 +19,8 @@ def test_file_of_a_killed_run(tmp_path):
     path = tmp_path / "underflow.rank0.jsonl"
     path.write_bytes(encode_sample(samples[0]) + encode_sample(samples[1])[:40])
     assert read_samples(path) == tuple(samples[:1])
+    path.write_bytes(encode_sample(samples[1])[:40] + encode_sample(samples[0]))
+    assert read_samples(path) == tuple(samples[:1])
     path.write_bytes(b"{}\n" + encode_sample(samples[0]))
     with pytest.raises(TraceError, match="line 1 is no gradient sample"):
         read_samples(path)

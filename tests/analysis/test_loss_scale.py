@@ -73,6 +73,13 @@ def test_killed_run_has_the_history_up_to_its_last_event(tmp_path):
     assert (history.finished, history.attempts, history.final_scale) == (False, 4, 16384.0)
 
 
+def test_what_a_resumed_run_adds_to_a_torn_line_is_read(tmp_path):
+    path = tmp_path / "loss_scale.rank0.jsonl"
+    torn = ScaleEvent("overflow", 3, 1.0, 4, 400, origin=OverflowOrigin("fc", "output", "inf"))
+    path.write_bytes(encode_event(EVENTS[0]) + encode_event(torn)[:-4] + b"".join(map(encode_event, EVENTS)))
+    assert read_events(path) == (EVENTS[0], *EVENTS)
+
+
 def test_bad_files_say_where(tmp_path):
     path = tmp_path / "loss_scale.rank0.jsonl"
     path.write_bytes(b'{"kind":"melt"}\n' + encode_event(EVENTS[0]))

@@ -74,13 +74,13 @@ export function flopRate(flops_per_s) {
 /** Things a second. */
 export function rate(per_second, noun) {
   if (!Number.isFinite(per_second)) return NOT_AVAILABLE;
-  return `${Math.abs(per_second) < 1000 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
+  return `${Math.abs(per_second) < 999.5 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
 }
 
 /** A number of things. */
 export function count(number) {
   if (!Number.isFinite(number)) return NOT_AVAILABLE;
-  return Number.isInteger(number) || Math.abs(number) >= 1000 ? grouped(number) : digits(number);
+  return Number.isInteger(number) || Math.abs(number) >= 999.5 ? grouped(number) : digits(number);
 }
 
 /** A number with its noun. */
