@@ -26,6 +26,10 @@ __all__ = ["Campaign", "Place"]
 AGAIN = f"{BASELINE} again"
 """The baseline's twin: the same artefact in another process, to see what no difference looks like."""
 
+SAME_OUTPUTS = 0.02
+"""How far float32 outputs may be from the original's, as a share of the largest: other orders of sums and TF32 stay
+well below, another computation does not."""
+
 WORTH_PACKING = 0.9
 """A packed size is told when it is below this share of the plain one: otherwise there was nothing to pack."""
 
@@ -141,8 +145,9 @@ class Campaign:
         reload = process.check_reload()
         row = self._rows[variant.name]
         if row.cold is None:
-            row = self._described(row, variant, built)
-            row = replace(row, cold=process.cold, reload=reload)
+            row = replace(self._described(row, variant, built), cold=process.cold, reload=reload)
+            self._rows[variant.name] = row
+            _require_same_outputs(row)
             if self._judge is not None:
                 self._say(f"{variant.name}: accuracy on {self._judge.n} inputs")
                 row = replace(row, accuracy=self._judge.judge(process))
@@ -206,6 +211,20 @@ class Campaign:
             raise InferenceError(f"the original itself cannot be measured: {error}") from error
         self._say(f"{name}: {error}")
         self._rows[name] = replace(self._rows[name], reason=str(error))
+
+
+def _require_same_outputs(row: Row) -> None:
+    """See that the same weights in the same arithmetic give the same outputs: exporters may take a model wrong.
+
+    Raises:
+        VariantError: They do not.
+    """
+    exact = not row.transforms and (row.provenance or {}).get("dtype") == "float32"
+    if exact and row.output_error is not None and not row.output_error <= SAME_OUTPUTS:
+        raise VariantError(
+            f"it computes something else than the original: outputs differ by up to {row.output_error:.2g} of the "
+            "largest one. Does the model's forward leave torch, or branch on numbers or on the batch size?"
+        )
 
 
 def _empty_row(variant: Variant) -> Row:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,26 @@ def test_a_variant_that_fails_later_is_best_in_nothing(campaign):
     eager, fast = campaign.rows
     assert (eager.reason, fast.reason) == (None, "its process crashed with SIGKILL")
     assert fast.latency(1, 1).p50_ms == 1  # what was measured stays
+
+
+@pytest.mark.parametrize(
+    ("name", "provenance", "error", "fails"),
+    [
+        ("onnxruntime", {"dtype": "float32"}, 0.5, True),
+        ("onnxruntime", {"dtype": "float32"}, float("nan"), True),
+        ("onnxruntime", {"dtype": "float32"}, 1e-3, False),
+        ("bf16", {"dtype": "bfloat16"}, 0.5, False),  # for its accuracy to judge
+        ("onnxruntime-int8", {"weights": "int8 per channel"}, 0.5, False),
+    ],
+)
+def test_float32_has_to_give_the_outputs_of_the_original(name, provenance, error, fails):
+    given = row(name, provenance=provenance, output_error=error)
+    if fails:
+        with pytest.raises(VariantError, match="computes something else than the original"):
+            module._require_same_outputs(given)
+    module._require_same_outputs(replace(given, transforms=("share-1bit",)))
+    if not fails:
+        module._require_same_outputs(given)
 
 
 def test_nothing_can_be_said_without_the_original(campaign):

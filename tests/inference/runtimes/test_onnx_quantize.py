@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.inference.runtimes import onnx_quantize, processor
+from lightning_perf import processor
+from lightning_perf.inference.runtimes import onnx_quantize
 from lightning_perf.inference.runtimes.onnx_export import weights_apart, write_onnx
 from lightning_perf.inference.runtimes.onnx_quantize import FOR_TENSORRT, write_qdq_onnx
 from lightning_perf.inference.runtimes.onnx_session import load_session
