@@ -8,7 +8,6 @@ only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -20,6 +19,7 @@ from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
+from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import kernel_arithmetic
 from lightning_perf.analysis.launches import Launches
 from lightning_perf.analysis.operators import OperatorTable
@@ -289,10 +289,5 @@ def _elements(shapes_json: str) -> int:
 
 @lru_cache(maxsize=65536)
 def _shapes(shapes_json: str) -> tuple[tuple[int, ...], ...]:
-    try:
-        found = json.loads(shapes_json) if shapes_json else []
-    except ValueError:
-        return ()
-    if not isinstance(found, list):
-        return ()
-    return tuple(tuple(s) if isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) else () for s in found)
+    shapes = json_list(shapes_json)
+    return tuple(tuple(s) if isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) else () for s in shapes)

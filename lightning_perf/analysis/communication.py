@@ -171,9 +171,10 @@ def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> 
         return []
     unique, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
+    times_of = np.split(duration_ns[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group))[:-1])
     found = []
-    for at, (name, dtype, process_group, ranks, in_elements, out_elements) in enumerate(unique.T.tolist()):
-        times = duration_ns[group == at]
+    for times, key in zip(times_of, unique.T.tolist(), strict=True):
+        name, dtype, process_group, ranks, in_elements, out_elements = key
         total, shortest = int(times.sum()), int(times.min())
         kind = collective_kind(names[name])
         type_name = names[dtype] if dtype >= 0 else ""
