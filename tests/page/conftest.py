@@ -1,4 +1,4 @@
-"""A fresh page of the browser for each of the page's tests, which fails on errors and on requests."""
+"""The page in a browser for each of its tests, which fails on errors and on requests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ class Opened:
     page: Any
     faults: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._listeners = {
+            "pageerror": lambda error: self.faults.append(f"error: {error}"),
+            "console": lambda line: self.faults.append(f"console: {line.text}"),
+            "dialog": lambda dialog: (self.faults.append("a dialog"), dialog.dismiss()),
+            "request": lambda it: it.url.startswith(LOCAL) or self.faults.append(f"request: {it.url}"),
+        }
+
+    def listen(self, begin: bool = True) -> None:
+        """Begin or end to take down what goes wrong."""
+        for event, listener in self._listeners.items():
+            (self.page.on if begin else self.page.remove_listener)(event, listener)
+
     def show(self, view: str, **state: str) -> None:
         """Go to a view by the address, as a link would, and wait until it is there."""
         query = "&".join(f"{key}={value}" for key, value in {"view": view, **state}.items())
@@ -39,30 +52,41 @@ class Opened:
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
 
 
+@pytest.fixture(scope="session")
+def tab(browser: Any) -> Iterator[Any]:
+    """A page that documents are opened in one after the other: only its first one has to compile Plotly."""
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """A function that opens a document from disk: a report, or JSON of a kind; errors and requests fail the test."""
+def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
+    """A function that opens a document from disk: a report, or JSON of a kind; errors and requests fail the test.
+
+    Its settings are those of a page of its own. Without any, a document takes the place of the one opened before.
+    """
     opened: list[Opened] = []
 
     def open_(document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", **settings: Any) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
         file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), kind, title))
-        page = browser.new_page(**settings)
-        page.set_default_timeout(20_000)
-        result = Opened(page)
-        page.on("pageerror", lambda error: result.faults.append(f"error: {error}"))
-        page.on("console", lambda line: result.faults.append(f"console: {line.text}"))
-        page.on("dialog", lambda dialog: (result.faults.append("a dialog"), dialog.dismiss()))
-        page.on("request", lambda it: it.url.startswith(LOCAL) or result.faults.append(f"request: {it.url}"))
-        page.goto(file.as_uri())
-        page.wait_for_selector("main h1")
+        result = Opened(browser.new_page(**settings) if settings else tab)
+        result.listen()
         opened.append(result)
+        result.page.set_default_timeout(20_000)
+        result.page.goto(file.as_uri())
+        result.page.wait_for_selector("main h1")
         return result
 
     yield open_
     for result in opened:
-        result.page.close()
-        assert result.faults == []
+        if result.page is tab:
+            tab.goto("about:blank")
+            result.listen(False)
+        else:
+            result.page.close()
+    assert [fault for result in opened for fault in result.faults] == []
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ export function armLegend(arms) {
 /** An arm's mark and name, for a cell of a table. */
 export function armName(arms, name) {
   const place = arms.findIndex((arm) => arm.name === name);
-  return h("span", { class: "with-swatch" }, place < 0 ? null : armMark(place), h("span", { class: "name" }, name));
+  const kind = name.length <= NAME_CHARACTERS ? "name brief" : "name";
+  return h("span", { class: "with-swatch" }, place < 0 ? null : armMark(place), h("span", { class: kind }, name));
 }
 
 /** An axis with a row for each arm, the first at the top. */
@@ -45,7 +46,7 @@ export function armAxis(arms, notes = []) {
 }
 
 /** A name in lines, for a chart; a very long one loses its middle. */
-export function wrapped(name) {
+function wrapped(name) {
   const width = innerWidth < 700 ? NARROW_CHARACTERS : NAME_CHARACTERS;
   const room = 3 * width;
   const text = name.length > room ? `${name.slice(0, room / 2)}…${name.slice(-room / 2 + 1)}` : name;

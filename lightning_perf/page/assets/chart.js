@@ -42,9 +42,11 @@ export function chart({ title, draw, height = 280 }) {
   return box;
 }
 
-/** Draw the charts that have not come into sight: paper shows all. */
+/** Draw every chart in the present theme, in sight or not. */
 export async function drawAll() {
-  await Promise.all([...waiting].map(([box, paint]) => (box.isConnected ? paint() : waiting.delete(box))));
+  const drawn = [...document.querySelectorAll(".js-plotly-plot")];
+  const others = [...waiting].map(([box, paint]) => (box.isConnected ? paint() : waiting.delete(box)));
+  await Promise.all([...others, ...drawn.map((box) => box.redraw())]);
 }
 
 /** A text for Plotly, which takes "<" for the begin of markup. */
@@ -76,6 +78,7 @@ function themed() {
     margin: { l: 56, r: 12, t: 8, b: 40 },
     legend: { orientation: "h", y: -0.22, x: 0, font: { size: 11 } },
     bargap: 0.25,
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger on a chart scrolls the page
   };
 }
 

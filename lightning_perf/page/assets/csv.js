@@ -1,7 +1,8 @@
 // Tables as files for a spreadsheet.
 
-// A spreadsheet would run a cell that begins with one of these as a formula; names come from strangers.
-const FORMULA = /^[=+\-@\t\r]/;
+// A spreadsheet would run a cell that begins with one of these as a formula (OWASP, "CSV Injection"; some skip spaces
+// before it); names come from strangers.
+const FORMULA = /^\s*[=+\-@＝＋－＠]|^[\t\r\n]/;
 
 /** Rows as RFC 4180 text: `columns` are {csv, value}, their figures unrounded. */
 export function toCsv(columns, rows) {

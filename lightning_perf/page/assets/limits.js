@@ -79,7 +79,7 @@ export function limitControls(document, changed) {
           title: "p90 at most",
           unit: "ms",
           value: latency,
-          place: (value) => (Math.log(value / least) / Math.log(ratio)) * STEPS,
+          place: (value) => (value > 0 ? (Math.log(value / least) / Math.log(ratio)) * STEPS : 0),
           at: (place) => Number((least * ratio ** (place / STEPS)).toPrecision(3)),
           changed,
         })

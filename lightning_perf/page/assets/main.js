@@ -2,9 +2,10 @@
 
 import { loadDefinitions } from "./definitions.js";
 import { fill } from "./dom.js";
+import { missing } from "./parts.js";
 import { buildShell } from "./shell.js";
 import { asset, openSource, SourceError } from "./source.js";
-import { read, subscribe } from "./state.js";
+import { read, subscribe, write } from "./state.js";
 import { applyTheme, onSystemTheme } from "./theme.js";
 import { viewsFor } from "./views.js";
 import { loadWords } from "./words.js";
@@ -61,6 +62,8 @@ async function take(answer) {
 async function show(state, { onlyNew = false } = {}) {
   applyTheme(state.theme);
   const run = listing.runs.find((item) => item.name === state.run) ?? (state.run ? null : newest(listing.runs));
+  // Named in the address: another run that becomes the newest does not take its place, here or for whom the link is sent.
+  if (source.live && run && !state.run) write({ run: run.name }, { quiet: true });
   shell.runs(listing, run, state);
   if (!run) {
     shown = {};
@@ -103,8 +106,17 @@ function render(state) {
   const rank = ranks[row] ?? ranks[data.lead] ?? null;
   shell.views(views, view, { report: data, rank, run: shown.run, source, runs: listing.runs });
   shell.ranks(ranks, rank, data.lead);
-  shell.show(view, () => view.render({ report: data, rank, run: shown.run, source, runs: listing.runs, state }));
+  shell.show(view, () => drawn(view, { report: data, rank, run: shown.run, source, runs: listing.runs, state }));
   performance.mark("figures");
+}
+
+function drawn(view, context) {
+  try {
+    return view.render(context);
+  } catch (error) {
+    reportError(error);
+    return missing(`This view cannot be drawn (${error.message}). Please report that with the document.`);
+  }
 }
 
 function newest(runs) {

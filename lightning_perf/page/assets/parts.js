@@ -48,10 +48,10 @@ export function tiles(items) {
   );
 }
 
-// A figure with its unit set smaller.
+// A figure with its unit set smaller; a long unit may stand on a line of its own.
 function figure(value) {
-  const parts = /^([<>+-]?[\d.,]+) (\D+)$/.exec(value);
-  return parts ? [`${parts[1]}\u00a0`, h("span", { class: "unit" }, parts[2])] : value;
+  const [, number, unit] = /^([<>+-]?[\d.,]+) (\D+)$/.exec(value) ?? [];
+  return number ? [number, unit.length > 8 ? " " : "\u00a0", h("span", { class: "unit" }, unit)] : value;
 }
 
 /** Why there is nothing to show. */
@@ -62,6 +62,16 @@ export function missing(reason) {
 /** A remark that the reader should not miss. */
 export function notice(text, kind = "note") {
   return h("p", { class: `notice ${kind}` }, text);
+}
+
+/** Remarks of a document, together; null without any. */
+export function notes(texts) {
+  if (texts.length < 2) return texts.map((text) => notice(text));
+  return h(
+    "ul",
+    { class: "notice note sentences" },
+    texts.map((text) => h("li", {}, text)),
+  );
 }
 
 /** A sentence below a title. */

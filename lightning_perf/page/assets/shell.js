@@ -3,8 +3,9 @@
 import { drawAll } from "./chart.js";
 import { fill, h } from "./dom.js";
 import * as format from "./format.js";
+import { notes as remarks } from "./parts.js";
 import { link, read, write } from "./state.js";
-import { theme } from "./theme.js";
+import { applyTheme, theme } from "./theme.js";
 
 /** Build the frame. `live`: a server stands behind the page. */
 export function buildShell({ live }) {
@@ -29,11 +30,7 @@ export function buildShell({ live }) {
       { class: "tools" },
       live && window.top !== window ? own : null,
       h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark" }, "◐"),
-      h(
-        "button",
-        { type: "button", class: "print", on: { click: () => drawAll().then(() => window.print()) } },
-        "Print",
-      ),
+      h("button", { type: "button", on: { click: print } }, "Print"),
     ),
   );
   const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);
@@ -57,10 +54,7 @@ export function buildShell({ live }) {
       runSelect.value = run?.name ?? state.run ?? "";
       runField.hidden = !live && names.length < 2;
       own.href = location.href;
-      fill(
-        notes,
-        listing.notes.map((note) => h("p", { class: "notice" }, note)),
-      );
+      fill(notes, remarks(listing.notes));
     },
 
     /** Show the ranks of the run. */
@@ -94,7 +88,7 @@ export function buildShell({ live }) {
           ),
         ),
       );
-      menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+      menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     },
 
     /** Show a view. */
@@ -161,6 +155,16 @@ function follow(event, view) {
 function leaveTables(changes) {
   const tables = Object.keys(read()).filter((key) => key.includes("."));
   write({ ...Object.fromEntries(tables.map((key) => [key, null])), ...changes }, { push: true });
+}
+
+// Paper is light, and has the charts that were not in sight too.
+async function print() {
+  const shown = theme();
+  applyTheme("light");
+  await drawAll();
+  window.print();
+  applyTheme(shown);
+  if (shown !== "light") await drawAll();
 }
 
 function toggleTheme() {

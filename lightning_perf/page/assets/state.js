@@ -1,11 +1,15 @@
 // What is shown, kept in the address after "#": view, run, rank, theme, and each table's sort, search and page. A link
 // therefore shows its reader what its sender saw, and "back" goes back.
 
+const RETRY_MS = 1000;
+
 const listeners = new Set();
+let shown = new URLSearchParams(location.hash.slice(1)); // the address follows it
+let retry = null;
 
 /** The state as a plain object of strings. */
 export function read() {
-  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  return Object.fromEntries(shown);
 }
 
 /**
@@ -14,27 +18,15 @@ export function read() {
  * `push`: leave an entry in the history. `quiet`: tell no listener, because the caller has shown the change itself.
  */
 export function write(changes, { push = false, quiet = false } = {}) {
-  const next = new URLSearchParams(location.hash.slice(1));
-  for (const [key, value] of Object.entries(changes)) {
-    if (value === null || value === undefined || value === "") next.delete(key);
-    else next.set(key, String(value));
-  }
-  const hash = `#${next}`;
-  if (hash !== location.hash && !(hash === "#" && location.hash === "")) {
-    history[push ? "pushState" : "replaceState"](null, "", hash);
-  }
+  shown = changed(shown, changes);
+  follow(push ? "pushState" : "replaceState");
   if (!quiet) tell();
 }
 
 /** The address of this page with some keys changed. Keys of tables belong to the view and run they were set in. */
 export function link(changes) {
   const kept = Object.entries(read()).filter(([key]) => !key.includes("."));
-  const next = new URLSearchParams(kept);
-  for (const [key, value] of Object.entries(changes)) {
-    if (value === null || value === "") next.delete(key);
-    else next.set(key, String(value));
-  }
-  return `#${next}`;
+  return `#${changed(kept, changes)}`;
 }
 
 /** Call a function whenever the state has changed. */
@@ -42,9 +34,35 @@ export function subscribe(listener) {
   listeners.add(listener);
 }
 
+function changed(state, changes) {
+  const next = new URLSearchParams(state);
+  for (const [key, value] of Object.entries(changes)) {
+    if (value === null || value === undefined || value === "") next.delete(key);
+    else next.set(key, String(value));
+  }
+  return next;
+}
+
+// Browsers refuse many changes in a short time, as a slider makes them: Safari with an error, Chromium without a word.
+function follow(method) {
+  clearTimeout(retry);
+  const same = () => String(new URLSearchParams(location.hash.slice(1))) === String(shown);
+  if (same()) return;
+  try {
+    history[method](null, "", `#${shown}`);
+  } catch (error) {
+    if (error.name !== "SecurityError") throw error;
+  }
+  if (!same()) retry = setTimeout(follow, RETRY_MS, method);
+}
+
 function tell() {
   const state = read();
   for (const listener of listeners) listener(state);
 }
 
-window.addEventListener("popstate", tell);
+window.addEventListener("popstate", () => {
+  clearTimeout(retry);
+  shown = new URLSearchParams(location.hash.slice(1));
+  tell();
+});

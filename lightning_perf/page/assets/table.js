@@ -200,7 +200,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
 const LONG = 64;
 
 /** A name: a long one is cut to two lines and opens when pressed. */
-export function name(text, code = false) {
+function name(text, code = false) {
   const kind = code ? "name code" : "name";
   if (text.length <= LONG) return h("span", { class: kind }, text);
   const toggle = (event) => {

@@ -17,7 +17,7 @@ import { timeline } from "./views/timeline.js";
 import { tradeoff } from "./views/tradeoff.js";
 import { variants } from "./views/variants.js";
 
-export const VIEWS = [
+const VIEWS = [
   overview,
   timeline,
   operators,

@@ -1,9 +1,9 @@
 // In which arithmetic the device computes.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { notice, section, stack } from "../parts.js";
-import { steps } from "../sections/steps.js";
 import { table } from "../table.js";
 import { arithmeticLabel, label, per } from "../words.js";
 
@@ -33,31 +33,10 @@ export function arithmetic(rank) {
       caption: "Device compute by arithmetic",
       rows,
       columns: [
-        {
-          key: "name",
-          title: "Arithmetic",
-          kind: "text",
-          csv: "arithmetic",
-          value: (row) => arithmeticLabel(row.name),
-        },
-        {
-          key: "time",
-          title: "Time",
-          kind: "number",
-          csv: "time_ns_per_step",
-          value: (row) => row.time_ns / steps,
-          show: format.duration,
-        },
-        {
-          key: "share",
-          title: "Share",
-          kind: "number",
-          csv: "share",
-          value: (row) => row.share,
-          show: format.share,
-          bar: (row) => row.share,
-        },
-        { key: "told", title: "Told by", kind: "text", csv: "told_by", value: told },
+        column.text("arithmetic", "Arithmetic", { value: (row) => arithmeticLabel(row.name) }),
+        column.perStep(steps, column.time("time_ns", "Time")),
+        column.share("share", "Share", { bar: (row) => row.share }),
+        column.text("told_by", "Told by", { value: told }),
       ],
     }),
     formats.tensor_core_share === null

@@ -1,9 +1,10 @@
 // What changed from one recording to another, as charts and tables.
 
 import { chart, chartText, ink } from "../chart.js";
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
-import { legend, notice, section, swatch } from "../parts.js";
+import { legend, notice, section } from "../parts.js";
 import { table } from "../table.js";
 import { label, place } from "../words.js";
 
@@ -103,54 +104,30 @@ function largest(rows, noun) {
 }
 
 function columnsOf(rows, noun, words) {
-  const time = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: `${key}_per_step`,
-    value: (row) => row[key],
-    show: format.duration,
-  });
+  const time = (key, title) => column.time(key, title, { csv: `${key}_per_step` });
+  const calls = (key, title) => column.count(key, title, { csv: `${key}_per_step` });
   const most = Math.max(...rows.map((row) => Math.abs(row.change_ns)), 1);
-  const name = {
-    key: "name",
-    title: noun[0].toUpperCase() + noun.slice(1),
-    kind: "text",
-    code: words === null,
+  const names = {
     csv: noun,
+    code: words === null,
     value: (row) => (words && row.name !== null ? label(words, row.name) : nameOf(row)),
   };
-  if (words) name.show = (text, row) => h("span", { class: "with-swatch" }, swatch(colorOf(row.name)), text);
+  const title = noun[0].toUpperCase() + noun.slice(1);
   return [
-    name,
+    words ? column.colored("name", title, (row) => colorOf(row.name), names) : column.text("name", title, names),
     time("before_ns", "Before"),
     time("after_ns", "After"),
-    {
-      key: "change_ns",
-      title: "Change",
-      kind: "number",
+    column.number("change_ns", "Change", {
       csv: "change_ns_per_step",
-      value: (row) => row.change_ns,
       show: format.change,
       bar: (row) => Math.abs(row.change_ns) / most,
-    },
-    { key: "ratio", title: "Ratio", kind: "number", csv: "ratio", value: (row) => row.ratio, show: format.ratio },
+    }),
+    column.number("ratio", "Ratio", { show: format.ratio }),
     ...(rows.some((row) => row.before_calls !== null || row.after_calls !== null)
       ? [calls("before_calls", "Calls before"), calls("after_calls", "after")]
       : []),
-    {
-      key: "verdict",
-      title: "Outcome",
-      kind: "text",
-      csv: "outcome",
-      value: (row) => row.verdict,
-      show: outcome,
-    },
+    column.text("verdict", "Outcome", { csv: "outcome", show: outcome }),
   ];
-}
-
-function calls(key, title) {
-  return { key, title, kind: "number", csv: `${key}_per_step`, value: (row) => row[key], show: format.count };
 }
 
 function nameOf(row) {

@@ -1,14 +1,15 @@
 // What communication costs one rank.
 
+import * as column from "../column.js";
 import * as format from "../format.js";
 import { section, stack, tiles } from "../parts.js";
 import { table } from "../table.js";
-import { label, per } from "../words.js";
+import { per } from "../words.js";
 
 /** Collectives of a rank, and how much of them compute hides. */
 export function communication(rank, several) {
   const { communication: found } = rank;
-  const steps = Math.max(found.steps.length, 1);
+  const steps = Math.max(rank.breakdown.averaged_steps, 1);
   return section(
     several ? `Communication of rank ${rank.rank ?? "?"}` : "Communication",
     { definition: "communication-time", aside: per(rank) },
@@ -51,89 +52,48 @@ export function communication(rank, several) {
           ),
         ]
       : null,
-    found.collectives.length ? collectives(found, steps) : hostCollectives(found),
+    found.collectives.length ? collectives(found, steps) : hostCollectives(found, steps),
   );
 }
 
 function collectives(found, steps) {
-  const figure = (key, title, show, definition) => ({
-    key,
-    title,
-    kind: "number",
-    csv: key,
-    definition,
-    value: (row) => row[key],
-    show,
-  });
   return table({
     id: "collectives",
     caption: "Collectives by cost",
     rows: found.collectives,
-    columns: [
-      {
-        key: "name",
-        title: "Collective",
-        kind: "text",
+    columns: column.filled(found.collectives, [
+      column.text("collective", "Collective", {
         code: true,
-        csv: "collective",
         value: (row) => `${row.name}${row.dtype ? ` ${row.dtype}` : ""}`,
-      },
-      {
-        key: "group",
-        title: "Group",
-        kind: "text",
-        csv: "group",
+      }),
+      column.text("group", "Group", {
         value: (row) => (row.group === null ? null : `${row.group}${row.ranks ? `, ${row.ranks} ranks` : ""}`),
-      },
-      figure("bytes", "Size", format.bytes),
-      {
-        key: "calls",
-        title: "Calls",
-        kind: "number",
-        csv: "calls_per_step",
-        value: (row) => row.calls / steps,
-        show: format.count,
-      },
-      {
-        key: "total",
-        title: "Time",
-        kind: "number",
-        csv: "total_ns_per_step",
-        value: (row) => row.total_ns / steps,
-        show: format.duration,
-      },
-      figure("mean_ns", "Mean", format.duration),
-      figure("min_ns", "Least", format.duration),
-      figure("max_ns", "Most", format.duration),
-      figure("bus_bytes_per_s", "Bus bandwidth", format.bandwidth, "bus-bandwidth"),
-      figure("best_bus_bytes_per_s", "of the shortest", format.bandwidth, "bus-bandwidth"),
-    ],
+      }),
+      column.bytes("bytes", "Size"),
+      column.perStep(steps, column.count("calls", "Calls")),
+      column.perStep(steps, column.time("total_ns", "Time")),
+      column.time("mean_ns", "Mean"),
+      column.time("min_ns", "Least"),
+      column.time("max_ns", "Most"),
+      bandwidth("bus_bytes_per_s", "Bus bandwidth"),
+      bandwidth("best_bus_bytes_per_s", "of the shortest"),
+    ]),
   });
 }
 
-function hostCollectives(found) {
+function bandwidth(key, title) {
+  return column.number(key, title, { show: format.bandwidth, definition: "bus-bandwidth" });
+}
+
+function hostCollectives(found, steps) {
   return table({
     id: "collectives",
     caption: "Collectives on the host",
     rows: found.host_collectives,
     columns: [
-      {
-        key: "name",
-        title: "Collective on the host",
-        kind: "text",
-        code: true,
-        csv: "collective",
-        value: (row) => row.name,
-      },
-      { key: "calls", title: "Calls", kind: "number", csv: "calls", value: (row) => row.calls, show: format.count },
-      {
-        key: "total",
-        title: "Time",
-        kind: "number",
-        csv: "total_ns",
-        value: (row) => row.total_ns,
-        show: format.duration,
-      },
+      column.text("name", "Collective on the host", { code: true, csv: "collective" }),
+      column.perStep(steps, column.count("calls", "Calls")),
+      column.perStep(steps, column.time("total_ns", "Time")),
     ],
   });
 }

@@ -4,8 +4,9 @@ import { h } from "../dom.js";
 import * as format from "../format.js";
 import { per } from "../words.js";
 
-/** The findings of a report, the most to save first. `rank`: the one whose step time the savings are a part of. */
-export function findingsList(findings, rank) {
+/** The findings of a report, the most to save first; savings are parts of the step that the verdict is about. */
+export function findingsList({ findings, ranks, lead }) {
+  const rank = ranks[lead];
   const step_ms = rank?.breakdown.wall.mean_ns ? rank.breakdown.wall.mean_ns / 1e6 : null;
   const ofWhat = rank ? per(rank) : "a step";
   return h(

@@ -1,8 +1,9 @@
 // What the device waits for, and where the host waits for the device.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
-import { columns, section, stack, swatch } from "../parts.js";
+import { section, stack } from "../parts.js";
 import { table } from "../table.js";
 import { label, per } from "../words.js";
 
@@ -33,40 +34,11 @@ export function idlePart(rank) {
       rows,
       searchable: false,
       columns: [
-        {
-          key: "name",
-          title: "While the host was",
-          kind: "text",
-          csv: "cause",
-          value: (row) => label("gaps", row.name),
-          show: (text, row) => h("span", { class: "with-swatch" }, swatch(row.name), text),
-        },
-        {
-          key: "time",
-          title: "Time",
-          kind: "number",
-          csv: "idle_ns_per_step",
-          value: (row) => row.total_ns / steps,
-          show: format.duration,
-        },
-        {
-          key: "share",
-          title: "Share",
-          kind: "number",
-          csv: "share",
-          value: (row) => row.share,
-          show: format.share,
-          bar: (row) => row.share,
-        },
-        {
-          key: "gaps",
-          title: "Gaps",
-          kind: "number",
-          csv: "gaps_per_step",
-          value: (row) => row.gaps / steps,
-          show: format.count,
-        },
-        { key: "remedy", title: "What removes it", kind: "text", csv: "remedy", value: (row) => row.remedy },
+        column.colored("cause", "While the host was", (row) => row.name, { value: (row) => label("gaps", row.name) }),
+        column.perStep(steps, column.time("total_ns", "Time", { csv: "idle_ns" })),
+        column.share("share", "Share", { bar: (row) => row.share }),
+        column.perStep(steps, column.count("gaps", "Gaps")),
+        column.text("remedy", "What removes it"),
       ],
     }),
     h("h3", {}, "Longest gaps"),
@@ -75,35 +47,14 @@ export function idlePart(rank) {
       caption: "Longest gaps",
       rows: idle.longest,
       searchable: false,
-      sort: "length",
+      sort: "length_ns",
       columns: [
-        { key: "step", title: "Step", kind: "number", csv: "step", value: (row) => row.step, show: format.count },
-        {
-          key: "start",
-          title: "At",
-          kind: "number",
-          csv: "start_ns",
-          value: (row) => row.start_ns,
-          show: format.duration,
-        },
-        {
-          key: "length",
-          title: "Length",
-          kind: "number",
-          csv: "length_ns",
-          value: (row) => row.length_ns,
-          show: format.duration,
-        },
-        {
-          key: "cause",
-          title: "While",
-          kind: "text",
-          csv: "cause",
-          value: (row) => label("gaps", row.cause),
-          show: (text, row) => h("span", { class: "with-swatch" }, swatch(row.cause), text),
-        },
-        { key: "place", title: "In", kind: "text", code: true, csv: "place", value: place },
-        { key: "after", title: "Ended by", kind: "text", code: true, csv: "after", value: (row) => row.after },
+        column.count("step", "Step"),
+        column.time("start_ns", "At"),
+        column.time("length_ns", "Length"),
+        column.colored("cause", "While", (row) => row.cause, { value: (row) => label("gaps", row.cause) }),
+        column.text("place", "In", { code: true, value: place }),
+        column.text("after", "Ended by", { code: true }),
       ],
     }),
   );
@@ -114,14 +65,7 @@ export function syncPart(rank) {
   const { sync_points: found } = rank;
   if (!found?.points.length) return null;
   const steps = Math.max(found.steps, 1);
-  const time = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: `${key}_per_step`,
-    value: (row) => row[key] / steps,
-    show: format.duration,
-  });
+  const time = (key, title) => column.perStep(steps, column.time(key, title));
   return section(
     "Waits for the device",
     { definition: "sync-point", aside: per(rank) },
@@ -130,23 +74,9 @@ export function syncPart(rank) {
       caption: "Where the host waits for the device",
       rows: found.points,
       columns: [
-        {
-          key: "operator",
-          title: "In",
-          kind: "text",
-          code: true,
-          csv: "operator",
-          value: (row) => row.operator ?? "(no operator)",
-        },
-        { key: "call", title: "Call", kind: "text", code: true, csv: "call", value: (row) => row.call },
-        {
-          key: "calls",
-          title: "Calls",
-          kind: "number",
-          csv: "calls_per_step",
-          value: (row) => row.calls / steps,
-          show: format.count,
-        },
+        column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+        column.text("call", "Call", { code: true }),
+        column.perStep(steps, column.count("calls", "Calls")),
         time("wait_ns", "Wait"),
         time("drained_ns", "Drained"),
         time("regained_ns", "Regained"),

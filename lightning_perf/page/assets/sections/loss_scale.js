@@ -1,7 +1,8 @@
 // The history of the loss scale.
 
+import * as column from "../column.js";
 import * as format from "../format.js";
-import { columns, notice, section, tiles } from "../parts.js";
+import { notice, section, tiles } from "../parts.js";
 import { scaleChart } from "../sections/precision_charts.js";
 import { table } from "../table.js";
 
@@ -56,25 +57,11 @@ export function lossScale(history) {
       caption: "Changes of the loss scale",
       rows: history.events,
       columns: [
-        { key: "step", title: "Step", kind: "number", csv: "step", value: (row) => row.step, show: format.count },
-        { key: "kind", title: "What", kind: "text", csv: "what", value: (row) => kinds[row.kind] },
-        {
-          key: "scale",
-          title: "Scale from here",
-          kind: "number",
-          csv: "scale",
-          value: (row) => row.scale,
-          show: format.count,
-        },
-        {
-          key: "wasted",
-          title: "Wasted",
-          kind: "number",
-          csv: "wasted_ns",
-          value: (row) => row.wasted_ns,
-          show: (time) => (time ? format.duration(time) : format.NOT_AVAILABLE),
-        },
-        { key: "origin", title: "Where", kind: "text", csv: "origin", value: origin },
+        column.count("step", "Step"),
+        column.text("what", "What", { value: (row) => kinds[row.kind] }),
+        column.count("scale", "Scale from here"),
+        column.time("wasted_ns", "Wasted", { show: (time) => format.duration(time || null) }),
+        column.text("origin", "Where", { value: origin }),
       ],
     }),
   );

@@ -54,7 +54,7 @@ export function lossChart(drift) {
       line(chartText(drift.precision), drift.mixed_losses, "input"),
       line("fp32", drift.fp32_losses, "host_compute"),
     ],
-    layout: { xaxis: { title: "batch" }, yaxis: { title: "loss" } },
+    layout: { xaxis: { title: "batch", dtick: drift.mixed_losses.length > 16 ? null : 1 }, yaxis: { title: "loss" } },
   });
   return h(
     "div",

@@ -41,6 +41,7 @@ export function accuracyBoxes(comparison) {
   const lost = used.filter((run) => run.collapsed);
   const learned = lost.length < used.length;
   const limit = comparison.collapse_limit;
+  const narrow = innerWidth < 700;
   const notes = comparison.arms.map((arm) => {
     const count = lost.filter((run) => run.arm === arm.name).length;
     return count ? `${count} of ${arm.used} collapsed` : null;
@@ -61,11 +62,11 @@ export function accuracyBoxes(comparison) {
       boxmode: "overlay",
       yaxis: { ...armAxis(comparison.arms, notes), anchor: "free", position: 0 },
       xaxis: {
-        title: `${chartText(comparison.accuracy_metric)} after the last epoch (%)`,
-        domain: lost.length && learned ? [LOST_SHARE + 0.06, 1] : [0, 1],
+        title: `${chartText(comparison.accuracy_metric)}${narrow ? "" : " after the last epoch"} (%)`,
+        domain: lost.length && learned ? [LOST_SHARE + (narrow ? 0.14 : 0.06), 1] : [0, 1],
       },
       ...(lost.length && learned
-        ? { xaxis2: { title: "collapsed (%)", domain: [0, LOST_SHARE], anchor: "y", nticks: 4 }, ...lostPanel() }
+        ? { xaxis2: { title: "collapsed (%)", domain: [0, LOST_SHARE], anchor: "y", nticks: 3 }, ...lostPanel() }
         : {}),
     },
   });

@@ -103,7 +103,7 @@ export function orderOfRuns(comparison) {
 }
 
 /** The drift in words. */
-export function driftWords(change, p) {
+function driftWords(change, p) {
   if (change.value === null) return `drift: ${change.reason}`;
   const size = `drift from the first run to the last: ${signedPercent(1 + change.value)}`;
   if (change.low === null || change.high === null) return `${size} (${change.reason})`;

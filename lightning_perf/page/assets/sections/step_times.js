@@ -1,8 +1,8 @@
 // What the timer that is always on measured.
 
+import * as column from "../column.js";
 import * as format from "../format.js";
 import { notice, section } from "../parts.js";
-import { steps } from "../sections/steps.js";
 import { table } from "../table.js";
 
 /** Step times without the profiler. */
@@ -14,14 +14,7 @@ export function stepTimes(times) {
       ? []
       : [{ name: "Device", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
   ];
-  const figure = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: `${key}_ns`,
-    value: (row) => row[key],
-    show: format.duration,
-  });
+  const figure = (key, title) => column.time(key, title, { csv: `${key}_ns` });
   const trend = (value, text) =>
     value !== null && Math.abs(value) >= 0.05
       ? notice(`${text} ${format.share(Math.abs(value))} ${value > 0 ? "slower" : "faster"}.`)
@@ -37,7 +30,7 @@ export function stepTimes(times) {
       caption: "Step times by the always-on timer",
       rows,
       columns: [
-        { key: "name", title: "", kind: "text", csv: "what", value: (row) => row.name },
+        column.text("name", "What", { csv: "what" }),
         figure("mean", "Mean"),
         figure("p50", "p50"),
         figure("p90", "p90"),

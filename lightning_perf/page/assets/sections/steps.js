@@ -1,6 +1,7 @@
 // Where the step time goes: step by step, on average, and by phase.
 
 import { chart, chartText, ink } from "../chart.js";
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { notice, section, stack, swatch } from "../parts.js";
@@ -57,45 +58,21 @@ export function breakdown(rank) {
       searchable: false,
       rows,
       columns: [
-        {
-          key: "category",
-          title: "Category",
-          kind: "text",
-          csv: "category",
+        column.text("category", "Category", {
           value: (row) => label("categories", row.name),
           show: (text, row) =>
             row.parent === null
               ? h("span", { class: "with-swatch" }, swatch(row.name), text)
               : h("span", { class: "sub" }, text),
           definition: "step-time-breakdown",
-        },
-        {
-          key: "time",
-          title: "Time",
-          kind: "number",
-          csv: "mean_ns",
-          value: (row) => row.mean_ns,
-          show: format.duration,
-        },
-        {
-          key: "share",
-          title: "Share",
-          kind: "number",
-          csv: "share",
-          value: (row) => row.share,
-          show: format.share,
-          bar: (row) => (row.parent === null ? row.share : null),
-        },
+        }),
+        column.time("mean_ns", "Time"),
+        column.share("share", "Share", { bar: (row) => (row.parent === null ? row.share : null) }),
         ...(spread
           ? [
-              {
-                key: "range",
-                title: "Least – most",
-                kind: "number",
-                csv: "max_ns",
-                value: (row) => row.max_ns,
+              column.time("max_ns", "Least – most", {
                 show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
-              },
+              }),
             ]
           : []),
       ],
@@ -131,24 +108,16 @@ export function phases(rank) {
         caption: "Time by phase and category",
         rows,
         columns: [
-          { key: "phase", title: "Phase", kind: "text", csv: "phase", value: (row) => label("phases", row.name) },
-          {
-            key: "time",
-            title: "Time",
-            kind: "number",
-            csv: "mean_ns",
-            value: (row) => row.mean_ns,
-            show: format.duration,
-          },
-          ...used.map(({ name, i }) => ({
-            key: name,
-            title: label("categories", name),
-            kind: "number",
-            csv: `${name}_ns`,
-            value: (row) => row.category_mean_ns[i],
-            show: (time) => (time ? format.duration(time) : format.NOT_AVAILABLE),
-            bar: (row) => row.category_mean_ns[i] / wall,
-          })),
+          column.text("phase", "Phase", { value: (row) => label("phases", row.name) }),
+          column.time("mean_ns", "Time"),
+          ...used.map(({ name, i }) =>
+            column.time(name, label("categories", name), {
+              csv: `${name}_ns`,
+              value: (row) => row.category_mean_ns[i],
+              show: (time) => format.duration(time || null),
+              bar: (row) => row.category_mean_ns[i] / wall,
+            }),
+          ),
         ],
       }),
     ),

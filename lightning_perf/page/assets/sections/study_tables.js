@@ -1,6 +1,7 @@
 // A study's figures as tables: results, gates, arms, runs, and what differs between the arms.
 
 import { armName } from "../arms.js";
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { changeText, intervalText, isRatio, METRICS, metricHead, metricTitle, metricValue } from "../metrics.js";
@@ -18,38 +19,33 @@ export function results({ arms, baseline, candidates }) {
       caption: "Each candidate against the baseline in every metric",
       rows,
       columns: [
-        text("metric", "Metric", (row) => metricTitle(row.metric)),
+        column.text("metric", "Metric", { value: (row) => metricTitle(row.metric) }),
         ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        {
-          ...number("change", "Change", (row) => row.estimate.value),
+        column.number("change", "Change", {
+          value: (row) => row.estimate.value,
           show: (value, row) => changeText(row.metric, value),
-        },
-        {
-          ...text("interval", "Interval", (row) =>
-            row.deterministic && row.estimate.low === null
-              ? "the same in every run"
-              : intervalText(row.metric, row.estimate),
-          ),
-          kind: "number",
+        }),
+        column.number("interval", "Interval", {
+          value: interval,
+          show: (value, row) => (row.estimate.value === null ? h("span", { class: "reason" }, value) : value),
           definition: "interval",
-        },
-        { ...number("p", "Exact p", (row) => row.exact.p), show: significant, definition: "exact-p" },
-        {
-          ...number("robust", "Hodges–Lehmann", (row) => row.robust.value),
+        }),
+        column.number("p", "Exact p", { value: (row) => row.exact.p, show: significant, definition: "exact-p" }),
+        column.number("robust", "Hodges–Lehmann", {
+          value: (row) => row.robust.value,
           show: (value, row) =>
             value === null
               ? format.NOT_AVAILABLE
               : `${changeText(row.metric, value)}${row.robust.low === null ? "" : ` (${intervalText(row.metric, row.robust)})`}`,
           definition: "hodges-lehmann",
-        },
-        {
-          ...number("detectable", "Could see", (row) => row.detectable),
+        }),
+        column.number("detectable", "Could see", {
           show: (value, row) =>
             value === null
               ? format.NOT_AVAILABLE
               : `${Number((100 * value).toPrecision(2))} ${isRatio(row.metric) ? "%" : "pt"}`,
           definition: "could-see",
-        },
+        }),
       ],
     }),
   );
@@ -58,7 +54,7 @@ export function results({ arms, baseline, candidates }) {
 /** The gates and how they were judged; null without any. */
 export function gates({ gates: rows, arms, candidates }) {
   if (!rows.length) return null;
-  const figure = (key, title) => ({ ...number(key, title, (row) => row[key]), show: significant });
+  const figure = (key, title) => column.number(key, title, { show: significant });
   return section(
     "Gates",
     { definition: "gate" },
@@ -67,13 +63,13 @@ export function gates({ gates: rows, arms, candidates }) {
       caption: "Gates",
       rows,
       columns: [
-        { ...text("gate", "Gate", (row) => row.gate), code: true },
+        column.text("gate", "Gate", { code: true }),
         ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        { ...text("outcome", "Outcome", (row) => row.outcome), show: badge },
+        column.text("outcome", "Outcome", { show: badge }),
         figure("value", "Value"),
         figure("low", "Low"),
         figure("high", "High"),
-        ...(rows.some((row) => row.reason) ? [text("reason", "Why", (row) => row.reason)] : []),
+        ...(rows.some((row) => row.reason) ? [column.text("reason", "Why")] : []),
       ],
     }),
   );
@@ -98,23 +94,20 @@ export function scatter({ arms, candidates }) {
       caption: "Scatter of the runs",
       rows,
       columns: [
-        text("what", "Of", (row) => row.what),
+        column.text("what", "Of"),
         ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        { ...number("ratio", "Ratio", (row) => row.ratio.value), show: format.ratio },
-        {
-          ...text("interval", "Interval", (row) =>
+        column.number("ratio", "Ratio", { value: (row) => row.ratio.value, show: format.ratio }),
+        column.number("interval", "Interval", {
+          value: (row) =>
             row.ratio.low === null
               ? (row.reason ?? null)
               : `${format.ratio(row.ratio.low)} to ${format.ratio(row.ratio.high)}`,
-          ),
-          kind: "number",
-        },
-        { ...number("p", "Brown–Forsythe p", (row) => row.p), show: significant },
-        { ...number("power", "Power", (row) => row.power), show: format.share },
-        {
-          ...number("needed", "Runs needed", (row) => row.runs_needed),
+        }),
+        column.number("p", "Brown–Forsythe p", { show: significant }),
+        column.share("power", "Power"),
+        column.number("runs_needed", "Runs needed", {
           show: (value, row) => value ?? (row.power === null ? format.NOT_AVAILABLE : "more than 200"),
-        },
+        }),
       ],
     }),
   );
@@ -132,27 +125,31 @@ export function armsPart({ arms, candidates, accuracy_goal: goal }) {
       rows: arms,
       columns: [
         arm(arms, "Arm", "name"),
-        { ...number("used", "Runs used", (row) => row.used), show: format.count },
-        text("left_out", "Left out", (row) => counts(row.left_out) || "none"),
-        {
-          ...number("collapsed", "Collapsed", (row) => row.collapsed.value),
+        column.count("used", "Runs used"),
+        column.text("left_out", "Left out", { value: (row) => counts(row.left_out) || "none" }),
+        column.number("collapsed", "Collapsed", {
+          value: (row) => row.collapsed.value,
           show: (value, { collapsed }) =>
             value === null || collapsed.low === null
               ? format.share(value)
               : `${format.share(value)} (${format.share(collapsed.low)} to ${format.share(collapsed.high)})`,
           definition: "collapsed",
-        },
+        }),
         ...([...collapse.values()].some((p) => p !== null)
-          ? [{ ...number("collapse_p", "Fisher p", (row) => collapse.get(row.name) ?? null), show: significant }]
+          ? [
+              column.number("collapse_p", "Fisher p", {
+                value: (row) => collapse.get(row.name) ?? null,
+                show: significant,
+              }),
+            ]
           : []),
         ...(goal === null
           ? []
           : [
-              { ...number("reached", `Reached ${goal}`, (row) => row.reached_goal), show: format.count },
-              {
-                ...number("median", "Median time to it", (row) => row.median_time_to_accuracy_s),
+              column.count("reached_goal", `Reached ${goal}`),
+              column.number("median_time_to_accuracy_s", "Median time to it", {
                 show: (value) => (value === null ? "not by half" : format.duration(value * 1e9)),
-              },
+              }),
             ]),
       ],
     }),
@@ -164,10 +161,7 @@ export function summaries({ arms }) {
   const rows = Object.keys(METRICS).flatMap((metric) =>
     arms.filter((item) => item.metrics[metric]?.n).map((item) => ({ metric, arm: item.name, ...item.metrics[metric] })),
   );
-  const figure = (key, title) => ({
-    ...number(key, title, (row) => row[key]),
-    show: (value, row) => metricValue(row.metric, value),
-  });
+  const figure = (key, title) => column.number(key, title, { show: (value, row) => metricValue(row.metric, value) });
   return section(
     "Metrics",
     { definition: "box-and-whisker", aside: "over the runs used; accuracy without collapsed runs" },
@@ -176,9 +170,9 @@ export function summaries({ arms }) {
       caption: "Every metric of every arm",
       rows,
       columns: [
-        text("metric", "Metric", (row) => metricHead(row.metric)),
+        column.text("metric", "Metric", { value: (row) => metricHead(row.metric) }),
         arm(arms, "Arm"),
-        { ...number("n", "Runs", (row) => row.n), show: format.count },
+        column.count("n", "Runs"),
         figure("mean", "Mean"),
         figure("sd", "SD"),
         figure("min", "Least"),
@@ -203,14 +197,16 @@ export function runs({ arms, runs: rows, blocked }) {
       caption: "Every run",
       rows,
       columns: [
-        { ...text("run", "Run", (row) => row.run_id), code: true },
+        column.text("run_id", "Run", { code: true }),
         arm(arms, "Arm"),
-        ...(blocked ? [{ ...number("block", "Block", (row) => row.block), show: format.count }] : []),
-        { ...text("status", "Counted", status), show: (value, row) => (value === "yes" ? value : badge(value, row)) },
-        ...known.map((metric) => ({
-          ...number(metric, metricHead(metric), (row) => row.values[metric]),
-          show: (value) => metricValue(metric, value),
-        })),
+        ...(blocked ? [column.count("block", "Block")] : []),
+        column.text("status", "Counted", { value: status, show: (value) => (value === "yes" ? value : badge(value)) }),
+        ...known.map((metric) =>
+          column.number(metric, metricHead(metric), {
+            value: (row) => row.values[metric],
+            show: (value) => metricValue(metric, value),
+          }),
+        ),
       ],
     }),
   );
@@ -223,8 +219,8 @@ export function differences({ arms, baseline, candidates }) {
   return section(
     "What differs",
     { definition: "fair-comparison", aside: "all of it declared" },
-    differenceTable(rows, [...(candidates.length > 1 ? [arm(arms, "Candidate")] : [])], baseline, [
-      text("allowed", "Allowed as", (row) => row.allowed_by),
+    differenceTable(rows, candidates.length > 1 ? [arm(arms, "Candidate")] : [], baseline, [
+      column.text("allowed_by", "Allowed as"),
     ]),
   );
 }
@@ -234,7 +230,7 @@ export function unfairRows({ rows, baseline }) {
   return section(
     "Differs besides what is under test",
     { definition: "fair-comparison" },
-    differenceTable(rows, [text("arm", "Candidate", (row) => row.arm)], baseline, []),
+    differenceTable(rows, [column.text("arm", "Candidate")], baseline, []),
   );
 }
 
@@ -244,13 +240,19 @@ function differenceTable(rows, before, baseline, after) {
     caption: "What differs",
     rows,
     columns: [
-      { ...text("fact", "Fact", (row) => row.fact), code: true },
+      column.text("fact", "Fact", { code: true }),
       ...before,
-      text("baseline", baseline, (row) => row.baseline.join(", ")),
-      text("candidate", "Candidate has", (row) => row.candidate.join(", ")),
+      column.text("baseline", baseline, { value: (row) => row.baseline.join(", ") }),
+      column.text("candidate", "Candidate has", { value: (row) => row.candidate.join(", ") }),
       ...after,
     ],
   });
+}
+
+// Of a change that is not known, why.
+function interval({ metric, estimate, deterministic }) {
+  if (estimate.value === null) return estimate.reason ?? format.NOT_AVAILABLE;
+  return deterministic && estimate.low === null ? "the same in every run" : intervalText(metric, estimate);
 }
 
 function status(row) {
@@ -273,13 +275,5 @@ function significant(value) {
 }
 
 function arm(arms, title, key = "arm") {
-  return { ...text(key, title, (row) => row[key]), show: (name) => armName(arms, name) };
-}
-
-function text(key, title, value) {
-  return { key, title, kind: "text", csv: key, value };
-}
-
-function number(key, title, value) {
-  return { key, title, kind: "number", csv: key, value };
+  return column.text(key, title, { show: (name) => armName(arms, name) });
 }

@@ -11,6 +11,7 @@ const HEIGHT_PX = 440;
 const LINE_PX = 15;
 const CHARACTER_PX = 6.4;
 const STEPS = [0, 1, 2, 3, 4]; // lines above or below the point at which a name may stand
+const MOST_NAMES = 12; // with more variants, or on a narrow page, only those that matter have their names on the chart
 
 /** The chart; `limits()` gives the limits of the moment. */
 export function tradeoffChart(document, cell, limits) {
@@ -34,9 +35,9 @@ export function tradeoffChart(document, cell, limits) {
       hovermode: "closest",
       xaxis: { type: "log", title: "latency of a call: median, bar from p10 to p90", ...timeTicks(placed) },
       yaxis: measured
-        ? { title: `accuracy on ${format.count(document.validation_inputs)} held-out inputs, %` }
+        ? { title: `accuracy on ${format.count(document.validation_inputs)} held-out inputs, %`, range: yRange(placed) }
         : { title: "accuracy was not measured", showticklabels: false, showgrid: false },
-      annotations: names(placed, document),
+      annotations: names(placed, document, cell, measured ? yRange(placed) : null),
       shapes: limitLines(limits(), document, measured),
     },
   });
@@ -144,44 +145,58 @@ function limitLines({ latency_ms: most, drop_points: drop }, { rows: [original] 
   return lines;
 }
 
+// Every interval of accuracy, with room for names.
+function yRange(placed) {
+  const low = Math.min(...placed.map(({ row }) => 100 * row.accuracy.low));
+  const high = Math.max(...placed.map(({ row }) => 100 * row.accuracy.high));
+  const room = 0.08 * (high - low || 1);
+  return [low - room, high + room];
+}
+
 // 1, 2 and 5 of each power of ten, with their units.
 function timeTicks(placed) {
   const ends = placed.flatMap(({ latency }) => [latency.p10_ms, slow(latency)]);
   const low = Math.log10(Math.min(...ends) / 1.25);
   const high = Math.log10(Math.max(...ends) * 1.45);
   const decades = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => Math.floor(low) + i);
-  const tickvals = decades.flatMap((decade) => [1, 2, 5].map((digit) => digit * 10 ** decade));
+  const digits = high - low > 1 && innerWidth < 700 ? [1] : [1, 2, 5];
+  const tickvals = decades.flatMap((decade) => digits.map((digit) => digit * 10 ** decade));
   return {
     range: [low, high],
+    tickangle: 0,
     tickvals,
     ticktext: tickvals.map((value) => format.duration(Number((value * 1e6).toPrecision(3)))),
   };
 }
 
-// Names beside their points, each at the first height where it lies on no other.
-function names(placed, document) {
-  const width = Math.min(innerWidth, 1280) - (innerWidth > 820 ? 330 : 110);
-  const { range } = timeTicks(placed);
-  const [bottom, top] = [Math.min(...placed.map(({ y }) => y)), Math.max(...placed.map(({ y }) => y))];
+// Names beside their points, each at the first height where it lies on no other, and none beyond the chart's sides.
+function names(all, document, cell, heights) {
+  const width = Math.min(innerWidth, 1480) - (innerWidth > 820 ? 330 : 110);
+  const { range } = timeTicks(all);
+  const [bottom, top] = heights ?? [Math.min(...all.map(({ y }) => y)) - 1, Math.max(...all.map(({ y }) => y)) + 1];
+  const important = ({ row }) =>
+    row === document.rows[0] || row.variant === document.recommendation?.variant || cell.front.includes(row.variant);
+  const placed = all.length > (innerWidth < 700 ? MOST_NAMES / 2 : MOST_NAMES) ? all.filter(important) : all;
   const taken = [];
   return placed
     .toSorted((a, b) => b.y - a.y || a.x - b.x)
     .map(({ row, x, y }) => {
       const left = ((Math.log10(x) - range[0]) / (range[1] - range[0])) * width;
-      const at = ((top - y) / (top - bottom || 1)) * (HEIGHT_PX - 160);
+      const at = ((top - y) / (top - bottom)) * (HEIGHT_PX - 70);
       const text = row.variant.length > 30 ? `${row.variant.slice(0, 16)}…${row.variant.slice(-12)}` : row.variant;
       const half = (text.length * CHARACTER_PX) / 2 + 4;
+      const middle = Math.max(half, Math.min(width - half, left));
       const free = (offset) =>
-        taken.every((box) => Math.abs(box.x - left) > box.half + half || Math.abs(box.y - at - offset) > LINE_PX);
+        taken.every((box) => Math.abs(box.x - middle) > box.half + half || Math.abs(box.y - at - offset) > LINE_PX);
       const radius = (diameter(row, document) + RING_PX) / 2 + 5;
       const offsets = STEPS.flatMap((step) => [-radius - step * LINE_PX, radius + step * LINE_PX]);
       const offset = offsets.find(free) ?? offsets[0];
-      taken.push({ x: left, y: at + offset, half });
+      taken.push({ x: middle, y: at + offset, half });
       return {
         x: Math.log10(x),
         y,
         text: chartText(text),
-        ax: 0,
+        ax: middle - left,
         ay: offset,
         showarrow: true,
         arrowhead: 0,

@@ -1,5 +1,6 @@
 // How far the recording can be trusted, and what the profiler did to the run.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { section } from "../parts.js";
@@ -30,25 +31,15 @@ export function trustLine(trust) {
 /** What each window of the profiler did to the run; null where nothing tells. */
 export function windowsPart(trust) {
   if (!trust?.windows?.length) return null;
-  const time = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: key,
-    value: (row) => row[key],
-    show: format.duration,
-  });
-  const ratio = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: `${key}_ratio`,
-    value: (row) => row[key]?.estimate ?? null,
-    show: (value, row) =>
-      value === null
-        ? format.NOT_AVAILABLE
-        : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`,
-  });
+  const ratio = (key, title) =>
+    column.number(key, title, {
+      csv: `${key}_ratio`,
+      value: (row) => row[key]?.estimate ?? null,
+      show: (value, row) =>
+        value === null
+          ? format.NOT_AVAILABLE
+          : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`,
+    });
   const back = { true: "yes", false: "no", null: "cannot be told" };
   return section(
     "What the profiler did to the run",
@@ -61,21 +52,17 @@ export function windowsPart(trust) {
       caption: "Windows of the profiler",
       rows: trust.windows,
       columns: [
-        {
-          key: "steps",
-          title: "Steps",
-          kind: "text",
-          csv: "steps",
+        column.text("steps", "Steps", {
           value: ({ window }) =>
             `${window.first_step} – ${window.last_step}${window.capture ? ` (${window.capture})` : ""}`,
-        },
-        time("before_ns", "Step before"),
-        time("inside_ns", "inside"),
-        time("after_ns", "after"),
+        }),
+        column.time("before_ns", "Step before"),
+        column.time("inside_ns", "inside"),
+        column.time("after_ns", "after"),
         ratio("overhead", "Inside / before"),
         ratio("lasting", "After / before"),
-        { key: "returned", title: "Came back", kind: "text", csv: "came_back", value: (row) => back[row.returned] },
-        time("cost_ns", "Cost"),
+        column.text("came_back", "Came back", { value: (row) => back[row.returned] }),
+        column.time("cost_ns", "Cost"),
       ],
     }),
   );

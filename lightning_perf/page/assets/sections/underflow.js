@@ -1,8 +1,9 @@
 // Gradients that are too small for FP16.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
-import { columns, notice, section } from "../parts.js";
+import { notice, section } from "../parts.js";
 import { table } from "../table.js";
 import { arithmeticLabel } from "../words.js";
 
@@ -26,59 +27,23 @@ export function underflow(found) {
       id: "underflow",
       caption: "Gradient underflow by layer",
       rows: found.layers,
-      sort: "subnormal",
+      sort: "subnormal_share",
       columns: [
-        { key: "name", title: "Layer", kind: "text", code: true, csv: "layer", value: (row) => row.name },
-        {
-          key: "underflows",
-          title: "Underflows",
-          kind: "text",
-          csv: "underflows",
+        column.text("name", "Layer", { code: true, csv: "layer" }),
+        column.text("underflows", "Underflows", {
           value: (row) => (row.vanished ? "all vanished" : row.underflows ? "yes" : "no"),
-        },
-        {
-          key: "arithmetic",
-          title: "Computed in",
-          kind: "text",
-          csv: "arithmetic",
-          value: (row) => arithmeticLabel(row.arithmetic),
-        },
-        {
-          key: "subnormal",
-          title: "Subnormal",
-          kind: "number",
-          csv: "subnormal_share",
+        }),
+        column.text("arithmetic", "Computed in", { value: (row) => arithmeticLabel(row.arithmetic) }),
+        column.share("subnormal_share", "Subnormal", {
           definition: "subnormal-share",
-          value: (row) => row.subnormal_share,
-          show: format.share,
           bar: (row) => row.subnormal_share,
-        },
-        {
-          key: "zero",
-          title: "Zero",
-          kind: "number",
-          csv: "zero_share",
-          definition: "zero-share",
-          value: (row) => row.zero_share,
-          show: format.share,
-        },
-        {
-          key: "median",
-          title: "Median size",
-          kind: "number",
-          csv: "median_exponent",
-          value: (row) => row.median_exponent,
-          show: exponent,
-        },
-        {
-          key: "headroom",
-          title: "Scale headroom",
-          kind: "number",
-          csv: "headroom_doublings",
+        }),
+        column.share("zero_share", "Zero", { definition: "zero-share" }),
+        column.number("median_exponent", "Median size", { show: exponent }),
+        column.number("headroom_doublings", "Scale headroom", {
           definition: "scale-headroom",
-          value: (row) => row.headroom_doublings,
-          show: (value) => (value === null ? format.NOT_AVAILABLE : `${value} doublings`),
-        },
+          show: (value) => (value === null ? format.NOT_AVAILABLE : format.countOf(value, "doubling")),
+        }),
       ],
     }),
   );

@@ -2,7 +2,7 @@
 
 import { h, fill } from "../dom.js";
 import * as format from "../format.js";
-import { columns, facts, missing, notice, section, tiles } from "../parts.js";
+import { columns, facts, missing, notes, notice, section, tiles } from "../parts.js";
 import { categoriesSideBySide, changesPart, outcome } from "../sections/changes.js";
 import { SourceError } from "../source.js";
 import { write } from "../state.js";
@@ -112,7 +112,7 @@ function changes(compared, { before, after }) {
         "One pair of recordings shows what changed, not that it will again: for that, repeat the runs and use lightning-perf study.",
       ),
     ),
-    compared.notes.map((note) => notice(note)),
+    notes(compared.notes),
     columns(
       section("Both by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
       changesPart({

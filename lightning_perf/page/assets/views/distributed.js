@@ -1,6 +1,7 @@
 // The ranks of a run side by side, who waits for whom, and what communication costs.
 
 import { chart, chartText, ink } from "../chart.js";
+import * as column from "../column.js";
 import { communication } from "../sections/communication.js";
 import * as format from "../format.js";
 import { legend, missing, notice, section, tiles } from "../parts.js";
@@ -89,7 +90,7 @@ function ranksRead({ ranks, world_size: world }) {
 }
 
 function sideBySide(report) {
-  const names = report.ranks.map((item, i) => `rank ${item.rank ?? `? (${i + 1})`}`);
+  const names = report.ranks.map((item, i) => (item.rank === null ? `recording ${i + 1}` : `rank ${item.rank}`));
   const categories = report.ranks[0].breakdown.categories.filter((row) => row.parent === null).map((row) => row.name);
   const mean = (item, name) => item.breakdown.categories.find((row) => row.name === name)?.mean_ns ?? 0;
   const used = categories.filter((name) => report.ranks.some((item) => mean(item, name) > 0));
@@ -124,35 +125,18 @@ function sideBySide(report) {
 }
 
 function rankTable(compared) {
-  const time = (key, title, definition) => ({
-    key,
-    title,
-    kind: "number",
-    csv: key,
-    definition,
-    value: (row) => row[key],
-    show: format.duration,
-  });
-  const columns = [
-    { key: "rank", title: "Rank", kind: "number", csv: "rank", value: (row) => row.rank, show: String },
-    { key: "hostname", title: "Host", kind: "text", csv: "host", value: (row) => row.hostname },
-    { key: "steps", title: "Steps", kind: "number", csv: "steps", value: (row) => row.steps, show: format.count },
-    time("step_ns", "Step time", "step"),
-    time("work_ns", "Own work", "own-work"),
-    time("wait_ns", "Wait for ranks", "wait-for-ranks"),
-    time("compute_ns", "Compute", "device_compute"),
-    time("exposed_communication_ns", "Exposed comm.", "communication"),
-    time("input_ns", "Input", "input"),
-    {
-      key: "last_arrivals",
-      title: "Arrived last",
-      kind: "number",
-      csv: "arrived_last",
-      definition: "arrived-last",
-      value: (row) => row.last_arrivals,
-      show: format.count,
-    },
-  ].filter((column) => column.key !== "hostname" || compared.ranks.some((row) => row.hostname !== null));
+  const columns = column.filled(compared.ranks, [
+    column.number("rank", "Rank", { show: String }),
+    column.text("hostname", "Host", { csv: "host" }),
+    column.count("steps", "Steps"),
+    column.time("step_ns", "Step time", { definition: "step" }),
+    column.time("work_ns", "Own work", { definition: "own-work" }),
+    column.time("wait_ns", "Wait for ranks", { definition: "wait-for-ranks" }),
+    column.time("compute_ns", "Compute", { definition: "device_compute" }),
+    column.time("exposed_communication_ns", "Exposed comm.", { definition: "communication" }),
+    column.time("input_ns", "Input", { definition: "input" }),
+    column.count("last_arrivals", "Arrived last", { csv: "arrived_last", definition: "arrived-last" }),
+  ]);
   return section(
     "Ranks",
     { aside: "means a step" },
@@ -176,35 +160,14 @@ function skew(compared) {
       id: "skew",
       caption: "Skew by collective",
       rows: compared.skew,
-      columns: [
-        { key: "name", title: "Collective", kind: "text", code: true, csv: "collective", value: (row) => row.name },
-        { key: "group", title: "Group", kind: "text", csv: "group", value: (row) => row.group },
-        { key: "calls", title: "Calls", kind: "number", csv: "calls", value: (row) => row.calls, show: format.count },
-        {
-          key: "mean",
-          title: "Mean skew",
-          kind: "number",
-          csv: "mean_skew_ns",
-          value: (row) => row.mean_skew_ns,
-          show: format.duration,
-        },
-        {
-          key: "max",
-          title: "Greatest",
-          kind: "number",
-          csv: "max_skew_ns",
-          value: (row) => row.max_skew_ns,
-          show: format.duration,
-        },
-        {
-          key: "last",
-          title: "Last most often",
-          kind: "number",
-          csv: "last_rank",
-          value: (row) => row.last_rank,
-          show: (rank) => `rank ${rank}`,
-        },
-      ],
+      columns: column.filled(compared.skew, [
+        column.text("name", "Collective", { code: true, csv: "collective" }),
+        column.text("group", "Group"),
+        column.count("calls", "Calls"),
+        column.time("mean_skew_ns", "Mean skew"),
+        column.time("max_skew_ns", "Greatest"),
+        column.number("last_rank", "Last most often", { show: (rank) => `rank ${rank}` }),
+      ]),
     }),
   );
 }

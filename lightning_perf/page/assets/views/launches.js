@@ -1,13 +1,14 @@
 // What launching costs, what the device waits for, and what the host does meanwhile.
 
 import { chart, ink } from "../chart.js";
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { loading, optimizer } from "../sections/host.js";
 import { idlePart, syncPart } from "../sections/idle.js";
 import { columns, missing, notice, section, stack, tiles } from "../parts.js";
 import { table } from "../table.js";
-import { label, per } from "../words.js";
+import { per } from "../words.js";
 
 export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
 
@@ -137,39 +138,11 @@ function streams(queue, steps) {
     caption: "Queues by stream",
     rows: queue.streams,
     columns: [
-      {
-        key: "stream",
-        title: "Stream",
-        kind: "text",
-        csv: "stream",
-        value: (row) => `device ${row.device}, stream ${row.stream}`,
-      },
-      {
-        key: "items",
-        title: "Items",
-        kind: "number",
-        csv: "items_per_step",
-        value: (row) => row.items / steps,
-        show: format.count,
-      },
-      {
-        key: "mean",
-        title: "Mean depth",
-        kind: "number",
-        csv: "mean_depth",
-        value: (row) => row.mean,
-        show: format.count,
-      },
-      { key: "max", title: "Greatest", kind: "number", csv: "max_depth", value: (row) => row.max, show: format.count },
-      {
-        key: "empty",
-        title: "Empty",
-        kind: "number",
-        csv: "empty_share",
-        value: (row) => row.empty_share,
-        show: format.share,
-        bar: (row) => row.empty_share,
-      },
+      column.text("stream", "Stream", { value: (row) => `device ${row.device}, stream ${row.stream}` }),
+      column.perStep(steps, column.count("items", "Items")),
+      column.count("mean", "Mean depth", { csv: "mean_depth" }),
+      column.count("max", "Greatest", { csv: "max_depth" }),
+      column.share("empty_share", "Empty", { bar: (row) => row.empty_share }),
     ],
   });
 }

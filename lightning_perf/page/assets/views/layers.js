@@ -1,6 +1,7 @@
 // What one forward pass of the original takes, layer by layer, and the least time that it can take.
 
 import { chart, chartText, ink } from "../chart.js";
+import * as column from "../column.js";
 import * as format from "../format.js";
 import { latencyOf } from "../limits.js";
 import { legend, missing, notice, section, tiles } from "../parts.js";
@@ -107,16 +108,6 @@ function least({ layers: all, peaks }) {
 }
 
 function layerTable(count, bounds) {
-  const number = (key, title, value, more = {}) => ({
-    key,
-    title,
-    kind: "number",
-    csv: key,
-    value,
-    show: format.count,
-    ...more,
-  });
-  const text = (key, title, value, more = {}) => ({ key, title, kind: "text", csv: key, value, ...more });
   const known = bounds.size > 0;
   return section(
     "Layers",
@@ -127,31 +118,30 @@ function layerTable(count, bounds) {
       rows: count.layers,
       sort: "flops",
       columns: [
-        text("path", "Layer", (row) => row.path || "(the model)", { code: true }),
-        text("kind", "Kind", (row) => row.kind),
-        text("output", "Output", (row) => row.output_shape.join("×")),
-        number("calls", "Calls", (row) => row.calls),
-        number("parameters", "Parameters", (row) => row.parameters),
-        number("macs", "MACs", (row) => row.macs, { show: macs }),
-        number("flops", "FLOPs", (row) => row.flops, {
+        column.text("path", "Layer", { code: true, value: (row) => row.path || "(the model)" }),
+        column.text("kind", "Kind"),
+        column.text("output", "Output", { value: (row) => row.output_shape.join("×") }),
+        column.count("calls", "Calls"),
+        column.count("parameters", "Parameters"),
+        column.number("macs", "MACs", { show: macs }),
+        column.number("flops", "FLOPs", {
           show: format.flops,
           bar: (row) => (count.flops ? row.flops / count.flops : null),
         }),
-        number("share", "Share", (row) => (count.flops ? row.flops / count.flops : null), { show: format.share }),
-        number("moved", "Moved", (row) => row.bytes_moved, { show: format.bytes, definition: "bytes-moved" }),
-        number("intensity", "FLOPs/B", (row) => row.arithmetic_intensity, { show: digits, definition: "bytes-moved" }),
+        column.share("share", "Share", { value: (row) => (count.flops ? row.flops / count.flops : null) }),
+        column.bytes("bytes_moved", "Moved", { definition: "bytes-moved" }),
+        column.number("arithmetic_intensity", "FLOPs/B", { show: digits, definition: "bytes-moved" }),
         ...(known
           ? [
-              number("bound", "Least time", (row) => bounds.get(row.path)?.bound_ms ?? null, {
-                show: time,
-                csv: "least_time_ms",
+              column.timeMs("least_time_ms", "Least time", {
+                value: (row) => bounds.get(row.path)?.bound_ms ?? null,
                 definition: "least-time",
               }),
-              text("limit", "Bound by", (row) => bounds.get(row.path)?.limit ?? null),
+              column.text("limit", "Bound by", { value: (row) => bounds.get(row.path)?.limit ?? null }),
             ]
           : []),
         ...(count.layers.some((layer) => layer.uncounted.length)
-          ? [text("uncounted", "Not counted", (row) => row.uncounted.join(", "), { code: true })]
+          ? [column.text("uncounted", "Not counted", { value: (row) => row.uncounted.join(", "), code: true })]
           : []),
       ],
     }),

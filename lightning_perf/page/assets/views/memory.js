@@ -1,9 +1,10 @@
 // Memory over time, and what filled it.
 
 import { chart, ink } from "../chart.js";
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
-import { missing, section, stack, swatch, tiles } from "../parts.js";
+import { missing, section, stack, tiles } from "../parts.js";
 import { table } from "../table.js";
 import { label } from "../words.js";
 
@@ -152,39 +153,10 @@ function alive(device, name) {
       rows: device.alive,
       sort: "bytes",
       columns: [
-        {
-          key: "operator",
-          title: "Allocated in",
-          kind: "text",
-          code: true,
-          csv: "operator",
-          value: (row) => row.operator ?? "(no operator)",
-        },
-        {
-          key: "category",
-          title: "For",
-          kind: "text",
-          csv: "category",
-          value: (row) => label("memory", row.category),
-          show: (text, row) => h("span", { class: "with-swatch" }, swatch(row.category), text),
-        },
-        {
-          key: "blocks",
-          title: "Blocks",
-          kind: "number",
-          csv: "blocks",
-          value: (row) => row.blocks,
-          show: format.count,
-        },
-        {
-          key: "bytes",
-          title: "Size",
-          kind: "number",
-          csv: "bytes",
-          value: (row) => row.bytes,
-          show: format.bytes,
-          bar: (row) => row.bytes / device.peak_allocated_bytes,
-        },
+        column.text("operator", "Allocated in", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
+        column.count("blocks", "Blocks"),
+        column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.peak_allocated_bytes }),
       ],
     }),
   ];

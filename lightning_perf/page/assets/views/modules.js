@@ -1,5 +1,6 @@
 // What each module of the model costs, in its place in the tree.
 
+import * as column from "../column.js";
 import * as format from "../format.js";
 import { missing, section } from "../parts.js";
 import { tree } from "../tree.js";
@@ -25,19 +26,13 @@ function render(context) {
   const outermost = found.rows.filter((row) => row.parent === null);
   const time = (key, title, definition, bar = true) => {
     const whole = Math.max(...outermost.map((row) => row[key] ?? 0));
-    return {
-      key,
-      title,
-      kind: "number",
-      definition,
-      csv: `${key}_per_step`,
-      value: (row) => (row[key] === null ? null : row[key] / steps),
-      show: format.duration,
-      bar: bar && whole > 0 ? (row) => row[key] / whole : undefined,
-    };
+    return column.perStep(
+      steps,
+      column.time(key, title, { definition, bar: bar && whole > 0 ? (row) => row[key] / whole : undefined }),
+    );
   };
-  const columns = [
-    { key: "name", title: "Module", kind: "text", csv: "module", value: (row) => row.name },
+  const columns = column.filled(found.rows, [
+    column.text("name", "Module", { csv: "module" }),
     ...(onDevice
       ? [
           time("device_total_ns", "Device forward", "module"),
@@ -48,15 +43,8 @@ function render(context) {
     time("host_total_ns", "Host forward", "module"),
     time("host_self_ns", "own", "module", false),
     time("backward_host_ns", "Host backward", "module-backward"),
-    {
-      key: "calls",
-      title: "Calls",
-      kind: "number",
-      csv: "calls_per_step",
-      value: (row) => row.calls / steps,
-      show: format.count,
-    },
-  ].filter((column) => column.kind === "text" || found.rows.some((row) => column.value(row) !== null));
+    column.perStep(steps, column.count("calls", "Calls")),
+  ]);
   const apart = found.unattributed_device_ns
     ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work belongs to no module.`
     : "";

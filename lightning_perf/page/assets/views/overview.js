@@ -5,7 +5,7 @@ import { capturesPart } from "../sections/captures.js";
 import { h } from "../dom.js";
 import { findingsList } from "../sections/findings.js";
 import * as format from "../format.js";
-import { chartAndTable, notice, section, tiles } from "../parts.js";
+import { chartAndTable, notes, section, tiles } from "../parts.js";
 import { stepTimes } from "../sections/step_times.js";
 import { breakdown, phases, steps } from "../sections/steps.js";
 import { trustLine, windowsPart } from "../sections/trust.js";
@@ -16,10 +16,10 @@ export const overview = { id: "overview", title: "Overview", kinds: ["run", "tra
 function render({ report, rank }) {
   return [
     verdict(report),
-    report.notes.map((note) => notice(note)),
+    notes(report.notes),
     rank && summary(report, rank),
     rank && chartAndTable(steps(rank), breakdown(rank)),
-    report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report.findings, rank)) : null,
+    report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report)) : null,
     rank && [phases(rank), arithmetic(rank)],
     capturesPart(report.captures),
     report.step_times && stepTimes(report.step_times),

@@ -1,5 +1,6 @@
 // The precision of a run: the loss scale, overflows, underflow by layer, the distance from FP32, and what casts cost.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { lossScale } from "../sections/loss_scale.js";
@@ -72,65 +73,45 @@ function numerics(drift) {
 function gain(rank) {
   const { amp_gain: found } = rank;
   const steps = Math.max(found.steps, 1);
-  const time = (key, title) => ({
-    key,
-    title,
-    kind: "number",
-    csv: `${key}_per_step`,
-    value: (row) => row[key] / steps,
-    show: format.duration,
-  });
   return section(
     "What mixed precision can be expected to gain",
     {
+      definition: "gain-of-mixed-precision",
       aside: found.device
         ? `by the peak rates of ${found.device}`
         : "by general factors: the device's peak rates are not known",
     },
-    h(
-      "p",
-      {},
-      `${format.duration(found.least_saving_ns)} to ${format.duration(found.most_saving_ns)} of ${format.duration(found.step_ns)} ${per(rank)}; casts of the weights cost ${format.duration(found.casts_ns)}.`,
-    ),
+    h("p", {}, gainText(found, rank)),
     table({
       id: "gain",
       caption: "Parts of the compute time, now and in mixed precision",
       rows: found.parts,
       columns: [
-        { key: "name", title: "Part", kind: "text", csv: "part", value: (row) => row.name },
-        {
-          key: "kernels",
-          title: "Kernels",
-          kind: "number",
-          csv: "kernels_per_step",
-          value: (row) => row.kernels / steps,
-          show: format.count,
-        },
-        time("time_ns", "Now"),
-        time("fastest_ns", "At the least"),
-        time("slowest_ns", "At the most"),
+        column.text("name", "Part", { csv: "part" }),
+        column.perStep(steps, column.count("kernels", "Kernels")),
+        column.perStep(steps, column.time("time_ns", "Now")),
+        column.perStep(steps, column.time("fastest_ns", "At the least")),
+        column.perStep(steps, column.time("slowest_ns", "At the most")),
       ],
     }),
   );
 }
 
+function gainText(found, rank) {
+  const [least, most, step] = [found.least_saving_ns, found.most_saving_ns, found.step_ns].map(format.duration);
+  if (found.most_saving_ns <= 0) return `Nothing of ${step} ${per(rank)}.`;
+  const casts = `casts of the weights cost ${format.duration(found.casts_ns)}`;
+  return `${found.least_saving_ns > 0 ? `${least} to ${most}` : `Up to ${most}`} of ${step} ${per(rank)}; ${casts}.`;
+}
+
 function casts(rank) {
   const { autocast: found } = rank;
   const steps = Math.max(found.steps, 1);
-  if (found.missing)
-    return section(
-      "Casts between floating types",
-      { definition: "autocast-tax" },
-      h("p", { class: "aside" }, `Not known: ${found.missing}.`),
-    );
-  if (!found.count)
-    return section(
-      "Casts between floating types",
-      { definition: "autocast-tax" },
-      h("p", { class: "aside" }, "There are none."),
-    );
+  const title = "Casts between floating types";
+  const why = found.missing ? `Not known: ${found.missing}.` : found.count ? null : "There are none.";
+  if (why) return section(title, { definition: "autocast-tax" }, h("p", { class: "aside" }, why));
   return section(
-    "Casts between floating types",
+    title,
     { definition: "autocast-tax", aside: per(rank) },
     tiles([
       {
@@ -157,29 +138,11 @@ function casts(rank) {
       caption: "Casts by types",
       rows: found.casts,
       columns: [
-        {
-          key: "types",
-          title: "From – to",
-          kind: "text",
-          csv: "types",
+        column.text("types", "From – to", {
           value: (row) => `${arithmeticLabel(row.source)} – ${arithmeticLabel(row.target)}`,
-        },
-        {
-          key: "count",
-          title: "Casts",
-          kind: "number",
-          csv: "casts_per_step",
-          value: (row) => row.count / steps,
-          show: format.count,
-        },
-        {
-          key: "time",
-          title: "Time",
-          kind: "number",
-          csv: "time_ns_per_step",
-          value: (row) => row.time_ns / steps,
-          show: format.duration,
-        },
+        }),
+        column.perStep(steps, column.count("count", "Casts", { csv: "casts" })),
+        column.perStep(steps, column.time("time_ns", "Time")),
       ],
     }),
   );

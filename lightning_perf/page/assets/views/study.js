@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { armLegend } from "../arms.js";
-import { columns, notice, section } from "../parts.js";
+import { columns, notes, notice, section } from "../parts.js";
 import { forest, predictions } from "../sections/forest.js";
 import { accuracyBoxes, timeBoxes } from "../sections/run_boxes.js";
 import { differences, gates, results, unfairRows } from "../sections/study_tables.js";
@@ -14,7 +14,7 @@ function render({ report }) {
   return [
     report.candidates.map((candidate) => verdict(candidate, report)),
     h("p", { class: "aside" }, context(report)),
-    report.notes.map((note) => notice(note)),
+    notes(report.notes),
     gates(report),
     results(report),
     forest(report),
@@ -53,7 +53,9 @@ function verdict({ verdict: { kind, headline, details, next } }) {
 function context({ arms, blocked, hardware, treatment }) {
   const used = [...new Set(arms.map((arm) => arm.used))];
   return [
-    used.length === 1 ? `${used[0]} runs an arm` : `runs: ${arms.map((arm) => `${arm.used} ${arm.name}`).join(", ")}`,
+    used.length === 1
+      ? `${used[0]} runs an arm`
+      : `runs: ${arms.map((arm) => `${arm.used} of ${arm.name}`).join(", ")}`,
     blocked ? "in blocks" : "not in blocks",
     treatment.length ? `under test: ${treatment.join(", ")}` : null,
     hardware.join(", ") || "hardware not recorded",

@@ -1,9 +1,10 @@
 // The ways to run a model: accuracy against latency and size, and what to deploy.
 
+import * as column from "../column.js";
 import { fill, h } from "../dom.js";
 import * as format from "../format.js";
 import { cellChoice, cellText, chosenCell, chosenLimits, keeps, latencyOf, limitControls } from "../limits.js";
-import { legend, missing, notice, section } from "../parts.js";
+import { legend, missing, notes, notice, section } from "../parts.js";
 import { tradeoffChart } from "../sections/tradeoff_chart.js";
 import { table } from "../table.js";
 
@@ -35,7 +36,7 @@ function render({ report }) {
   return [
     recommendation(report),
     h("p", { class: "aside" }, context(report)),
-    report.notes.map((note) => notice(note)),
+    notes(report.notes),
     section(
       "Accuracy against latency",
       {
@@ -50,6 +51,11 @@ function render({ report }) {
         { label: "beaten by another", color: "host_other" },
         { label: "ringed: recommended", color: "good" },
       ]),
+      h(
+        "p",
+        { class: "aside" },
+        "Point at a variant for its name and figures; where there are many, only those that matter are named.",
+      ),
       picture ?? notice("Nothing was measured with this batch size and number of threads."),
     ),
     section("Variants", { definition: "variant", aside: cellText(cell) }, rows),
@@ -93,20 +99,11 @@ function context({ model, input_shape: shape, machine, tool_version: tool }) {
 }
 
 function variantTable(report, cell, limits) {
-  const number = (key, title, value, more) => ({ key, title, kind: "number", csv: key, value, ...more });
-  const time = (key, title, definition) =>
-    number(key, title, (row) => latencyOf(row, cell)?.[key] ?? null, {
-      show: (value) => format.duration(value === null ? null : value * 1e6),
-      definition,
-    });
+  const time = (key, title) =>
+    column.timeMs(key, title, { value: (row) => latencyOf(row, cell)?.[key] ?? null, definition: "latency" });
   const recommended = report.recommendation?.variant;
   const columns = [
-    {
-      key: "variant",
-      title: "Variant",
-      kind: "text",
-      csv: "variant",
-      value: (row) => row.variant,
+    column.text("variant", "Variant", {
       show: (name, row) =>
         h(
           "span",
@@ -115,41 +112,37 @@ function variantTable(report, cell, limits) {
           name === recommended ? h("span", { class: "outcome faster" }, "recommended") : null,
           row === report.rows[0] ? h("span", { class: "outcome same" }, "original") : null,
         ),
-    },
-    {
-      key: "limits",
-      title: "Limits",
-      kind: "text",
+    }),
+    column.text("limits", "Limits", {
       csv: "within_limits",
       value: (row) => row.reason ?? (keeps(row, cell, limits) ? "kept" : "broken"),
       show: (value, row) =>
         row.reason === null
           ? h("span", { class: `outcome ${value}` }, value)
           : h("span", { class: "outcome left", title: value }, "not measured"),
-    },
-    time("p50_ms", "p50", "latency"),
-    time("p90_ms", "p90", "latency"),
-    number("speedup", "Speed-up", (row) => speedup(row, cell), {
+    }),
+    time("p50_ms", "p50"),
+    time("p90_ms", "p90"),
+    column.number("speedup", "Speed-up", {
+      value: (row) => speedup(row, cell),
       show: (value, row) => withInterval(value, row, cell),
       definition: "speed-up",
     }),
-    number("accuracy", "Accuracy", (row) => (row.accuracy ? row.accuracy.correct / row.accuracy.n : null), {
-      show: format.share,
+    column.share("accuracy", "Accuracy", {
+      value: (row) => (row.accuracy ? row.accuracy.correct / row.accuracy.n : null),
       definition: "accuracy-of-a-variant",
     }),
-    number("drop", "Drop", (row) => row.accuracy?.drop_points ?? null, {
+    column.number("drop", "Drop", {
+      value: (row) => row.accuracy?.drop_points ?? null,
       show: drop,
       definition: "accuracy-of-a-variant",
     }),
-    number("size", "Size", (row) => row.size_bytes, { show: format.bytes }),
-    {
-      key: "best",
-      title: "Best in",
-      kind: "text",
+    column.bytes("size", "Size", { value: (row) => row.size_bytes }),
+    column.text("best", "Best in", {
       csv: "unbeaten_in",
       value: (row) => unbeaten(cell, row),
       definition: "unbeaten",
-    },
+    }),
   ];
   return table({ id: "variants", caption: "Variants", columns, rows: report.rows });
 }

@@ -1,5 +1,6 @@
 // Each variant in detail: calls, outputs, cold start, and the settings that decided them.
 
+import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
 import { cellChoice, cellText, chosenCell, latencyOf } from "../limits.js";
@@ -21,10 +22,7 @@ function render({ report }) {
 
 function calls(report, cell) {
   const rows = report.rows.filter((row) => latencyOf(row, cell));
-  const time = (key, title) => ({
-    ...number(key, title, (row) => latencyOf(row, cell)[key]),
-    show: (value) => format.duration(value === null ? null : value * 1e6),
-  });
+  const time = (key, title) => column.timeMs(key, title, { value: (row) => latencyOf(row, cell)[key] });
   const noise = cell.noise.value === null ? null : `the original measured twice: ${range(cell.noise)}`;
   return section(
     "Calls",
@@ -35,22 +33,19 @@ function calls(report, cell) {
       caption: "Latency of calls",
       rows,
       columns: [
-        variantName(),
-        { ...number("calls", "Calls", (row) => latencyOf(row, cell).calls), show: format.count },
+        column.text("variant", "Variant"),
+        column.count("calls", "Calls", { value: (row) => latencyOf(row, cell).calls }),
         time("p10_ms", "p10"),
         time("p50_ms", "p50"),
         time("p90_ms", "p90"),
         time("p99_ms", "p99"),
         report.machine.device_type === "cpu" ? time("cpu_ms", "CPU time") : time("device_ms", "Device time"),
-        {
-          ...number("speedup", "Speed-up", (row) => latencyOf(row, cell).speedup?.value ?? null),
+        column.number("speedup", "Speed-up", {
+          value: (row) => latencyOf(row, cell).speedup?.value ?? null,
           show: (_, row) => (latencyOf(row, cell).speedup ? range(latencyOf(row, cell).speedup) : format.ratio(1)),
           definition: "speed-up",
-        },
-        {
-          ...number("throughput", "Inputs/s", (row) => latencyOf(row, cell).throughput),
-          show: (value) => format.count(value),
-        },
+        }),
+        column.count("throughput", "Inputs/s", { value: (row) => latencyOf(row, cell).throughput }),
       ],
     }),
   );
@@ -67,38 +62,37 @@ function outputs({ rows: all }) {
       caption: "Outputs of the variants",
       rows,
       columns: [
-        variantName(),
-        {
-          ...number("right", "Right", (row) => row.accuracy?.correct ?? null),
+        column.text("variant", "Variant"),
+        column.number("right", "Right", {
+          value: (row) => row.accuracy?.correct ?? null,
           show: (value, row) => (row.accuracy ? `${value} of ${row.accuracy.n}` : format.NOT_AVAILABLE),
-        },
-        {
-          ...number("low", "Accuracy", (row) => row.accuracy?.low ?? null),
+        }),
+        column.number("low", "Accuracy", {
+          value: (row) => row.accuracy?.low ?? null,
           show: (_, row) =>
             row.accuracy
               ? `${format.share(row.accuracy.low)} – ${format.share(row.accuracy.high)}`
               : format.NOT_AVAILABLE,
-        },
-        {
-          ...number("drop_high", "Drop", (row) => row.accuracy?.drop_high_points ?? null),
+        }),
+        column.number("drop_high", "Drop", {
+          value: (row) => row.accuracy?.drop_high_points ?? null,
           show: (value, row) =>
             value === null ? format.NOT_AVAILABLE : `${points(row.accuracy.drop_low_points)} to ${points(value)} pt`,
-        },
-        {
-          ...number("agreement", "Same class", (row) => row.accuracy?.agreement ?? null),
-          show: format.share,
+        }),
+        column.share("agreement", "Same class", {
+          value: (row) => row.accuracy?.agreement ?? null,
           definition: "agreement",
-        },
-        {
-          ...number("error", "Output error", (row) => row.output_error),
+        }),
+        column.number("error", "Output error", {
+          value: (row) => row.output_error,
           show: (value) => (value === null ? format.NOT_AVAILABLE : value.toExponential(1)),
           definition: "output-error",
-        },
-        {
-          ...number("reload", "After loading", (row) => row.reload.max_difference),
+        }),
+        column.number("reload", "After loading", {
+          value: (row) => row.reload.max_difference,
           show: (value, row) => (value <= row.reload.tolerance ? "the same" : `differs by ${value.toExponential(1)}`),
           definition: "after-loading",
-        },
+        }),
       ],
     }),
   );
@@ -107,10 +101,7 @@ function outputs({ rows: all }) {
 function coldStart(report) {
   const rows = report.rows.filter((row) => row.cold);
   if (rows.length === 0) return null;
-  const time = (key, title) => ({
-    ...number(key, title, (row) => row.cold[key]),
-    show: (value) => format.duration(value * 1e6),
-  });
+  const time = (key, title) => column.timeMs(key, title, { value: (row) => row.cold[key] });
   return section(
     "Building and cold start",
     { definition: "cold-start", aside: "in a fresh process" },
@@ -119,20 +110,17 @@ function coldStart(report) {
       caption: "Building and cold start",
       rows,
       columns: [
-        variantName(),
-        { ...number("parameters", "Parameters", (row) => row.parameters), show: format.count },
-        { ...number("size", "Files", (row) => row.size_bytes), show: format.bytes },
-        { ...number("packed", "Packed", (row) => row.packed_bytes), show: format.bytes },
-        {
-          ...number("build", "Build", (row) => row.build_s),
-          show: (value) => format.duration(value === null ? null : value * 1e9),
-        },
+        column.text("variant", "Variant"),
+        column.count("parameters", "Parameters"),
+        column.bytes("size_bytes", "Files"),
+        column.bytes("packed_bytes", "Packed"),
+        column.timeMs("build_ms", "Build", { value: (row) => (row.build_s === null ? null : row.build_s * 1000) }),
         time("load_ms", "Load"),
         time("first_call_ms", "First call"),
-        { ...number("rss", "Memory", (row) => row.cold.peak_rss_bytes), show: format.bytes },
+        column.bytes("rss", "Memory", { csv: "peak_rss_bytes", value: (row) => row.cold.peak_rss_bytes }),
         ...(report.machine.device_type === "cpu"
           ? []
-          : [{ ...number("device", "On device", (row) => row.cold.peak_device_bytes), show: format.bytes }]),
+          : [column.bytes("peak_device_bytes", "On device", { value: (row) => row.cold.peak_device_bytes })]),
       ],
     }),
   );
@@ -146,16 +134,17 @@ function how({ rows }) {
       id: "how",
       caption: "How each variant was made",
       rows,
-      columns: [
-        variantName(),
-        text("summary", "What it does", (row) => row.summary),
-        text("settings", "Settings", (row) =>
-          Object.entries(row.provenance ?? {})
-            .map(([name, value]) => `${name} ${value}`)
-            .join(", "),
-        ),
-        text("reason", "Not measured because", (row) => row.reason),
-      ].filter((column) => column.key !== "reason" || rows.some((row) => row.reason !== null)),
+      columns: column.filled(rows, [
+        column.text("variant", "Variant"),
+        column.text("summary", "What it does"),
+        column.text("settings", "Settings", {
+          value: (row) =>
+            Object.entries(row.provenance ?? {})
+              .map(([name, value]) => `${name} ${value}`)
+              .join(", "),
+        }),
+        column.text("reason", "Not measured because"),
+      ]),
     }),
   );
 }
@@ -186,16 +175,4 @@ function range({ value, low, high }) {
 
 function points(value) {
   return value.toFixed(2).replace("-", "−");
-}
-
-function variantName() {
-  return text("variant", "Variant", (row) => row.variant);
-}
-
-function text(key, title, value) {
-  return { key, title, kind: "text", csv: key, value };
-}
-
-function number(key, title, value) {
-  return { key, title, kind: "number", csv: key, value };
 }
