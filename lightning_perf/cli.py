@@ -50,14 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has left. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader (head, less) has left
+    except OSError as error:
+        _discard_output()  # a full disk, most likely
+        print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
+        return USAGE_ERROR
     except Exception as error:
         if not _is_expected(error):
             raise
         print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
         return USAGE_ERROR
     return code
+
+
+def _discard_output() -> None:
+    """Let standard output end in nothing: Python would complain once more when it flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_expected(error: Exception) -> bool:

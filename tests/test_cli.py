@@ -121,6 +121,17 @@ def test_a_reader_that_leaves_is_no_error(trace: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("option", [[], ["--json"]])
+def test_a_full_disk_is_a_message(trace: Path, option: list[str]) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "lightning_perf", "analyze", str(trace), *option],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "lightning-perf: [Errno 28] No space left on device\n")
+
+
 def test_control_c_is_130_without_a_traceback(trace: Path) -> None:
     command = [sys.executable, "-m", "lightning_perf", "view", str(trace), "--no-browser"]
     pytest.importorskip("viztracer")

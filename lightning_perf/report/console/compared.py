@@ -34,7 +34,8 @@ def print_compared(
         width: Columns; those of the terminal when not given.
     """
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
-    console.show(_parts(compared, top))
+    for part in _parts(compared, top):
+        console.print(part)
 
 
 def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -37,7 +39,9 @@ def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = 
         width: Columns; those of the terminal when not given.
     """
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
-    console.show(render(report, top=top))
+    for part in render(report, top=top):
+        # A path on its own line is for copying: the terminal may wrap it, we may not.
+        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
 
 
 def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
@@ -84,25 +88,36 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 class ReportConsole(Console):
     """A console whose reader may leave, and may know no Unicode."""
 
-    def show(self, parts: Iterable[RenderableType]) -> None:
-        """Print parts of a report, in the characters that the output can show.
+    @property
+    def file(self) -> IO[str]:
+        """Where it prints to, in the characters that can be shown there."""
+        return cast(IO[str], _LegibleStream(super().file))
 
-        Args:
-            parts: What rich prints.
-        """
-        with self.capture() as captured:
-            for part in parts:
-                # A path on its own line is for copying: the terminal may wrap it, we may not.
-                self.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
-        text = captured.get()
-        if not self.is_terminal:
-            text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-        self.file.write(legible(text, getattr(self.file, "encoding", None)))
-        self.file.flush()
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
 
     def on_broken_pipe(self) -> None:
         """Leave the error to the caller; rich would end the process, which may be a training."""
         raise
+
+
+@dataclass(frozen=True)
+class _LegibleStream:
+    """A stream that gets nothing its encoding lacks, and, unless it is a terminal, no blanks at the ends of lines."""
+
+    stream: IO[str]
+
+    def write(self, text: str) -> int:
+        if not self.stream.isatty():
+            text = _TRAILING.sub("", text)
+        return self.stream.write(legible(text, getattr(self.stream, "encoding", None)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+_TRAILING = re.compile(r" +$", re.MULTILINE)
 
 
 def _sources(report: PerfReport) -> Iterator[Text]:
