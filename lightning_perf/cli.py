@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()  # the reader (head, less) has left
     except OSError as error:
-        _discard_output()  # a full disk, most likely
+        if error.filename is None:
+            _discard_output()  # writing to it failed: a full disk
         print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
         return USAGE_ERROR
     except Exception as error:
