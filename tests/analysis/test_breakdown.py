@@ -240,8 +240,13 @@ def test_device_rows_equal_an_independent_reading(row, corpus):
         assert ours["memset"] == expected["Memset"]
 
 
+# The sweep takes seconds for each of the large ones; of those, the one with a list at the top and work that was queued
+# before its first step.
+SWEPT = [row for row in corpus_rows() if row["events"] < 45_000 or "2d19c63" in row["file"]]
+
+
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
+@pytest.mark.parametrize("row", SWEPT, ids=lambda row: row["file"].split("/", 1)[1])
 def test_every_category_of_real_steps_equals_a_sweep_over_the_raw_events(row, corpus):
     path = corpus / "traces" / row["file"]
     trace = read_trace(path)

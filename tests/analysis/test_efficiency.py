@@ -126,7 +126,7 @@ def test_a_total_beyond_64_bits_is_exact():
         (lambda b: Kernels().run("ampere_sgemm_128x64_nn", FLOAT, dims=SHAPES), "no peak rate is known for an unnamed"),
         (
             lambda b: a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT),
-            "only 50.0% of the matrix products",
+            "only 50.0 % of the matrix products",
         ),
         (
             lambda b: Kernels().gpu("Tesla V100-SXM2-32GB").run("nvjet_tst_128x256_64x4", BF16, dims=SHAPES),
