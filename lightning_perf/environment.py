@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,44 @@ __all__ = [
     "device_facts",
     "flag_facts",
     "host_notes",
+    "variable_facts",
     "version_facts",
 ]
 
 Facts = dict[str, str | int | float | bool | None]
 """Named facts; names are ``group.name``."""
+
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+)
+VARIABLE_GROUPS = (
+    "CUBLAS_",
+    "CUDNN_",
+    "DNNL_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "NCCL_",
+    "OMP_",
+    "ONEDNN_",
+    "PYTORCH_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "TORCH_NCCL_",
+)
+"""Environment variables, by name and by how they begin, that set how fast or how exactly the libraries under torch
+work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP and torch."""
+
+PLACES = ("_DIR", "_FILE", "_PATH")
+"""Ends of the names of variables that say where something goes."""
 
 PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf")
 
@@ -36,6 +70,15 @@ def version_facts() -> Facts:
     return facts | {f"version.{package}": _version(package) for package in PACKAGES}
 
 
+def variable_facts() -> Facts:
+    """Environment variables that change speed or arithmetic, ``env.…``: those that are set."""
+    return {
+        f"env.{name}": value
+        for name, value in sorted(os.environ.items())
+        if (name in VARIABLES or name.startswith(VARIABLE_GROUPS)) and not name.endswith(PLACES)
+    }
+
+
 def device_facts(device: torch.device) -> Facts:
     """The device a run trains on.
 
@@ -43,18 +86,26 @@ def device_facts(device: torch.device) -> Facts:
         device: The Trainer's root device.
 
     Returns:
-        ``device.type``, ``device.name``, and for CUDA the driver, memory and library versions.
+        ``device.type``, ``device.name``, the processors that the process may use; for CUDA the driver, memory, power
+        limit and library versions, else the threads and the switches of oneDNN.
     """
     import torch
 
-    facts: Facts = {"device.type": device.type}
+    facts: Facts = {"device.type": device.type, "device.host_cpus": _usable_cpus()}
     if device.type != "cuda":
-        return facts | {"device.name": cpu_name(), "device.threads": torch.get_num_threads()}
+        mkldnn: Any = torch.backends.mkldnn
+        return facts | {
+            "device.name": cpu_name(),
+            "device.threads": torch.get_num_threads(),
+            "flags.mkldnn": getattr(mkldnn, "enabled", None),
+            "flags.mkldnn_matmul": getattr(getattr(mkldnn, "matmul", None), "fp32_precision", None),
+        }
     properties = torch.cuda.get_device_properties(device)
     return facts | {
         "device.name": properties.name,
         "device.memory_bytes": properties.total_memory,
-        "device.driver": _nvidia_driver(),
+        "device.driver": _ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion())),
+        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, str(properties.uuid))),
         "version.cuda": torch.version.cuda or getattr(torch.version, "hip", None),
         "version.cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         # Data loading runs on the host, so its processor counts also for a run on a GPU.
@@ -72,6 +123,15 @@ def flag_facts() -> Facts:
         "flags.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "flags.cudnn_deterministic": torch.backends.cudnn.deterministic,
         "flags.deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "flags.cudnn_enabled": torch.backends.cudnn.enabled,
+        "flags.detect_anomaly": torch.is_anomaly_enabled(),
+        "flags.matmul_reduction": _joined(
+            torch.backends.cuda.matmul,
+            "allow_fp16_reduced_precision_reduction",
+            "allow_bf16_reduced_precision_reduction",
+            "allow_fp16_accumulation",
+        ),
+        "flags.attention": _attention(torch.backends.cuda),
     }
 
 
@@ -116,17 +176,33 @@ def _usable_cpus() -> int:
         return os.cpu_count() or 1
 
 
-def _nvidia_driver() -> str | None:
+def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:
+    """Ask NVIDIA's management library."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
+            return question(pynvml)
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # no library, no driver, no permission: each means only that the version is unknown
+    except Exception:  # no library, no driver, no permission, a part of a GPU: each means only that it is not known
         return None
+
+
+def _power_limit_w(nvml: Any, uuid: str) -> float:
+    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))) / 1000
+
+
+def _joined(backend: Any, *names: str) -> str:
+    """The switches that are on, of those that this version of torch has."""
+    return ", ".join(name.removeprefix("allow_") for name in names if getattr(backend, name, False))
+
+
+def _attention(backend: Any) -> str:
+    """The kernels that scaled_dot_product_attention may choose from."""
+    kinds = ("flash", "mem_efficient", "cudnn", "math")
+    return ", ".join(kind for kind in kinds if getattr(backend, f"{kind}_sdp_enabled", lambda: False)())
 
 
 def _tf32(backend: Any, which: str) -> str | bool | None:

@@ -1,7 +1,12 @@
+import os
+import sys
+import warnings
+from types import SimpleNamespace
+
 import pytest
 
 from lightning_perf import environment
-from lightning_perf.environment import device_facts, flag_facts, host_notes, version_facts
+from lightning_perf.environment import device_facts, flag_facts, host_notes, variable_facts, version_facts
 
 
 def test_versions_are_those_that_are_installed(monkeypatch):
@@ -50,3 +55,63 @@ def test_the_newer_switch_of_tf32_is_seen_as_well():
 
 def test_notes_of_the_host_hold_plain_values():
     assert all(isinstance(value, (str, int, float, type(None))) for value in host_notes().values())
+
+
+def test_variables_that_change_speed_are_facts_where_they_are_set(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(environment.VARIABLE_GROUPS)]:
+        monkeypatch.delenv(name)
+    before = variable_facts()
+    for name in ("OMP_NUM_THREADS", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "HOME_OF_MINE", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, "1")
+    changed = {name for name, value in variable_facts().items() if before.get(name) != value}
+    assert changed == {"env.OMP_NUM_THREADS", "env.LD_PRELOAD", "env.PYTORCH_CUDA_ALLOC_CONF"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "switch"),
+    [
+        ("flags.attention", lambda torch: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)),
+        ("flags.detect_anomaly", lambda torch: torch.autograd.set_detect_anomaly(True)),
+        ("flags.cudnn_enabled", lambda torch: torch.backends.cudnn.flags(enabled=False)),
+    ],
+)
+def test_switches_in_the_users_code_are_seen(fact, switch):
+    torch = pytest.importorskip("torch")
+    before = flag_facts()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with switch(torch):
+            inside = flag_facts()
+    assert inside[fact] != before[fact]
+    assert flag_facts() == before
+
+
+def test_the_arithmetic_of_a_cpus_matrix_products_is_a_fact():
+    torch = pytest.importorskip("torch")
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    seen = set()
+    try:
+        for precision in ("ieee", "bf16"):
+            torch.backends.mkldnn.matmul.fp32_precision = precision
+            seen.add(device_facts(torch.device("cpu"))["flags.mkldnn_matmul"])
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
+    assert seen == {"ieee", "bf16"}
+
+
+def test_nvml_is_asked_for_driver_and_power_limit_of_this_gpu(monkeypatch):
+    torch = pytest.importorskip("torch")
+    properties = SimpleNamespace(name="G", total_memory=1, uuid="1-2")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-1-2": "handle"}[uuid],
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: {"handle": 650_000}[handle],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    facts = device_facts(torch.device("cuda", 0))
+    assert (facts["device.driver"], facts["device.power_limit_w"]) == ("580.1", 650.0)
+    properties.uuid = "another"
+    assert device_facts(torch.device("cuda", 0))["device.power_limit_w"] is None

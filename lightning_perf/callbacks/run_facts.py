@@ -18,13 +18,16 @@ from torch.utils.data import ConcatDataset, Subset
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.compare.fingerprint import hash_files, hash_tensors
 from lightning_perf.compare.record_lines import FactValue
-from lightning_perf.environment import device_facts, flag_facts, version_facts
+from lightning_perf.environment import device_facts, flag_facts, variable_facts, version_facts
 from lightning_perf.revision import git_revision
 
 __all__ = ["batch_facts", "data_facts", "dataset_files", "model_facts", "surroundings_facts", "training_facts"]
 
 MAX_FILES = 10_000
 """Files of a data set that are read; of a larger one as many, evenly spaced, and the hash is marked as sampled."""
+
+LOADING = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
+"""Arguments of a ``DataLoader`` that change how fast it is and not what it yields."""
 
 Facts = dict[str, FactValue]
 
@@ -63,12 +66,12 @@ def training_facts(trainer: Trainer) -> Facts:
 
 
 def surroundings_facts(trainer: Trainer) -> Facts:
-    """What the fit runs on and with: device, versions, flags, code.
+    """What the fit runs on and with: device, versions, flags, environment variables, code.
 
     Args:
         trainer: The Trainer, at the start of training.
     """
-    facts = version_facts() | device_facts(trainer.strategy.root_device) | flag_facts()
+    facts = version_facts() | device_facts(trainer.strategy.root_device) | flag_facts() | variable_facts()
     return {**facts, "code.revision": _revision()}
 
 
@@ -106,16 +109,19 @@ def data_facts(trainer: Trainer) -> Facts:
 
     Returns:
         For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes, their numbers of samples,
-        and a hash of their content, which is None where they hold neither file names nor arrays.
+        and a hash of their content, which is None where they hold neither file names nor arrays; and how the loaders
+        load, as ``data.num_workers``.
     """
     facts: Facts = {}
     for prefix, loaders in (("data.", trainer.train_dataloader), ("data.val_", trainer.val_dataloaders)):
-        datasets = [getattr(loader, "dataset", loader) for loader in _leaves(loaders)]
+        leaves = _leaves(loaders)
+        datasets = [getattr(loader, "dataset", loader) for loader in leaves]
         manifests = [_manifest(dataset) for dataset in datasets]
         facts |= {
             f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
             f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),
             f"{prefix}manifest": None if None in manifests else _joined(manifests),
+            **{f"{prefix}{name}": _joined([_plain(getattr(leaf, name, None)) for leaf in leaves]) for name in LOADING},
         }
     return facts
 

@@ -114,3 +114,16 @@ def test_batches() -> None:
     assert batch_facts({"x": x}) == batch_facts({"x": x.clone()}) != batch_facts({"y": x})
     assert batch_facts([x, ["a"]]) != batch_facts([x, ["b"]])
     assert batch_facts(iter([x])) == batch_facts("no tensors") == {"data.first_batch": None}
+
+
+def test_how_the_data_are_loaded_is_a_fact() -> None:
+    data = TensorDataset(torch.ones(4))
+    plain, busy = DataLoader(data, 2), DataLoader(data, 2, num_workers=2, prefetch_factor=3, persistent_workers=True)
+    facts = [data_facts(SimpleNamespace(train_dataloader=loader, val_dataloaders=[plain])) for loader in (plain, busy)]
+    differing = {name: (facts[0][name], facts[1][name]) for name in facts[0] if facts[0][name] != facts[1][name]}
+    assert differing == {
+        "data.num_workers": (0, 2),
+        "data.persistent_workers": (False, True),
+        "data.prefetch_factor": (None, 3),
+    }
+    assert facts[0]["data.val_num_workers"] == 0

@@ -19,7 +19,7 @@ from lightning_perf.callbacks import fit_record
 from lightning_perf.callbacks.recorder import RunRecorder
 from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.fairness import check_fairness
-from lightning_perf.compare.metrics import run_values
+from lightning_perf.compare.metrics import Accuracy, run_values
 from lightning_perf.compare.record import RunRecord, find_records
 from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
 from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples, trace_files
@@ -96,7 +96,7 @@ def test_a_fit_leaves_a_record_that_can_be_compared(tmp_path: Path, name: str) -
     assert a.peak_host_bytes is not None
     assert a.peak_device_bytes is None
     assert rows(a, b) == set()
-    assert run_values(a, "val_acc", None)["accuracy"] == 0.5
+    assert run_values(a, Accuracy("val_acc"), None)["accuracy"] == 0.5
     (candidate,) = compare_arms({"a": [a], "b": [b]}).candidates
     assert candidate.arm == "b"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.comparison import Comparison
@@ -52,7 +53,7 @@ def draw_order(comparison: Comparison) -> Figure | None:
         axes.plot(x, line, color=FAINT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2, label="drift")
     hide_frame(axes, grid="y")
     number_axis(axes.yaxis, 5)
-    number_axis(axes.xaxis, min(12, max(1, len(used))))
+    axes.xaxis.set_major_locator(MaxNLocator(min(12, max(1, len(used))), integer=True))
     axes.set_xlim(0.4, len(used) + 0.6)
     axes.margins(y=0.15)
     axes.set_xlabel("runs in order of start")

@@ -32,6 +32,10 @@ TICK_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
 MOST_TICKS = 8
 WIDE = 8.0
 """Most over least from which on even steps would crowd one end of a logarithmic axis."""
+FARTHEST = 1000.0
+"""Ends of intervals beyond this factor are arrows at the edge, so that the rest can be seen; the figures tell them."""
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _Row = tuple[str, MetricResult, ArmLook]
 
@@ -84,13 +88,16 @@ def _draw_ratio_axes(axes: Any, rows: Sequence[_Row], comparison: Comparison) ->
     for number, (_, result, look) in enumerate(rows):
         _draw_interval(axes, -number, result, look, 1.0)
         estimate = result.estimate
-        ends += [value for value in (estimate.value, estimate.low, estimate.high) if value is not None and value > 0]
+        ends += [value for value in (estimate.value,) if value is not None and value > 0]
+        ends += [min(max(end, 1 / FARTHEST), FARTHEST) for end in (estimate.low, estimate.high) if end is not None]
     low, high = min(ends), max(ends)
     room = (high / low) ** 0.06
     axes.set_xlim(low / room, high * room)
+    for number, (_, result, look) in enumerate(rows):
+        _draw_arrows(axes, -number, result, look, low, high)
     axes.xaxis.set_major_locator(FixedLocator(_ticks(low / room, high * room)))
     axes.xaxis.set_minor_locator(FixedLocator([]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value)))
     axes.set_xlabel(f"ratio to the baseline; shaded: times within ±{100 * comparison.equivalence:.3g} % are equivalent")
 
 
@@ -98,12 +105,32 @@ def _ticks(low: float, high: float) -> list[float]:
     """Round ratios from low to high, 1 among them where it is between."""
     if high / low > WIDE:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        return [tick for d in decades for m in (1, 2, 5) if low <= (tick := m * 10.0**d) <= high]
+        for marks in ((1, 2, 5), (1, 3), (1,)):
+            ticks = [tick for d in decades for m in marks if low <= (tick := m * 10.0**d) <= high]
+            if len(ticks) <= MOST_TICKS:
+                return ticks
+        every = math.ceil(len(decades) / MOST_TICKS)
+        return [10.0**d for d in decades if d % every == 0 and low <= 10.0**d <= high]
     for step in TICK_STEPS:
         numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
         if len(numbers) <= MOST_TICKS:
             return [round(number * step, 3) for number in numbers]
     return [1.0]
+
+
+def _tick_text(value: float) -> str:
+    if 0.001 <= value <= 1000:
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPT)
+
+
+def _draw_arrows(axes: Any, height: float, result: MetricResult, look: ArmLook, low: float, high: float) -> None:
+    """Where an interval goes on beyond the axis."""
+    ends = result.estimate.low, result.estimate.high
+    if ends[0] is not None and ends[0] < low:
+        axes.plot([low], [height], zorder=3, **look.points(marker="<", markersize=7))
+    if ends[1] is not None and ends[1] > high:
+        axes.plot([high], [height], zorder=3, **look.points(marker=">", markersize=7))
 
 
 def _draw_difference_axes(axes: Any, rows: Sequence[_Row], comparison: Comparison) -> None:

@@ -100,6 +100,7 @@ def draw_accuracy(comparison: Comparison) -> Figure | None:
             high = limit if limit is not None else 1.0
             axes.set_xlim(scale * max(0.0, low - 0.25 * (high - low)), scale * high)
             number_axis(axes.xaxis, 3)
+            axes.set_xlabel("%")
     last = panels[-1]
     if learned:
         if collapsed:

@@ -213,3 +213,25 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(make, tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(CompareError, match="plots cannot be written"):
         save_plots(make(), tmp_path / "file" / "plots")
+
+
+def test_intervals_of_few_noisy_runs_end_in_arrows_and_leave_the_axis_legible(make):
+    comparison = make(times=(100.0, 103.0))
+    (candidate,) = comparison.candidates
+    wide = dataclasses.replace(candidate.metrics[0], estimate=Estimate(0.05, 1e-17, 1e14, 0.95, 2, "paired t"))
+    candidate = dataclasses.replace(candidate, metrics=(wide, *candidate.metrics[1:]))
+    axes = draw_plots(dataclasses.replace(comparison, candidates=(candidate,)))["ratios"].axes[0]
+    left, right = axes.get_xlim()
+    assert 1e-4 < left < 1e-3 < 1e3 < right < 1e4
+    ticks = axes.get_xticks()
+    assert 1 in ticks
+    assert 4 <= len(ticks) <= 8
+    labels = [axes.xaxis.get_major_formatter()(tick, 0) for tick in (*ticks, 1e-5, 0.25)]
+    assert labels == ["0.001", "0.01", "0.1", "1", "10", "100", "1000", "10⁻⁵", "0.25"]
+    arrows = {line.get_marker() for line in axes.lines} & {"<", ">"}
+    assert arrows == {"<", ">"}
+
+
+def test_places_in_the_order_are_whole_numbers(make):
+    axes = draw_plots(make(times=tuple(100.0 + n % 7 for n in range(15))))["order"].axes[0]
+    assert all(tick == round(tick) for tick in axes.get_xticks())
