@@ -138,7 +138,7 @@ def test_the_facts_are_those_of_the_training(tmp_path: Path) -> None:
             {"callback": {"precision": "bf16-mixed", "keep_fp32": ["layer.2"]}},
             {"train.precision", "train.keep_fp32"},
         ),
-        ({"callback": {"tf32": "on"}}, {"flags.tf32_matmul", "flags.tf32_cudnn"}),
+        ({"callback": {"tf32": "on"}}, {"flags.tf32_matmul", "flags.tf32_cudnn", "flags.mkldnn_matmul"}),
         ({"seed": 2}, {"train.seed"}),
         ({"max_epochs": 3}, {"train.max_epochs"}),
         ({"accumulate_grad_batches": 2}, {"train.accumulate"}),
