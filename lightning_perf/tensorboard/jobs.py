@@ -39,6 +39,7 @@ class _Job:
     task: Task
     asked_s: float
     answer: Answer
+    begun: bool = False
     ended_s: float | None = None
 
 
@@ -78,6 +79,7 @@ class Jobs:
                     return job.answer
                 job = None  # what was done has been removed since
             if job is None:
+                self._drop_outdated(task)
                 waiting = Working(0.0, "waiting for another analysis" if self._running else "starting")
                 job = self._jobs[identity] = _Job(task, now, waiting)
             job.asked_s = now
@@ -85,6 +87,13 @@ class Jobs:
                 self._running = True
                 threading.Thread(target=self._work, name="lightning_perf analyses", daemon=True).start()
             return job.answer
+
+    def _drop_outdated(self, task: Task) -> None:
+        """Forget what waits to be made of older files of the same run: one that is being written changes all the time."""
+        for identity, job in list(self._jobs.items()):
+            same_run = (job.task.kind, job.task.location, job.task.folder) == (task.kind, task.location, task.folder)
+            if same_run and not job.begun:
+                del self._jobs[identity]
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -101,6 +110,7 @@ class Jobs:
             for identity, job in list(self._jobs.items()):
                 if job.ended_s is None:
                     if now - job.asked_s <= UNWANTED_S:
+                        job.begun = True
                         return job
                     del self._jobs[identity]
             while len(self._jobs) > MOST_KEPT:

@@ -16,9 +16,11 @@ WORKING = '{"state": "working", "done": 0.5, "message": "half"}'
 DONE = '{"state": "done"}'
 
 
-def task(key: str = "k") -> Task:
-    files = (SourceFile("fit/a.json", 1, "v", "/nowhere"),)
-    return Task("report", key, "/logs", None, "fit", files, 1, ("/nowhere",), "/nowhere")
+def task(key: str = "k", folder: str | None = None) -> Task:
+    """A task; each key is that of another run where no folder is given."""
+    folder = folder or f"run-{key}"
+    files = (SourceFile(f"{folder}/a.json", 1, "v", "/nowhere"),)
+    return Task("report", key, "/logs", None, folder, files, 1, ("/nowhere",), "/nowhere")
 
 
 def scripted(code: str) -> Jobs:
@@ -148,6 +150,23 @@ def test_what_nobody_waits_for_is_not_begun(tmp_path: Path, monkeypatch: pytest.
     assert log.read_text() == "a"
     monkeypatch.undo()
     assert ending(jobs, task("b")) == Done()  # asked for again, it is made
+
+
+def test_of_a_run_that_goes_on_changing_only_the_latest_files_are_analysed(tmp_path: Path) -> None:
+    log, go_on = tmp_path / "log", tmp_path / "go_on"
+    jobs = scripted(
+        f"open({str(log)!r}, 'a').write(task['key'])\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\nprint('{DONE}')"
+    )
+    jobs.ask(task("a", "fit"))
+    until(log.exists)
+    for key in "bcd":
+        jobs.ask(task(key, "fit"))
+    jobs.ask(task("x"))
+    go_on.touch()
+    assert ending(jobs, task("d", "fit")) == Done()
+    until(lambda: not jobs._running)
+    assert log.read_text() == "adx"
 
 
 def test_children_of_a_worker_end_with_it(tmp_path: Path) -> None:
