@@ -23,18 +23,15 @@ _LAUNCH_PREFIXES = (
     "hipExtModuleLaunch",
     "hipHccModuleLaunch",
     "hipGraphLaunch",
-    "cudaMemset",
-    "cuMemset",
-    "hipMemset",
     "urEnqueueKernelLaunch",
-    "urEnqueueUSMFill",
     "zeCommandListAppendLaunch",
-    "zeCommandListAppendMemoryFill",
 )
 
 
 def is_launch_name(name: str) -> bool:
-    """Whether a runtime or driver call of this name starts a kernel, a graph or a memset.
+    """Whether a runtime or driver call of this name starts a kernel or a graph, whatever was recorded of its work.
+
+    Memsets are not among them: cuBLAS asks for many of no bytes, which start nothing.
 
     Example:
         >>> is_launch_name("cuLaunchKernelEx"), is_launch_name("cudaMemcpyAsync"), is_launch_name("cudaLaunchHostFunc")

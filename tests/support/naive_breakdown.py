@@ -21,7 +21,7 @@ ORDER = (
     "memset", "input", "kernel_launch", "runtime_sync", "runtime_alloc", "runtime_other", "host_compute", "host_other",
 )  # fmt: skip
 
-_LAUNCH_WORDS = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "Memset", "ModuleLaunch")
+_LAUNCH_WORDS = ("LaunchKernel", "LaunchCooperativeKernel", "GraphLaunch", "ModuleLaunch")
 _ALLOC_WORDS = ("Malloc", "Free", "HostAlloc", "HostRegister", "HostUnregister", "MemCreate", "MemMap", "MemUnmap",
                 "MemSetAccess", "MemRelease", "MemAddress")  # fmt: skip
 _COMMUNICATION_WORDS = ("nccl", "multimem_all_reduce")

@@ -78,6 +78,7 @@ def test_without_a_correlation_nothing_links() -> None:
         ("urEnqueueUSMMemcpy", False),
         ("cudaLaunchHostFunc", False),
         ("cudaMemcpyAsync", False),
+        ("cudaMemsetAsync", False),
         ("cudaStreamSynchronize", False),
         ("cudaMalloc", False),
     ],
