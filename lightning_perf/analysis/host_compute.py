@@ -28,6 +28,9 @@ SHORT_NS = 10_000
 LONG_GAP_NS = 1_000_000
 """Between two operators the framework takes microseconds; what takes longer than this is waiting, or work in Python."""
 
+MOST_ELEMENTS = 2**36
+"""No tensor on a host has more elements: shapes that say so are damaged."""
+
 HostKind = Literal[
     "convolution",
     "convolution backward",
@@ -218,7 +221,7 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
 
 
 def _elements(shapes: Sequence[tuple[int, ...]], places: Sequence[int]) -> int:
-    return sum(prod(shapes[at]) for at in places if at < len(shapes) and shapes[at])
+    return min(sum(prod(shapes[at]) for at in places if at < len(shapes) and shapes[at]), MOST_ELEMENTS)
 
 
 def _is_grouped(data: tuple[int, ...], weight: tuple[int, ...]) -> bool:

@@ -79,6 +79,16 @@ def test_a_processor_beside_an_unused_device_counts() -> None:
     assert host_compute(convolving(on_processor().gpu("NVIDIA A100")).build()) is not None
 
 
+def test_sizes_of_damaged_shapes_stay_within_64_bits() -> None:
+    builder = TraceBuilder().step(1, 0, 100)
+    huge = [2**60, 2**60, 2**60, 2**60]
+    builder.op("aten::convolution_backward", 0, 90, types=["float"] * 3, dims=[huge] * 3)
+    found = host_compute(builder.build())
+    assert found is not None
+    assert 0 < found.work[0].weights < 2**63
+    assert 0 < found.work[0].activations < 2**63
+
+
 def test_damaged_inputs_are_of_no_kind_or_layout() -> None:
     builder = TraceBuilder().step(1, 0, 400)
     for number, (dims, strides) in enumerate(

@@ -173,4 +173,9 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
         trainer.fit(Line(), torch.utils.data.DataLoader(Slow(), 2))
     report = build_report(sorted(tmp_path.glob("rank0.*.pt.trace.json.gz")))
     assert report.findings[0].kind == "input-bound"
+    (rank,) = report.ranks
+    assert rank.metadata.processor is not None
+    assert rank.metadata.processor.trains
+    assert rank.metadata.processor.threads == torch.get_num_threads()
+    assert rank.host_compute is not None
     assert "num_workers=0" in " ".join(report.findings[0].evidence)
