@@ -8,10 +8,10 @@ import torch
 
 from lightning_perf.inference.errors import InferenceError
 
-__all__ = ["find_device", "on_device"]
+__all__ = ["on_device", "usable_device"]
 
 
-def find_device(name: torch.device | str) -> torch.device:
+def usable_device(name: torch.device | str) -> torch.device:
     """Read a device's name and see that it is there.
 
     Args:

@@ -18,7 +18,7 @@ from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.chains import Chains
 from lightning_perf.inference.count import count_model
 from lightning_perf.inference.count_document import Count
-from lightning_perf.inference.device import find_device
+from lightning_perf.inference.device import usable_device
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.judge import Judge
 from lightning_perf.inference.machine import describe_machine, load_average
@@ -99,7 +99,7 @@ def measure_variants(
     """
     say = say or (lambda _: None)
     effort = effort or Effort()
-    device = find_device(device)
+    device = usable_device(device)
     _check_settings(batch_sizes, threads)
     if max_accuracy_drop_points is not None and validation is None:
         raise InferenceError(NO_LIMIT_WITHOUT_DATA)

@@ -15,7 +15,7 @@ from lightning_perf import __version__
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.count_document import Count
-from lightning_perf.inference.device import find_device, on_device
+from lightning_perf.inference.device import on_device, usable_device
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.machine import describe_machine, load_average
 from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
@@ -65,7 +65,7 @@ def sweep_backbones(
     """
     say = say or (lambda _: None)
     effort = effort or Effort()
-    device = find_device(device)
+    device = usable_device(device)
     shape = _check(names, input_shape, classes, batch, threads)
     rows = {name: SweepRow(name) for name in dict.fromkeys(names)}
     counts: dict[str, Count] = {}

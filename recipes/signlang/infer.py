@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.inference.device import find_device
+from lightning_perf.inference.device import usable_device
 from lightning_perf.inference.fine_tune import FineTuner
 from lightning_perf.inference.measure import Effort
 from lightning_perf.inference.run import measure_variants, save_document
@@ -102,7 +102,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
     variants = settings.variants
     if variants is None:
         variants = (
-            *default_variants(find_device(settings.device).type),
+            *default_variants(usable_device(settings.device).type),
             *(() if student is None else student_variants(student)),
         )
     parse_variants(variants, students)  # a wrong name is said before the data are read

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from lightning_perf.inference.device import find_device, on_device
+from lightning_perf.inference.device import on_device, usable_device
 from lightning_perf.inference.errors import InferenceError
 
 
 def test_the_processor_is_always_there():
-    assert find_device("cpu") == torch.device("cpu")
+    assert usable_device("cpu") == torch.device("cpu")
     with on_device(torch.device("cpu")):
         pass
 
@@ -14,16 +14,16 @@ def test_the_processor_is_always_there():
 @pytest.mark.parametrize(("name", "said"), [("abacus", "knows no such device"), ("mps", "on cpu and cuda")])
 def test_other_devices_are_refused(name, said):
     with pytest.raises(InferenceError, match=said):
-        find_device(name)
+        usable_device(name)
 
 
 def test_a_gpu_has_to_be_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InferenceError, match="sees no GPU"):
-        find_device("cuda")
+        usable_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert find_device("cuda") == torch.device("cuda")
-    assert find_device("cuda:1").index == 1
+    assert usable_device("cuda") == torch.device("cuda")
+    assert usable_device("cuda:1").index == 1
     with pytest.raises(InferenceError, match="cuda:0 to cuda:1"):
-        find_device("cuda:2")
+        usable_device("cuda:2")

@@ -9,6 +9,7 @@ from lightning_perf.inference import Effort, Validation, load_artefact, measure_
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.run import save_document
 from lightning_perf.inference.tradeoff import from_json
+from lightning_perf.inference.transforms.sparsify import Sparsify
 from tests.inference.support import Crashing, InPlace, Random, Tiny, row, tradeoff
 
 QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
@@ -24,24 +25,29 @@ def data(n=60):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
+    """One measurement for all tests of it: each variant takes processes that import torch."""
     out = tmp_path_factory.mktemp("variants")
-    variants = ["share-1bit", "prune-50", "tensorrt-fp16"]
-    document = measure_variants(
-        Tiny(), validation=data(), variants=variants, batch_sizes=(1, 3), effort=QUICK, labels=tuple("abcde"), out=out,
-        max_accuracy_drop_points=0,
-    )  # fmt: skip
+    variants = ["share-1bit", "prune-50", "tensorrt-fp16", "sparsify-10"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sparsify, "apply", lambda *_: Crashing().eval())
+        document = measure_variants(
+            Tiny(), validation=data(), variants=variants, batch_sizes=(1, 3), effort=QUICK, labels=tuple("abcde"),
+            out=out, max_accuracy_drop_points=0,
+        )  # fmt: skip
     return document, out
 
 
 def test_rows_come_in_order_and_failures_have_reasons(measured):
     document, _ = measured
-    assert [row.variant for row in document.rows] == ["eager", "share-1bit+eager", "prune-50+eager", "tensorrt-fp16"]
-    eager, shared, pruned, engine = document.rows
+    names = ["eager", "share-1bit+eager", "prune-50+eager", "tensorrt-fp16", "sparsify-10+eager"]
+    assert [row.variant for row in document.rows] == names
+    eager, shared, pruned, engine, crashed = document.rows
     assert eager.reason is None
     assert shared.reason is None
     assert "needs training data" in pruned.reason
     assert engine.reason
-    assert pruned.latencies == engine.latencies == ()
+    assert "crashed with SIGSEGV" in crashed.reason
+    assert pruned.latencies == engine.latencies == crashed.latencies == ()
 
 
 def test_the_figures_are_those_of_the_model(measured):
@@ -71,16 +77,6 @@ def test_what_is_kept_loads_and_gives_the_same(measured):
     assert document.row("eager").reload.max_difference <= document.row("eager").reload.tolerance
     inputs = data().inputs
     np.testing.assert_allclose(load_artefact(out / "eager")(inputs), Tiny().eval()(inputs).detach(), atol=1e-6)
-
-
-def test_a_segfault_is_a_reason_of_its_own_row(monkeypatch):
-    from lightning_perf.inference.transforms.share import Share
-
-    monkeypatch.setattr(Share, "apply", lambda *_: Crashing().eval())
-    document = measure_variants(Tiny(), inputs=data().inputs, variants=["share-4bit"], batch_sizes=[1], effort=QUICK)
-    assert document.rows[0].reason is None
-    assert len(document.rows[0].latencies) == 1
-    assert "crashed with SIGSEGV" in document.rows[1].reason
 
 
 @pytest.mark.parametrize(
