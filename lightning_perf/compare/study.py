@@ -14,7 +14,6 @@ import msgspec
 
 from lightning_perf.compare.code_changes import code_changes
 from lightning_perf.compare.engines.base import Engine
-from lightning_perf.compare.engines.lease import Lease, LeaseTakenError
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
 from lightning_perf.compare.study_plan import balanced_orders
@@ -147,6 +146,10 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
             engine has no such device, or the warm-up block fails.
         KeyboardInterrupt: It was stopped; nothing finished is lost.
     """
+    if os.name != "posix":
+        raise CompareError("A study needs Linux or macOS. Its runs can be compared anywhere: lightning-perf compare.")
+    # Not above: what compares runs reads the study's folder too, and Windows has no such locks.
+    from lightning_perf.compare.engines.lease import Lease, LeaseTakenError
     from lightning_perf.compare.progress import ProgressLines
 
     folder = folder.absolute()

@@ -81,7 +81,7 @@ def test_gates_decide_the_exit_code(folders, candidate, gates, code, capsys):
         ("version.torch", "2.14.0"),
     ],
 )
-def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, value, capsys):
+def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, value, tmp_path, capsys):
     paths = folders(**{fact.replace(".", "__"): value})
     assert main(["compare", *paths]) == 3
     streams = capsys.readouterr()
@@ -90,6 +90,11 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
     assert words.startswith(f"Refused as unfair. The runs differ in more than what is under test: {fact}.")
     row = next(line for line in streams.err.splitlines() if line.split()[:1] == [fact] and str(value) in line)
     assert row.split()[-1] == str(value)
+    markdown = tmp_path / "report.md"
+    assert main(["compare", *paths, "--json", f"--markdown={markdown}"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert (document["state"], [row["fact"] for row in document["rows"]]) == ("unfair", [fact])
+    assert markdown.read_text().startswith("**Refused as unfair. ")
     assert main(["compare", *paths, "--allow", fact]) == 0
     assert "allow" in capsys.readouterr().out
     assert main(["compare", *paths, "--allow", "something.else"]) == 3
@@ -193,8 +198,9 @@ def test_without_the_extra_the_message_names_it(folders):
     )
 
 
-def test_comparing_needs_neither_torch_nor_matplotlib(folders):
-    done = run("compare", *folders(), refused={"torch", "lightning", "pytorch_lightning", "matplotlib", "ray"})
+def test_comparing_needs_neither_torch_nor_matplotlib_nor_what_only_posix_has(folders):
+    refused = {"torch", "lightning", "pytorch_lightning", "matplotlib", "ray", "fcntl", "resource"}
+    done = run("compare", *folders(), refused=refused)
     assert done.returncode == 0, done.stderr
 
 
