@@ -51,3 +51,28 @@ def test_the_collector_is_off_while_calls_are_timed_and_on_again_after_a_failure
         time_calls(fail, BATCH, CPU, Time(batch=2, warmup=1, seconds=0, least=1, most=1))
     assert seen == [True, False]
     assert gc.isenabled()
+
+
+def test_events_of_a_gpu_are_on_its_own_stream(monkeypatch):
+    recorded = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            recorded.append(stream)
+
+        def synchronize(self):
+            recorded.append("waited")
+
+        def elapsed_time(self, _):
+            return 2.5
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    second = torch.device("cuda:1")
+    timed = time_calls(lambda batch: batch, BATCH, second, Time(batch=2, warmup=1, seconds=0, least=2, most=2))
+    assert recorded == 2 * ["stream of cuda:1", "stream of cuda:1", "waited"]
+    assert timed.device_ns == (2_500_000, 2_500_000)
