@@ -89,7 +89,7 @@ class Jobs:
             return job.answer
 
     def _drop_outdated(self, task: Task) -> None:
-        """Forget what waits to be made of older files of the same run: one that is being written changes all the time."""
+        """Forget what waits to be made of older files of the run: while they are written, they change all the time."""
         for identity, job in list(self._jobs.items()):
             same_run = (job.task.kind, job.task.location, job.task.folder) == (task.kind, task.location, task.folder)
             if same_run and not job.begun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,22 @@ def test_back_goes_back_and_tables_forget(many_operators: Rows, open_page: Any) 
     assert names(opened) == ["0001"]
 
 
+def test_a_table_works_while_the_browser_refuses_to_change_the_address(many_operators: Rows, open_page: Any) -> None:
+    opened = open_page(many_operators(30))
+    opened.show("operators")
+    opened.page.evaluate("() => { history.replaceState = () => { throw new DOMException('x', 'SecurityError'); }; }")
+    opened.page.fill("#table-operators input[type=search]", "op_0001")
+    assert names(opened) == ["0001"]
+    assert "search" not in opened.page.url
+    opened.page.evaluate("delete history.replaceState")
+    opened.page.wait_for_url(re.compile("operators.search=op_0001"))
+
+
 def test_export_has_every_row_and_no_formula(many_operators: Rows, open_page: Any) -> None:
     document = json.loads(many_operators(60))
     rows = document["ranks"][document["lead"]]["operators"]["rows"]
     rows[59]["name"] = '=HYPERLINK("http://x"), "quoted"'
+    rows[58]["name"], rows[57]["name"], rows[56]["name"] = " +1", "\uff1d1", "a-b"
     opened = open_page(json.dumps(document).encode())
     opened.show("operators", **{"operators.sort": "host_self_ns"})
     with opened.page.expect_download() as download:
@@ -121,6 +134,7 @@ def test_export_has_every_row_and_no_formula(many_operators: Rows, open_page: An
     table = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text(), newline="")))
     assert len(table) == 60
     assert table[0]["operator"] == '\'=HYPERLINK("http://x"), "quoted"'
+    assert [row["operator"] for row in table[1:4]] == ["' +1", "'\uff1d1", "a-b"]
     assert [float(row["host_self_ns_per_step"]) for row in table] == [1000.0 * n for n in range(59, -1, -1)]
     assert table[1]["device_self_ns_per_step"] == ""
 

@@ -86,6 +86,31 @@ def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[st
     server.page.wait_for_selector("text=Now with a second window.")
 
 
+def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Server, report: dict[str, Any]) -> None:
+    server.runs(("one", 1.0))
+    server.answers["data/report one"] = [(200, report)]
+    server.open()
+    server.page.wait_for_selector("main .verdict")
+    server.runs(("one", 1.0), ("two", 2.0))
+    with server.page.expect_response("**/data/runs"):
+        server.page.clock.run_for(30_000)
+    server.page.wait_for_selector("#run option[value=two]", state="attached")
+    assert server.page.input_value("#run") == "one"
+    assert "run=one" in server.page.url  # nor does who opens the link see another one
+
+
+def test_a_view_that_cannot_be_drawn_says_so_and_the_others_work(server: Server, report: dict[str, Any]) -> None:
+    report["ranks"][report["lead"]]["phases"] = None
+    server.runs(("odd", 1.0))
+    server.answers["data/report odd"] = [(200, report)]
+    server.open()
+    server.page.wait_for_selector("text=This view cannot be drawn")
+    assert len(server.faults) == 1
+    assert "null" in server.faults.pop()
+    server.page.click("nav a:text-is('Operators')")
+    server.page.wait_for_selector("#table-operators tbody th")
+
+
 def test_a_shortened_table_comes_page_by_page(server: Server, report: dict[str, Any]) -> None:
     lead = report["lead"]
     table = report["ranks"][lead]["kernels"]

@@ -138,6 +138,31 @@ def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> No
     assert "rank=0" in opened.page.url
 
 
+def test_savings_are_parts_of_the_step_of_the_verdict_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
+    document = json.loads(to_json(hand_made_report(tmp_path)))
+    assert document["lead"] == 1
+    document["ranks"][0]["breakdown"]["wall"]["mean_ns"] *= 2
+    opened = open_page(json.dumps(document).encode())
+    shares = opened.texts(".saving b")
+    assert "200 µs a step (5.0 % to 20.0 %)" in shares[0]
+    opened.show("overview", rank="0")
+    assert opened.page.input_value("#rank") == "0"
+    assert opened.texts(".saving b") == shares
+
+
+def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: Any) -> None:
+    document = json.loads(to_json(hand_made_report(tmp_path)))
+    rank = document["ranks"][document["lead"]]
+    rank["communication"] |= {
+        "steps": [],
+        "collectives": [],
+        "host_collectives": [{"name": "gloo:all_reduce", "calls": 6, "total_ns": 9_000_000}],
+    }
+    opened = open_page(json.dumps(document).encode())
+    opened.show("distributed")
+    assert opened.texts("#table-collectives tbody tr > *") == ["gloo:all_reduce", "2", "3.00 ms"]  # there are 3 steps
+
+
 def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path, trained_precision())
     document = poisoned(json.loads(to_json(report)))

