@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.columns import NO_ROW, Trace
 from lightning_perf.trace.distinct import used_codes
 
 __all__ = ["RuntimeKind", "call_kind", "runtime_kinds"]
@@ -56,10 +56,17 @@ def call_kind(name: str) -> RuntimeKind:
 
 
 def runtime_kinds(trace: Trace) -> NDArray[np.uint8]:
-    """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells."""
+    """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells.
+
+    A copy to pageable memory returns only when it is done, even where its call is named asynchronous
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
+    """
     kind_of_name = np.full(len(trace.names) + 1, RuntimeKind.OTHER, dtype=np.uint8)
     for code in used_codes(trace.runtime.name):
         kind_of_name[code] = call_kind(trace.names[code])
     kinds: NDArray[np.uint8] = kind_of_name[trace.runtime.name]
+    to_pageable = trace.names_where(lambda name: name.endswith("-> Pageable)"))[trace.device.name]
+    call = trace.links.device_runtime[to_pageable]
+    kinds[call[call != NO_ROW]] = RuntimeKind.SYNC
     kinds[trace.links.is_launch] = RuntimeKind.LAUNCH
     return kinds

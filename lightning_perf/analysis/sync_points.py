@@ -27,7 +27,7 @@ class SyncPoint:
         operator: The outermost operator that waited (``aten::item``, ``aten::nonzero``, …); ``None`` for a call of the
             runtime outside of operators (``torch.cuda.synchronize()``).
         call: The runtime call that waited longest.
-        calls: How many there were.
+        calls: How many waits there were; calls of one operator with no launch between them are one.
         wait_ns: How long the host was inside them.
         drained_ns: How long the device then had nothing to do, until the host had issued work again.
         regained_ns: What the step would win without them: the host would be ahead by its wait, so the device's time
@@ -48,7 +48,7 @@ class SyncPoints:
 
     Attributes:
         steps: Steps that the figures are over.
-        calls: Synchronizing calls of the runtime.
+        calls: Waits: synchronizing calls of the runtime, those of one operator with no launch between them once.
         wait_ns: Host time inside them.
         drained_ns: Device-idle time after them, waits for input left out.
         regained_ns: What the steps would win without them, at most.
@@ -74,10 +74,14 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     """
     if not len(trace.device):
         return None
-    runtime = trace.runtime
-    rows = np.flatnonzero((runtime_kinds(trace) == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
-    drained = _drained_ns(trace, rows)
-    wait = runtime.duration_ns[rows]
+    runtime, kinds = trace.runtime, runtime_kinds(trace)
+    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
+    # `.item()` copies to pageable memory and then waits for the stream: one wait, in two calls.
+    first = _first_calls(trace, calls, runtime.start_ns[kinds == RuntimeKind.LAUNCH])
+    rows = calls[first]
+    wait = np.add.reduceat(runtime.duration_ns[calls], first) if len(first) else runtime.duration_ns[calls]
+    last = np.append(first[1:], len(calls))[: len(first)] - 1
+    drained = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
     regained = np.minimum(drained, wait)
     operator = _outermost(trace, rows)
     groups: dict[int, list[int]] = defaultdict(list)
@@ -105,9 +109,18 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     )
 
 
-def _drained_ns(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Device-idle time from the end of each call until new work starts, the next such call or the end of the step."""
-    end = trace.runtime.end_ns[rows]
+def _first_calls(trace: Trace, calls: Int64Array, launched_ns: Int64Array) -> Int64Array:
+    """The places in ``calls`` where a wait begins: another operator's call, or one with a launch before it."""
+    if not len(calls):
+        return np.zeros(0, dtype=np.int64)
+    operator = trace.links.runtime_operator[calls]
+    launches_before = np.searchsorted(launched_ns, trace.runtime.start_ns[calls])
+    begins = (operator[1:] != operator[:-1]) | (operator[1:] == NO_ROW) | np.diff(launches_before).astype(np.bool_)
+    return np.flatnonzero(np.append(True, begins))
+
+
+def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> Int64Array:
+    """Device-idle time from the end of each wait until new work starts, the next wait or the end of the step."""
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
     until = steps.end_ns[step] if len(rows) else end

@@ -46,5 +46,13 @@ def test_what_starts_a_kernel_is_a_launch_whatever_its_name():
     assert kinds == [RuntimeKind.LAUNCH, RuntimeKind.OTHER, RuntimeKind.SYNC]
 
 
+def test_a_copy_to_pageable_memory_waits_whatever_its_call_is_named():
+    builder = TraceBuilder().step(1, 0, 100)
+    for number, kind in enumerate(("Device -> Pageable", "Device -> Pinned", "Pageable -> Device"), 1):
+        builder.runtime("cudaMemcpyAsync", 10 * number, 5, number)
+        builder.device("gpu_memcpy", f"Memcpy DtoH ({kind})", 10 * number + 2, 1, correlation=number)
+    assert runtime_kinds(builder.build()).tolist() == [RuntimeKind.SYNC, RuntimeKind.OTHER, RuntimeKind.OTHER]
+
+
 def test_a_trace_without_calls():
     assert len(runtime_kinds(TraceBuilder().op("aten::mm", 0, 5).build())) == 0

@@ -66,7 +66,11 @@ def naive_breakdown(path: Path) -> list[tuple[int, int, dict[str, int]]]:
         *((b, e, "input") for b, e, name, _, by in events["mark"] if name.startswith("enumerate(") and by == thread),
         *((b, e, "host_compute") for b, e, *_ in events["operator"]),
     ]
+    blocking = {call for row, call in started_by.items() if device[row][2].endswith("-> Pageable)")}
     for row, (begin, end, name, _, _) in enumerate(runtime):
+        if row in blocking:
+            active.append((begin, end, "runtime_sync"))
+            continue
         starts_work = row in launching or (row not in copying and any(word in name for word in _LAUNCH_WORDS))
         active.append((begin, end, "kernel_launch" if starts_work else _call(name)))
     return _sweep(active, windows)

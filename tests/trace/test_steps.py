@@ -169,6 +169,10 @@ def test_windows_and_counts_of_real_traces(row: dict[str, Any], corpus: Path) ->
     assert len(kernels) == row["kernels"]
     calls = trace.links.device_runtime[kernels]
     assert len(np.unique(calls[calls >= 0])) == row["launches"]
+    launch = trace.links.is_launch.copy()
+    memsets = trace.links.device_runtime[trace.device.is_memset]
+    launch[memsets[memsets >= 0]] = False
+    assert launch.sum() == row["launches"]
     sets = row["device_sets_ns"]
     if sets:
         assert int(trace.device.duration_ns[kernels].sum()) == sets["kernel_time_sum_ns"]
