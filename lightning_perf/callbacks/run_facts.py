@@ -39,7 +39,8 @@ def training_facts(trainer: Trainer) -> Facts:
         trainer: The Trainer, at the start of training.
 
     Returns:
-        Facts ``train.…``. The seed is the one that torch's random numbers on the CPU were last set to.
+        Facts ``train.…``. The seed is the one that torch's random numbers on the CPU were last set to. Callbacks of
+        lightning_perf are not among the callbacks: what they change, as the precision, is a fact of its own.
     """
     facts: dict[str, object] = {
         "seed": torch.initial_seed(),
@@ -50,6 +51,8 @@ def training_facts(trainer: Trainer) -> Facts:
         "strategy": type(trainer.strategy).__name__,
         "optimizer": "; ".join(map(_optimizer, trainer.optimizers)),
         "first_step": trainer.global_step,
+        "callbacks": _classes(trainer.callbacks),
+        "loggers": _classes(trainer.loggers),
     }
     limits = (
         "max_epochs",
@@ -60,6 +63,7 @@ def training_facts(trainer: Trainer) -> Facts:
         "val_check_interval",
         "gradient_clip_val",
         "gradient_clip_algorithm",
+        "log_every_n_steps",
     )
     facts |= {name: getattr(trainer, name, None) for name in limits}
     return {f"train.{name}": _plain(value) for name, value in facts.items()}
@@ -159,6 +163,11 @@ def dataset_files(dataset: Any) -> list[str] | None:
     ):
         return None
     return [os.fspath(sample[0]) for sample in samples]
+
+
+def _classes(parts: Sequence[Any]) -> str:
+    theirs = [type(part) for part in parts if not type(part).__module__.startswith("lightning_perf.")]
+    return ", ".join(sorted(kind.__qualname__ for kind in theirs))
 
 
 def _is_compiled(module: Module) -> bool:

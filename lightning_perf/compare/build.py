@@ -12,6 +12,7 @@ from lightning_perf.compare.fairness import Fairness, check_fairness
 from lightning_perf.compare.gates import GateResult, judge
 from lightning_perf.compare.left_out import find_left_out
 from lightning_perf.compare.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.compare.notes import fairness_notes, run_notes
 from lightning_perf.compare.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.prediction import check_prediction
 from lightning_perf.compare.record import RunRecord
@@ -99,7 +100,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=(*_notes(fairness, blocked, treatment, names[0]), *_run_notes(used, accuracy)),
+        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, accuracy)),
         gates=tuple(
             result for candidate in candidates for result in _gates(candidate, pairs[candidate.arm], settings, accuracy)
         ),
@@ -246,38 +247,3 @@ def _arm(
         reached_goal=sum(time.reached for time in reach) if settings.goal is not None else None,
         median_time_to_accuracy_s=censored.kaplan_meier_median(reach) if reach else None,
     )
-
-
-def _notes(checks: Mapping[str, Fairness], blocked: bool, treatment: Sequence[str], baseline: str) -> tuple[str, ...]:
-    notes = []
-    if not blocked:
-        notes.append(
-            "The runs were not blocked: a drift of the machine between the arms looks like a difference of the arms. "
-            "The blocks of a study alternate them."
-        )
-    for name, check in checks.items():
-        if treatment and not any(difference.allowed_by == "treatment" for difference in check.differences):
-            notes.append(
-                f"{name} and {baseline} do not differ in what is under test ({', '.join(treatment)}), as far as their "
-                "records tell: does the setting reach the training?"
-            )
-    unchecked = sorted({fact for check in checks.values() for fact in check.unchecked})
-    if unchecked:
-        notes.append(f"Not recorded by any run, so taken on trust: {', '.join(unchecked)}.")
-    return tuple(notes)
-
-
-def _run_notes(used: Mapping[str, Sequence[RunRecord]], accuracy: Accuracy | None) -> tuple[str, ...]:
-    """What single runs leave to be said."""
-    notes = []
-    if accuracy is not None and accuracy.in_percent:
-        notes.append(f"{accuracy.name} is logged in per cent and was divided by 100: goal and margin are shares.")
-    for name, runs in used.items():
-        without = sum(not accuracy.is_in(run) for run in runs) if accuracy is not None else 0
-        if accuracy is not None and without:
-            notes.append(f"{name}: {without} of {len(runs)} runs logged no {accuracy.name}.")
-        remarks = Counter(remark for run in runs for remark in run.remarks)
-        notes += [f"{name}: in {count} of {len(runs)} runs {remark}." for remark, count in remarks.items()]
-        unread = [run.steps_problem for run in runs if run.steps_problem is not None]
-        notes += [f"{name}: a run has no step times, since they cannot be read: {problem}" for problem in unread]
-    return tuple(notes)

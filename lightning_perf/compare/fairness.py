@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lightning_perf.compare.record import RunRecord
 from lightning_perf.compare.record_lines import FactValue
 
-__all__ = ["Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
+__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
 """Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms. The data

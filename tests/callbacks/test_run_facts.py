@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from lightning_perf.callbacks import run_facts
-from lightning_perf.callbacks.run_facts import batch_facts, data_facts, dataset_files, model_facts
+from lightning_perf.callbacks.run_facts import batch_facts, data_facts, dataset_files, model_facts, training_facts
 
 
 class Folder(Dataset):
@@ -127,3 +127,19 @@ def test_how_the_data_are_loaded_is_a_fact() -> None:
         "data.prefetch_factor": (None, 3),
     }
     assert facts[0]["data.val_num_workers"] == 0
+
+
+def test_callbacks_and_loggers_are_facts_and_those_of_this_library_are_not(tmp_path: Path) -> None:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+
+    from lightning_perf import PerfCallback
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    bare = Trainer(callbacks=[PerfCallback()], logger=False, enable_checkpointing=False, **quiet)
+    busy = Trainer(callbacks=[ModelCheckpoint(tmp_path), EarlyStopping("loss")], logger=CSVLogger(tmp_path), **quiet)
+    facts = [training_facts(trainer) for trainer in (bare, busy)]
+    assert [fact["train.callbacks"] for fact in facts] == ["", "EarlyStopping, ModelCheckpoint"]
+    assert [fact["train.loggers"] for fact in facts] == ["", "CSVLogger"]
+    assert facts[0]["train.log_every_n_steps"] == 50

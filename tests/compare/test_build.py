@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import math
 
@@ -281,3 +282,14 @@ def test_a_spread_beyond_floats_makes_no_error(arms):
     result = metric(comparison, "step_time")
     assert result.detectable is None or math.isfinite(result.detectable)
     assert comparison.candidates[0].verdict.kind.value == "inconclusive"
+
+
+def test_arms_that_were_not_profiled_alike_are_told(arms):
+    made = arms()
+    assert not any("profiled" in note for note in compare_arms(made).notes)
+    record = made["amp"][0]
+    made["amp"][0] = dataclasses.replace(record, steps=dataclasses.replace(record.steps, profiled_steps=12))
+    (note,) = (note for note in compare_arms(made).notes if "profiled" in note)
+    assert "(profiled steps a run: fp32 0; amp 0, 12)" in note
+    made["amp"] = [dataclasses.replace(r, steps=dataclasses.replace(r.steps, only_profiled=True)) for r in made["amp"]]
+    assert any(note.startswith("amp: step times of 6 of 6 runs are of profiled") for note in compare_arms(made).notes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lightning_perf.compare.change import factor_text, points_text, signed_percent, two_digits
 from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
-from lightning_perf.compare.fairness import likely_cause
+from lightning_perf.compare.fairness import SEED_FACTS, likely_cause
 from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.prediction import Prediction
 from lightning_perf.compare.refusal import Unfair
@@ -100,7 +100,12 @@ def unfair_tables(refusal: Unfair) -> tuple[Table, ...]:
 def what_to_do(refusal: Unfair) -> str:
     """How to go on after a refusal."""
     fact = likely_cause({row.fact for row in refusal.rows})
-    return f"Is one of them what you test? --treatment {fact}. Does one not matter? --allow {fact}."
+    allow = f"--allow {fact}"
+    if fact not in SEED_FACTS and any(
+        max(len(row.baseline), len(row.candidate)) > 1 for row in refusal.rows if row.fact == fact
+    ):
+        return f"{fact} differs from run to run of an arm. Does that not matter? {allow}."
+    return f"Is one of them what you test? --treatment {fact}. Does one not matter? {allow}."
 
 
 def gate_table(comparison: Comparison) -> Table:

@@ -172,3 +172,17 @@ def test_figures_of_any_size_leave_words_and_units_whole(tmp_path, width):
     tables = text[text.index("Differences") : text.index("Spread of")]
     assert not re.search(r"^ *(%|pt)\b", tables, re.MULTILINE)
     assert "0.00094" in text, "what is small beside the others is not shown as 0.0"
+
+
+def test_what_differs_within_an_arm_is_not_offered_as_the_treatment(tmp_path):
+    made = make(tmp_path / "a")
+    made["amp"][:1] = make(tmp_path / "b", code__revision="c2")["amp"][:1]
+    with pytest.raises(UnfairError) as refusal:
+        compare_arms(made)
+    text = " ".join(console_text(print_unfair_alone, describe_refusal(refusal.value)).split())
+    assert "code.revision differs from run to run of an arm. Does that not matter? --allow code.revision." in text
+    assert "--treatment" not in text
+
+
+def print_unfair_alone(document, console):
+    print_unfair(document, (), console)
