@@ -8,25 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.categories import DEVICE_CATEGORIES
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import Float32Array, Int64Array, Trace
 from lightning_perf.trace.device_events import DeviceKind
 from lightning_perf.trace.distinct import distinct
 
-__all__ = ["DEVICE_KIND_NAMES", "KernelLauncher", "KernelRow", "KernelTable", "kernels"]
+__all__ = ["KernelLauncher", "KernelRow", "KernelTable", "kernels"]
 
-DEVICE_KIND_NAMES: dict[DeviceKind, str] = {
-    DeviceKind.COMPUTE: "device_compute",
-    DeviceKind.COLLECTIVE: "communication",
-    DeviceKind.H2D: "memcpy_h2d",
-    DeviceKind.D2H: "memcpy_d2h",
-    DeviceKind.D2D: "memcpy_d2d",
-    DeviceKind.P2P: "memcpy_p2p",
-    DeviceKind.COPY: "memcpy_unknown",
-    DeviceKind.MEMSET: "memset",
-}
-"""Each kind of device work by the name of the breakdown's category that it fills."""
+_CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
 
 _LAUNCHERS_LISTED = 3
 
@@ -128,7 +119,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     table = [
         KernelRow(
             name=trace.names[key // kinds],
-            category=DEVICE_KIND_NAMES[DeviceKind(key % kinds)],
+            category=_CATEGORY_OF_KIND[DeviceKind(key % kinds)],
             calls=int(calls[g]),
             total_ns=int(total[g]),
             mean_ns=round(int(total[g]) / int(calls[g])),

@@ -27,11 +27,6 @@ class DeviceKind(IntEnum):
     """A copy whose direction the trace does not tell."""
     MEMSET = 7
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether this is a memory copy of any direction."""
-        return DeviceKind.H2D <= self <= DeviceKind.COPY
-
 
 @dataclass(frozen=True, eq=False)
 class DeviceEvents:
