@@ -25,7 +25,7 @@ def usable_device(name: torch.device | str) -> torch.device:
     except RuntimeError as error:
         raise InferenceError(f"device {name}: PyTorch knows no such device. Use cpu, cuda or cuda:N.") from error
     if device.type not in ("cpu", "cuda"):
-        raise InferenceError(f"device {device}: models are measured on cpu and cuda.")
+        raise InferenceError(f"device {device}: models are measured on cpu or cuda.")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")

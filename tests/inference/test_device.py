@@ -11,7 +11,7 @@ def test_the_processor_is_always_there():
         pass
 
 
-@pytest.mark.parametrize(("name", "said"), [("abacus", "knows no such device"), ("mps", "on cpu and cuda")])
+@pytest.mark.parametrize(("name", "said"), [("abacus", "knows no such device"), ("mps", "on cpu or cuda")])
 def test_other_devices_are_refused(name, said):
     with pytest.raises(InferenceError, match=said):
         usable_device(name)
