@@ -68,14 +68,16 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
     """
     opened: list[Opened] = []
 
-    def open_(document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", **settings: Any) -> Opened:
+    def open_(
+        document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", view: str | None = None, **settings: Any
+    ) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
         file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), kind, title))
         result = Opened(browser.new_page(**settings) if settings else tab)
         result.listen()
         opened.append(result)
         result.page.set_default_timeout(20_000)
-        result.page.goto(file.as_uri())
+        result.page.goto(f"{file.as_uri()}#view={view}" if view else file.as_uri())
         result.page.wait_for_selector("main h1")
         return result
 

@@ -85,8 +85,7 @@ def test_diff_writes_it(tmp_path: Path, compared: Compared, capsys: pytest.Captu
 
 
 def test_a_file_of_one_run_says_how_to_compare(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_report(tmp_path))
-    opened.show("compare")
+    opened = open_page(hand_made_report(tmp_path), view="compare")
     assert "lightning-perf diff A B --html" in opened.page.inner_text("main")
     assert opened.page.locator("nav a.empty[aria-current]").count() == 1
 

@@ -45,8 +45,7 @@ def names(opened: Any) -> list[str]:
 
 
 def test_sorting_and_paging(many_operators: Rows, open_page: Any) -> None:
-    opened = open_page(many_operators(60))
-    opened.show("operators")
+    opened = open_page(many_operators(60), view="operators")
     head = opened.page.locator("#table-operators thead th", has_text="Host self")
     head.locator("button").first.click()
     assert head.get_attribute("aria-sort") == "descending"
@@ -62,8 +61,7 @@ def test_sorting_and_paging(many_operators: Rows, open_page: Any) -> None:
 
 
 def test_what_has_no_value_comes_last(many_operators: Rows, open_page: Any) -> None:
-    opened = open_page(many_operators(25))
-    opened.show("operators")
+    opened = open_page(many_operators(25), view="operators")
     button = opened.page.locator("#table-operators thead th", has_text="Device self").locator("button").first
     for _ in ("up", "down"):
         button.click()
@@ -71,8 +69,7 @@ def test_what_has_no_value_comes_last(many_operators: Rows, open_page: Any) -> N
 
 
 def test_searching(many_operators: Rows, open_page: Any) -> None:
-    opened = open_page(many_operators(300))
-    opened.show("operators")
+    opened = open_page(many_operators(300), view="operators")
     opened.page.fill("#table-operators input[type=search]", "OP_01 aten")
     assert "of 100" in opened.page.inner_text("#table-operators .table-foot")
     opened.page.fill("#table-operators input[type=search]", "no such thing")
@@ -80,8 +77,7 @@ def test_searching(many_operators: Rows, open_page: Any) -> None:
 
 
 def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) -> None:
-    opened = open_page(many_operators(300))
-    opened.show("operators")
+    opened = open_page(many_operators(300), view="operators")
     opened.page.fill("#table-operators input[type=search]", "op_01")
     opened.page.locator("#table-operators thead th", has_text="Calls").locator("button").first.click()
     opened.page.click("[aria-label='Next page']")
@@ -111,8 +107,7 @@ def test_back_goes_back_and_tables_forget(many_operators: Rows, open_page: Any) 
 
 
 def test_a_table_works_while_the_browser_refuses_to_change_the_address(many_operators: Rows, open_page: Any) -> None:
-    opened = open_page(many_operators(30))
-    opened.show("operators")
+    opened = open_page(many_operators(30), view="operators")
     opened.page.evaluate("() => { history.replaceState = () => { throw new DOMException('x', 'SecurityError'); }; }")
     opened.page.fill("#table-operators input[type=search]", "op_0001")
     assert names(opened) == ["0001"]
@@ -182,8 +177,7 @@ def test_the_tree_of_modules_by_keyboard(tmp_path: Path, open_page: Any) -> None
         "device_ns": 3000,
         "unattributed_device_ns": 0,
     }
-    opened = open_page(json.dumps(document).encode())
-    opened.show("modules")
+    opened = open_page(json.dumps(document).encode(), view="modules")
     page = opened.page
 
     def shown() -> list[str]:

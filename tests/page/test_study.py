@@ -118,8 +118,7 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
 
 
 def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Comparison, open_page: Any) -> None:
-    opened = open_page(msgspec.json.encode(comparison), kind="study")
-    opened.show("runs")
+    opened = open_page(msgspec.json.encode(comparison), kind="study", view="runs")
     opened.draw_charts()
     rows = {row.split("\t")[0].strip(): row for row in opened.texts("#table-runs tbody tr")}
     assert set(rows) == {f"{name}-{block}" for name in ARMS for block in range(1, 7)}

@@ -79,8 +79,7 @@ def test_another_batch_size_is_chosen_by_menu_and_link(document: Tradeoff, open_
 
 
 def test_layers_stand_with_their_bounds(document: Tradeoff, open_page: Any) -> None:
-    opened = open_page(to_json(document), kind="inference")
-    opened.show("layers")
+    opened = open_page(to_json(document), kind="inference", view="layers")
     opened.draw_charts()
     rows = [text.split("\t") for text in opened.texts("#table-layers tbody tr")]
     cells = [[cell.strip() for cell in row] for row in rows]

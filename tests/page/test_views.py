@@ -53,8 +53,7 @@ def test_every_view_of_a_real_recording_opens(corpus: Path, open_page: Any, patt
 
 
 def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_report(tmp_path, trained_precision()))
-    opened.show("kernels")
+    opened = open_page(hand_made_report(tmp_path, trained_precision()), view="kernels")
     assert opened.texts("#table-kernels tbody tr:first-child > *")[:4] == ["gemm", "600 µs", "75.0 %", "1"]
     opened.show("operators")
     assert opened.texts("#table-operators tbody th") == ["aten::mm", "aten::add"]
@@ -122,16 +121,14 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
 
 def test_one_rank_alone_is_not_called_balanced(tmp_path: Path, open_page: Any) -> None:
     hand_made_report(tmp_path)
-    opened = open_page(analyze(tmp_path / "rank0.1.pt.trace.json"))
-    opened.show("distributed")
+    opened = open_page(analyze(tmp_path / "rank0.1.pt.trace.json"), view="distributed")
     shown = opened.page.inner_text("main")
     assert "One rank was read" in shown
     assert "No rank keeps" not in shown
 
 
 def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_report(tmp_path))
-    opened.show("kernels")
+    opened = open_page(hand_made_report(tmp_path), view="kernels")
     assert "600 µs" in opened.page.inner_text("#table-kernels tbody tr:first-child")
     opened.page.select_option("#rank", "0")
     assert "400 µs" in opened.page.inner_text("#table-kernels tbody tr:first-child")
@@ -158,8 +155,7 @@ def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: 
         "collectives": [],
         "host_collectives": [{"name": "gloo:all_reduce", "calls": 6, "total_ns": 9_000_000}],
     }
-    opened = open_page(json.dumps(document).encode())
-    opened.show("distributed")
+    opened = open_page(json.dumps(document).encode(), view="distributed")
     assert opened.texts("#table-collectives tbody tr > *") == ["gloo:all_reduce", "2", "3.00 ms"]  # there are 3 steps
 
 
@@ -208,8 +204,13 @@ def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: i
         hand_made_report(tmp_path, trained_precision()),
         viewport={"width": width, "height": 800},
         color_scheme=scheme,
+        is_mobile=width < 800,
+        has_touch=width < 800,
     )
     assert opened.page.evaluate("document.documentElement.dataset.theme") == scheme
+    opened.draw_charts()
+    drags = opened.page.evaluate("[...document.querySelectorAll('.chart')].map((chart) => chart._fullLayout.dragmode)")
+    assert set(drags) == {False if width < 800 else "zoom"}  # a finger on a chart scrolls the page
     for view in VIEWS:
         opened.show(view)
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, view
