@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import math
 
@@ -245,13 +244,6 @@ def test_more_collapsed_runs_keep_the_gate_on_the_accuracy_from_passing(tmp_path
     )
 
 
-def test_arms_that_do_not_differ_in_what_is_under_test_are_told(tmp_path):
-    (note,) = (note for note in compare_arms(write_arms(tmp_path / "same")).notes if "under test" in note)
-    assert note.startswith("amp and fp32 do not differ in what is under test (precision)")
-    differing = write_arms(tmp_path / "differing", train__precision="16-mixed")
-    assert not any("under test" in note for note in compare_arms(differing).notes)
-
-
 def test_arms_without_a_block_in_common_cannot_be_compared(tmp_path):
     runs = {
         name: [write_run(tmp_path / name, place=Place("s", name, block, 0), train__seed=block)]
@@ -282,14 +274,3 @@ def test_a_spread_beyond_floats_makes_no_error(arms):
     result = metric(comparison, "step_time")
     assert result.detectable is None or math.isfinite(result.detectable)
     assert comparison.candidates[0].verdict.kind.value == "inconclusive"
-
-
-def test_arms_that_were_not_profiled_alike_are_told(arms):
-    made = arms()
-    assert not any("profiled" in note for note in compare_arms(made).notes)
-    record = made["amp"][0]
-    made["amp"][0] = dataclasses.replace(record, steps=dataclasses.replace(record.steps, profiled_steps=12))
-    (note,) = (note for note in compare_arms(made).notes if "profiled" in note)
-    assert "(profiled steps a run: fp32 0; amp 0, 12)" in note
-    made["amp"] = [dataclasses.replace(r, steps=dataclasses.replace(r.steps, only_profiled=True)) for r in made["amp"]]
-    assert any(note.startswith("amp: step times of 6 of 6 runs are of profiled") for note in compare_arms(made).notes)
