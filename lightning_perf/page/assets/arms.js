@@ -7,6 +7,7 @@ const MARKS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "c
 const LETTERS = ["●", "■", "▲", "◆", "▼", "✚"];
 const NAME_CHARACTERS = 24;
 const NARROW_CHARACTERS = 14;
+const BRIEF_CHARACTERS = 16; // a name that stays on one line in a table, as "bf16-mixed" does
 
 /** The look of each arm by its name: {color, marker, row}; the first arm is at the top, in row 0. */
 export function looks(arms) {
@@ -27,7 +28,7 @@ export function armLegend(arms) {
 /** An arm's mark and name, for a cell of a table. */
 export function armName(arms, name) {
   const place = arms.findIndex((arm) => arm.name === name);
-  const kind = name.length <= NAME_CHARACTERS ? "name brief" : "name";
+  const kind = name.length <= BRIEF_CHARACTERS ? "name brief" : "name";
   return h("span", { class: "with-swatch" }, place < 0 ? null : armMark(place), h("span", { class: kind }, name));
 }
 
