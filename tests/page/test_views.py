@@ -198,10 +198,11 @@ def test_a_run_without_a_recording_says_so(open_page: Any) -> None:
         assert opened.page.locator("main > .missing").count() == 1
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
-def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: int, scheme: str) -> None:
+@pytest.mark.parametrize(("width", "scheme", "hostile"), [(390, "light", True), (1280, "dark", False)])
+def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: int, scheme: str, hostile: bool) -> None:
+    document = json.loads(to_json(hand_made_report(tmp_path, trained_precision())))
     opened = open_page(
-        hand_made_report(tmp_path, trained_precision()),
+        json.dumps(poisoned(document) if hostile else document).encode(),
         viewport={"width": width, "height": 800},
         color_scheme=scheme,
         is_mobile=width < 800,

@@ -146,7 +146,7 @@ function prediction({ predicted: [low, high], measured, held }) {
 }
 
 function names(sources) {
-  return sources.map((source) => h("code", { class: "path" }, source, " "));
+  return sources.map((source) => h("code", {}, source, " "));
 }
 
 function steps(number) {

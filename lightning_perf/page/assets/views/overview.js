@@ -127,7 +127,7 @@ function sources(report) {
     h(
       "ul",
       {},
-      report.sources.map((source) => h("li", { class: "path" }, h("code", {}, source))),
+      report.sources.map((source) => h("li", {}, h("code", {}, source))),
     ),
   );
 }
