@@ -220,7 +220,11 @@ function rowAxis(rows) {
 // Intervals beyond a factor of a thousand run out of the chart, so that the rest can be seen; their ends are in words.
 function ticks(rows, zone) {
   const within = (end) => (end > 0 ? Math.min(Math.max(end, 1e-3), 1e3) : end);
-  const ends = rows.flatMap(({ result: { estimate } }) => [estimate.value, within(estimate.low), within(estimate.high)]);
+  const ends = rows.flatMap(({ result: { estimate } }) => [
+    estimate.value,
+    within(estimate.low),
+    within(estimate.high),
+  ]);
   const values = [...ends.filter((value) => value > 0), zone, 1 / zone];
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const room = (high / low) ** 0.06;
