@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -58,8 +59,7 @@ def test_a_study_ends_with_its_comparison_and_run_again_shows_it_at_once(folder,
     document = json.loads(first.out)
     assert document["candidates"][0]["verdict"]["kind"] == "faster"
     assert [arm["used"] for arm in document["arms"]] == [3, 3]
-    assert "block 3 of 3" in first.err
-    assert "left" in first.err
+    assert re.search(r"block \d of 3: (fp32|amp) · about .* left", first.err)  # some go by between two looks
     assert "amp is faster than fp32" in markdown.read_text()
     files = sorted(folder.rglob("*"))
     assert study(folder) == 0
