@@ -1,5 +1,5 @@
 // Columns of tables, by what stands in them. A column takes the member of a row that its key names, and is called so in
-// the exported file; `more` says otherwise, or more: {value, show, csv, definition, code, bar, field}.
+// the exported file; `more` says otherwise, or more: {value, show, csv, definition, code, bar}.
 
 import { h } from "./dom.js";
 import * as format from "./format.js";

@@ -16,12 +16,10 @@ export function localRows(columns, rows) {
   };
 }
 
-/** Rows that the server pages: `query` is {run, rank, table}. */
-export function serverRows(source, query, columns) {
-  const page = async ({ offset, limit, sort, descending, filter }) => {
-    const field = columns.find((column) => column.key === sort)?.field ?? sort;
-    return source.table({ ...query, offset, limit, sort: field, descending: descending ? 1 : 0, filter });
-  };
+/** Rows that the server pages, sorted by the members that columns have as keys: `query` is {run, rank, table}. */
+export function serverRows(source, query) {
+  const page = async ({ offset, limit, sort, descending, filter }) =>
+    source.table({ ...query, offset, limit, sort, descending: descending ? 1 : 0, filter });
   return {
     page,
     async all(order) {

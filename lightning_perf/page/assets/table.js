@@ -1,12 +1,12 @@
 // A table that sorts, searches, pages and exports, from the keyboard too. What its reader chose is part of the address.
 
 import { download, toCsv } from "./csv.js";
-import { hint } from "./definitions.js";
 import { fill, h } from "./dom.js";
 import * as format from "./format.js";
 import { localRows } from "./rows.js";
 import { SourceError } from "./source.js";
 import { read, write } from "./state.js";
+import { heading, markSorted, searchField } from "./table_parts.js";
 
 const SIZES = [25, 100, 500];
 const SEARCH_FROM = 8; // rows from which on searching and exporting are worth their place
@@ -15,9 +15,9 @@ const SEARCH_FROM = 8; // rows from which on searching and exporting are worth t
  * A table.
  *
  * `id`: its name in the address and in the exported file. `caption`: what it shows.
- * `columns`: {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, bar(row), field}.
+ * `columns`: {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
  *   `value` sorts, searches and exports; `show` is what stands in the cell (text or a node); `csv` is the name in the
- *   exported file, with its unit; `bar` a share from 0 to 1 drawn behind the figure; `field` the name for the server.
+ *   exported file, with its unit; `code` sets words as code; `bar` is a share from 0 to 1 drawn behind the figure.
  * `rows`: the rows, or what `rows.js` makes of a server.
  * `sort`, `descending`: the order at first; as the rows come when left out. `searchable`: whether it can be searched.
  */
@@ -28,12 +28,6 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   const body = h("tbody");
   const heads = new Map();
   const foot = h("div", { class: "table-foot" });
-  const search = h("input", {
-    type: "search",
-    placeholder: "Search",
-    "aria-label": `Search: ${caption}`,
-    spellcheck: "false",
-  });
   let asked = 0;
 
   function options() {
@@ -51,9 +45,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   async function refresh() {
     const mine = (asked += 1);
     const now = options();
-    for (const [name, cell] of heads) {
-      cell.setAttribute("aria-sort", name !== now.sort ? "none" : now.descending ? "descending" : "ascending");
-    }
+    markSorted(heads, now.sort, now.descending);
     let answer;
     try {
       answer = await source.page({ ...now, offset: now.page * now.size, limit: now.size });
@@ -113,26 +105,11 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   }
 
   function head(column) {
-    const sorted = () => options().sort === column.key;
-    const sorting = h(
-      "button",
-      {
-        type: "button",
-        on: {
-          click: () => {
-            const down = sorted() ? !options().descending : column.kind === "number";
-            change({ sort: column.key, order: down ? "down" : "up" });
-          },
-        },
-      },
-      column.title,
-    );
-    const cell = h(
-      "th",
-      { scope: "col", class: column.kind === "number" ? "number" : null, "aria-sort": "none" },
-      sorting,
-      hint(column.title, column.definition),
-    );
+    const cell = heading(column, () => {
+      const now = options();
+      const down = now.sort === column.key ? !now.descending : column.kind === "number";
+      change({ sort: column.key, order: down ? "down" : "up" });
+    });
     heads.set(column.key, cell);
     return cell;
   }
@@ -177,8 +154,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     }
   }
 
-  search.value = options().filter;
-  search.addEventListener("input", () => change({ search: search.value }));
+  const search = searchField(caption, options().filter, (text) => change({ search: text }));
   const grid = h(
     "table",
     {},

@@ -1,10 +1,10 @@
 // A tree with figures: it opens and closes, sorts siblings and searches, with the keys of a treegrid.
 
 import { download, toCsv } from "./csv.js";
-import { hint } from "./definitions.js";
 import { fill, h } from "./dom.js";
 import * as format from "./format.js";
 import { read, write } from "./state.js";
+import { heading, markSorted, searchField } from "./table_parts.js";
 
 const OPEN_ROWS = 40; // levels are open from the outermost on as long as no more rows than this show
 
@@ -21,14 +21,11 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
   const open = new Set(opened(rows, children));
   const body = h("tbody");
   const heads = new Map();
-  const search = h("input", {
-    type: "search",
-    placeholder: "Search",
-    "aria-label": `Search: ${caption}`,
-    spellcheck: "false",
-  });
   const key = (name) => `${id}.${name}`;
-  search.value = read()[key("search")] ?? "";
+  const search = searchField(caption, read()[key("search")] ?? "", (text) => {
+    write({ [key("search")]: text }, { quiet: true });
+    refresh();
+  });
 
   function order() {
     const state = read();
@@ -37,8 +34,7 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
 
   function refresh(focus = null) {
     const { by, down } = order();
-    for (const [name, cell] of heads)
-      cell.setAttribute("aria-sort", name !== by ? "none" : down ? "descending" : "ascending");
+    markSorted(heads, by, down);
     const wanted = matches(rows, columns[0], search.value);
     const shown = [];
     walk(roots, (i) => {
@@ -141,25 +137,15 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
   }
 
   function head(column) {
-    const click = () => {
+    const cell = heading(column, () => {
       const { by, down } = order();
       write({ [key("sort")]: column.key, [key("order")]: by === column.key && down ? "up" : "down" }, { quiet: true });
       refresh();
-    };
-    const cell = h(
-      "th",
-      { scope: "col", role: "columnheader", "aria-sort": "none", class: column.kind === "number" ? "number" : null },
-      h("button", { type: "button", on: { click } }, column.title),
-      hint(column.title, column.definition),
-    );
+    });
     heads.set(column.key, cell);
     return cell;
   }
 
-  search.addEventListener("input", () => {
-    write({ [key("search")]: search.value }, { quiet: true });
-    refresh();
-  });
   const all = (expand) => () => {
     open.clear();
     if (expand) rows.forEach((_, i) => open.add(i));

@@ -56,7 +56,7 @@ function render(context) {
       id: "kernels",
       caption: "Device work by cost",
       columns,
-      rows: pagedRows(context, "kernels", columns, found.rows),
+      rows: pagedRows(context, "kernels", found.rows),
       sort: "total_ns",
     }),
   );

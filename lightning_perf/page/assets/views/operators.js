@@ -50,7 +50,7 @@ function render(context) {
       id: "operators",
       caption: "Operators by cost",
       columns,
-      rows: pagedRows(context, "operators", columns, found.rows),
+      rows: pagedRows(context, "operators", found.rows),
       sort: onDevice ? "device_self_ns" : "host_self_ns",
     }),
   );
