@@ -11,6 +11,7 @@ from lightning_perf.callbacks.capture_requests import FileRequests, SignalReques
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.slow_steps import SlowStepCapture, SlowStepDetector
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 from lightning_perf.callbacks.window_plan import WindowPlan
 
@@ -23,7 +24,7 @@ class Captures(StepObserver):
     Args:
         config: What to capture.
         plan: The plan of the fit.
-        first_step: Number of the fit's first step.
+        numbers: The numbers of the fit's steps.
         rank: This process's rank.
         world_size: Ranks of the run.
         folder: The run's folder.
@@ -37,7 +38,7 @@ class Captures(StepObserver):
         config: SlowStepCapture,
         *,
         plan: WindowPlan,
-        first_step: int,
+        numbers: StepNumbers,
         rank: int,
         world_size: int,
         folder: Path,
@@ -47,7 +48,7 @@ class Captures(StepObserver):
     ) -> None:
         self._config = config
         self._plan = plan
-        self._first_step = first_step
+        self._numbers = numbers
         self._path = folder / f"captures.rank{rank}.jsonl"
         self._faults = faults
         self._is_profiling = is_profiling
@@ -108,9 +109,9 @@ class Captures(StepObserver):
         if self._signals is not None and self._signals.take():
             self._waiting = (CaptureTrigger.SIGNAL, self._index + 1)
         if self._files is not None:
-            start = self._files.look(now_ns, self._first_step + self._index + 1, step_ns)
+            start = self._files.look(now_ns, self._numbers.of(self._index + 1), step_ns)
             if start is not None:
-                self._waiting = (CaptureTrigger.FILE, start - self._first_step)
+                self._waiting = (CaptureTrigger.FILE, self._numbers.index(start))
         # What was asked for waits until no other window is in the way.
         if self._waiting is not None:
             trigger, asked = self._waiting
@@ -141,12 +142,12 @@ class Captures(StepObserver):
             self.full = True
             return True  # there is no room for a later one either
         kind = "slow-step" if trigger is CaptureTrigger.SLOW_STEPS else "on-demand"
-        folder = f"{kind}-{self._first_step + start}"
+        folder = f"{kind}-{self._numbers.of(start)}"
         warmup, active = self._config.warmup, self._config.active
         if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):
             return False
         self._quiet_until = start + warmup + active + self._config.cooldown
-        record = CaptureRecord(folder, trigger, self._first_step + self._index, slowdown)
+        record = CaptureRecord(folder, trigger, self._numbers.of(self._index), slowdown)
         try:
             with self._path.open("ab") as file:
                 file.write(encode_capture(record))

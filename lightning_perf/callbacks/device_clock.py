@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["DeviceClock", "DeviceInterval", "TimingEvent"]
+import torch
+
+__all__ = ["DeviceClock", "DeviceInterval", "TimingEvent", "cuda_clock"]
 
 
 class TimingEvent(Protocol):
     """The part of `torch.cuda.Event` (with ``enable_timing=True``) that is used here."""
 
-    def record(self) -> None:
-        """Put the event into the current stream."""
+    def record(self, stream: Any, /) -> None:
+        """Put the event into a stream."""
 
     def query(self) -> bool:
         """Whether the stream has passed the event."""
@@ -24,15 +26,15 @@ class TimingEvent(Protocol):
 
 @dataclass(frozen=True)
 class DeviceInterval:
-    """Two events in a stream, one at each end of a step."""
+    """Two events of a device, one at each end of a step."""
 
     begin: TimingEvent
     end: TimingEvent
 
     @property
     def done(self) -> bool:
-        """Whether the device has passed the end; asking does not wait."""
-        return self.end.query()
+        """Whether the device has passed both ends, which may lie in two streams; asking does not wait."""
+        return self.end.query() and self.begin.query()
 
     @property
     def elapsed_ns(self) -> int:
@@ -48,11 +50,14 @@ class DeviceClock:
 
     Args:
         new_event: Makes an event.
+        stream: Gives the run's device's current stream: the process may have turned to another device by then, and
+            events of two devices have no time between them.
         capacity: Intervals in flight at most.
     """
 
-    def __init__(self, new_event: Callable[[], TimingEvent], *, capacity: int = 64) -> None:
+    def __init__(self, new_event: Callable[[], TimingEvent], stream: Callable[[], Any], *, capacity: int = 64) -> None:
         self._new_event = new_event
+        self._stream = stream
         self._left = 2 * capacity
         self._free: list[TimingEvent] = []
         self._begin: TimingEvent | None = None
@@ -63,7 +68,7 @@ class DeviceClock:
         if len(self._free) + self._left < 2:
             return
         self._begin = self._take()
-        self._begin.record()
+        self._begin.record(self._stream())
 
     def end(self) -> DeviceInterval | None:
         """Mark its end.
@@ -74,7 +79,7 @@ class DeviceClock:
         if self._begin is None:
             return None
         interval = DeviceInterval(self._begin, self._take())
-        interval.end.record()
+        interval.end.record(self._stream())
         self._begin = None
         return interval
 
@@ -93,3 +98,16 @@ class DeviceClock:
             return self._free.pop()
         self._left -= 1
         return self._new_event()
+
+
+def cuda_clock(device: torch.device) -> DeviceClock:
+    """A clock for a CUDA (or ROCm) device.
+
+    Args:
+        device: The run's device.
+    """
+
+    def new_event() -> TimingEvent:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    return DeviceClock(new_event, lambda: torch.cuda.current_stream(device))

@@ -8,21 +8,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.captures import Captures
-from lightning_perf.callbacks.device_clock import DeviceClock, TimingEvent
+from lightning_perf.callbacks.device_clock import cuda_clock
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
 from lightning_perf.callbacks.host import Trainer
 from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
+from lightning_perf.callbacks.profiler import WindowProfiler
 from lightning_perf.callbacks.recorder import study_folder, study_place
+from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.slow_steps import SlowStepCapture
 from lightning_perf.callbacks.step_log import StepLog
+from lightning_perf.callbacks.step_numbers import StepNumbers, step_number
 from lightning_perf.callbacks.step_timer import StepTimer
 from lightning_perf.callbacks.step_tracker import StepTracker
 from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
@@ -66,9 +66,8 @@ class Fit:
         self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
         self._refusal = _refusal(trainer, folder, ranks)
         rank = int(trainer.global_rank)
-        # The step axis of the Trainer's own logs; a resumed fit goes on where the checkpoint was saved.
-        first_step = int(getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", trainer.global_step))
-        device_type = trainer.strategy.root_device.type
+        numbers = StepNumbers(functools.partial(step_number, trainer))
+        device = trainer.strategy.root_device
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
@@ -80,8 +79,8 @@ class Fit:
             self._profiler = WindowProfiler(
                 plan=plan,
                 options=options,
-                device_type=device_type,
-                first_step=first_step,
+                device_type=device.type,
+                numbers=numbers,
                 rank=rank,
                 faults=faults,
                 may_begin=self._budget.allows if self._budget is not None else lambda: True,
@@ -91,7 +90,7 @@ class Fit:
                 self._captures = Captures(
                     captures,
                     plan=plan,
-                    first_step=first_step,
+                    numbers=numbers,
                     rank=rank,
                     world_size=int(trainer.world_size),
                     folder=folder,
@@ -99,17 +98,17 @@ class Fit:
                     is_profiling=self._is_profiling,
                 )
         self._log = StepLog(
-            first_step=first_step,
+            numbers=numbers,
             path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
             faults=faults,
         )
         self._timer = StepTimer(
-            first_step=first_step,
+            numbers=numbers,
             sink=self._log,
             is_profiling=self._is_profiling,
-            device_clock=DeviceClock(_cuda_event) if device_type == "cuda" else None,
+            device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
         # At the end of a step they are told in reverse: the clock stops, the window closes, and then files are written.
         observers = (self._log, self._profiler, self._captures, self._budget, self._timer)
@@ -130,6 +129,11 @@ class Fit:
     def samples(self) -> tuple[StepSample, ...]:
         """The step times of this rank."""
         return self._log.samples()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it came to no whole step and no trace."""
+        return not self._tracker.steps and not (self._profiler is not None and self._profiler.files)
 
     def notes(self) -> list[str]:
         """What the user should know of the recording: one line each."""
@@ -250,10 +254,6 @@ def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | Non
     if ranks is not None and trainer.global_rank not in ranks:
         return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
     return None
-
-
-def _cuda_event() -> TimingEvent:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _logger_sender(trainer: Trainer) -> Callable[[dict[str, float], int], None] | None:

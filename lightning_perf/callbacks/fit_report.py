@@ -14,11 +14,41 @@ from lightning_perf.trace.errors import TraceError
 
 if TYPE_CHECKING:
     from lightning_perf.analysis.run_precision import RunPrecision
+    from lightning_perf.callbacks.fit import Fit
+    from lightning_perf.callbacks.host import Trainer
+    from lightning_perf.callbacks.rank_files import RankFiles
     from lightning_perf.report.document import PerfReport
 
-__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_metrics", "save_report"]
+__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "save_report"]
 
 # The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
+
+
+def report_fit(
+    fit: Fit, files: RankFiles | None, trainer: Trainer, *, precision: RunPrecision | None, wait_s: float, show: bool
+) -> None:
+    """Report on a fit that has ended, on its rank 0. What fails in here is a fault like any other.
+
+    Args:
+        fit: The fit.
+        files: Tells when the other ranks have written theirs; None not to wait.
+        trainer: The Trainer.
+        precision: The precision of the fit and what it did to the numbers.
+        wait_s: Longest wait for other ranks, in seconds.
+        show: Whether to print the report.
+    """
+    try:
+        notes = fit.notes()
+        if files is not None and fit.folder is not None:
+            notes += files.wait(wait_s).notes(fit.folder)
+        report = build_fit_report(fit.folder, fit.samples(), notes, precision)
+        if fit.folder is not None:
+            save_report(report, fit.folder)
+        log_report(report, trainer.loggers, step=trainer.global_step)
+        if show:
+            print_fit_report(report)
+    except Exception as error:
+        fit.faults.report("the report could not be made", error)
 
 
 def build_fit_report(

@@ -21,7 +21,8 @@ def expected_steps(trainer: Trainer) -> int | None:
     batches = trainer.num_training_batches
     if trainer.max_epochs is not None and trainer.max_epochs != -1 and batches != math.inf:
         epochs = max(trainer.max_epochs - trainer.current_epoch, 0)
-        limits.append(epochs * math.ceil(batches / trainer.accumulate_grad_batches))
+        whole = epochs * math.ceil(batches / trainer.accumulate_grad_batches)
+        limits.append(whole - _batches_done(trainer) // trainer.accumulate_grad_batches if epochs else 0)
     if trainer.max_steps != -1:
         # The Trainer counts each optimizer's steps; in manual optimization one of ours usually holds one of each.
         optimizers = 1 if trainer.lightning_module.automatic_optimization else max(len(trainer.optimizers), 1)
@@ -42,7 +43,7 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
 
     Example:
         >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
-        'The fit has 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
+        'Shortened for a fit of 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
     """
     if steps is None:
         return schedule, None
@@ -53,7 +54,9 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
         for name in names
         if getattr(shorter, name) != getattr(schedule, name)
     ]
-    return shorter, f"The fit has {_count(steps)}: {', '.join(changes)}." if changes else None
+    if not changes or not shorter.recorded_within(steps):  # where even then nothing is recorded, that is what to say
+        return schedule, None
+    return shorter, f"Shortened for a fit of {_count(steps)}: {', '.join(changes)}."
 
 
 def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
@@ -83,6 +86,15 @@ def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_pr
         needed = schedule.skip_first + schedule.cycle * (schedule.repeat or 1)
         why = f"training ended after {_count(steps)}, the schedule needs {needed}"
     return [f"Recorded {recorded} of {_count(planned)}: {why}."]
+
+
+def _batches_done(trainer: Trainer) -> int:
+    """Batches of the epoch under way that a checkpoint has behind it."""
+    loop = trainer.fit_loop
+    if not getattr(loop, "restarted_mid_epoch", False):
+        return 0
+    # After an epoch's last batch Lightning counts the epoch itself as done.
+    return int(loop.epoch_loop.batch_progress.current.ready) % int(trainer.num_training_batches)
 
 
 def _count(steps: int) -> str:

@@ -12,6 +12,8 @@ __all__ = ["PendingVerdict"]
 class PendingVerdict:
     """Whether a fused optimizer's step found inf or nan: known on the device now, on the host some time later.
 
+    On other devices than CUDA's to read it is to wait for the device.
+
     Args:
         found_inf: The scaler's verdict, a scalar tensor, not zero if there was inf or nan.
     """
@@ -19,7 +21,7 @@ class PendingVerdict:
     def __init__(self, found_inf: torch.Tensor) -> None:
         self._event: Any = None
         if found_inf.device.type == "cuda":
-            self._value = torch.empty((), dtype=found_inf.dtype, pin_memory=True)
+            self._value = torch.empty_like(found_inf, device="cpu", pin_memory=True)
             self._value.copy_(found_inf, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(found_inf.device))

@@ -25,6 +25,8 @@ _ZERO, _NONFINITE = 0, 255
 class CountedGradients:
     """Counts of gradient values, known on the device now and on the host some time later.
 
+    On other devices than CUDA's to read them is to wait for the device.
+
     Args:
         gradients: Gradients, each with the number of its layer; all on one device.
         layers: How many layers there are.
@@ -81,7 +83,9 @@ def _first_bins(layout: tuple[tuple[int, int], ...], device: torch.device) -> to
     """The first bin of each value's layer. Kept, since it is the same for every sample of a run."""
     layers = torch.tensor([layer for layer, _ in layout], dtype=torch.int32)
     sizes = torch.tensor([size for _, size in layout])
-    return torch.repeat_interleave(layers * _EXPONENTS, sizes).to(device)
+    bins = torch.repeat_interleave(layers * _EXPONENTS, sizes)
+    # From pageable memory the copy would wait for the device.
+    return bins.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else bins.to(device)
 
 
 def _layer(row: list[int], arithmetic: Arithmetic) -> LayerGradients:

@@ -21,8 +21,9 @@ from lightning_perf.analysis.loss_scale import (
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.found_inf import PendingVerdict
 from lightning_perf.callbacks.host import Trainer
+from lightning_perf.callbacks.step_numbers import step_number
 
-__all__ = ["LossScaleMonitor", "step_number"]
+__all__ = ["LossScaleMonitor"]
 
 Locate = Callable[[Any, float], "OverflowOrigin | None"]
 """Looks for where the overflow came up that an optimizer's step was just skipped for, given the scale it had."""
@@ -285,11 +286,3 @@ class LossScaleMonitor:
                 UserWarning,
                 stacklevel=2,
             )
-
-
-def step_number(trainer: Trainer) -> int:
-    """Number of the step under way, on the axis of the Trainer's own logs."""
-    try:
-        return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
-    except AttributeError:
-        return int(trainer.global_step)

@@ -12,9 +12,12 @@ from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
-from lightning_perf.callbacks.loss_scale import LossScaleMonitor, step_number
+from lightning_perf.callbacks.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics_guard import NumericsGuard
 from lightning_perf.callbacks.overflow_origin import OverflowLocator
+from lightning_perf.callbacks.precision_error import PrecisionError
+from lightning_perf.callbacks.step_numbers import step_number
+from lightning_perf.callbacks.strategies import holds_whole_model
 from lightning_perf.callbacks.underflow import UnderflowMonitor
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]
@@ -63,7 +66,7 @@ class NumericsMonitors:
         faults: Where faults are reported.
 
     Raises:
-        PrecisionError: The first steps cannot be replayed in FP32, as was asked for.
+        PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
     """
 
     def __init__(
@@ -85,6 +88,12 @@ class NumericsMonitors:
             self._active["guard"] = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
         if scaler is not None and scaler.is_enabled():
+            if options.locate_overflows and not holds_whole_model(trainer):
+                raise PrecisionError(
+                    f"{type(trainer.strategy).__name__} shards the model, and a shard cannot run a batch again by "
+                    "itself to find the origin of an overflow",
+                    "Leave out locate_overflows",
+                )
             try:
                 self._begin(options)
             except Exception as error:
@@ -151,12 +160,13 @@ class NumericsMonitors:
             faults=self._faults,
             locate=self._located if locator is not None else None,
         )
-        # All ranks hold the same gradients after backward: one of them looks.
-        if options.underflow_every_n_steps and self._trainer.is_global_zero:
+        # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
+        if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
             self._active["underflow"] = UnderflowMonitor(
                 self._module,
                 every_n_steps=options.underflow_every_n_steps,
                 scale=lambda: scale.scale,
+                probe=int(self._trainer.world_size) == 1,
                 path=self._folder / f"underflow.rank{rank}.jsonl" if self._folder is not None else None,
                 faults=self._faults,
             )

@@ -75,11 +75,10 @@ class OverflowLocator:
         batches, self._batches = self._batches, []
         if not self._module.automatic_optimization:
             return _origin_in_gradients(self._module, optimizer)
-        for batch in batches:
-            origin = find_origin(self._trainer, self._module, batch, scale)
-            if origin is not None:
-                return origin
-        return None
+        # All of them, though the first that overflowed is the answer: it may be another one on another rank, and all
+        # ranks have to come by the same collectives.
+        origins = [find_origin(self._trainer, self._module, batch, scale) for batch in batches]
+        return next((origin for origin in origins if origin is not None), None)
 
 
 def find_origin(trainer: Trainer, module: Module, batch: Batch, scale: float) -> OverflowOrigin | None:

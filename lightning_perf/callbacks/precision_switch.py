@@ -11,6 +11,7 @@ import torch
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.callbacks.mixed_precision import make_mixed_precision, plugin_module, weight_cache_is_safe
 from lightning_perf.callbacks.precision_error import PrecisionError
+from lightning_perf.callbacks.strategies import REPLICATING, is_lightnings_own
 
 __all__ = ["PRECISIONS", "PrecisionSwitch", "check_optimizers", "check_weights"]
 
@@ -191,10 +192,10 @@ def _is_foreign(plugin: Any, plugins: Any) -> bool:
 def _check_strategy(trainer: Trainer, precision: str) -> None:
     strategy = type(trainer.strategy)
     for base in strategy.__mro__:
-        # DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's: the first of Lightning's own
-        # classes decides, and a user's class on top of it may do anything but handle precision.
-        if base.__module__.startswith(("lightning.pytorch.strategies.", "pytorch_lightning.strategies.")):
-            if base.__name__ in ("SingleDeviceStrategy", "DDPStrategy"):
+        # The first of Lightning's own classes decides, and a user's class on top of it may do anything but handle
+        # precision.
+        if is_lightnings_own(base):
+            if base.__name__ in REPLICATING:
                 return
             break
         if any(name in vars(base) for name in _OWN_PRECISION):

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.recorder_watch import RecorderWatch
+from lightning_perf.callbacks.recording import RecordingOptions, new_recorder
 from lightning_perf.callbacks.schedule import Action
+from lightning_perf.callbacks.step_marks import StepMarks
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 from lightning_perf.callbacks.trace_export import export_trace
 from lightning_perf.callbacks.window_plan import WindowPlan
-from lightning_perf.trace.steps import CUT_MARK
 
-__all__ = ["RecordingOptions", "WindowProfiler"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordingOptions:
-    """What `torch.profiler.profile` records beside times; the names are its own.
-
-    Attributes:
-        record_shapes: Shapes and types of operator inputs.
-        profile_memory: Allocations and frees.
-        with_stack: The Python code that called each operator.
-        with_flops: Floating-point operations of matrix products and convolutions, by formula.
-    """
-
-    record_shapes: bool = True
-    profile_memory: bool = False
-    with_stack: bool = False
-    with_flops: bool = False
+__all__ = ["WindowProfiler"]
 
 
 class WindowProfiler(StepObserver):
@@ -48,7 +31,7 @@ class WindowProfiler(StepObserver):
 
     A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
     it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
-    step that is cut off holds a `CUT_MARK`, and its own mark ends with the recording.
+    step that is cut off holds a `lightning_perf.trace.steps.CUT_MARK`, and its own mark ends with the recording.
 
     `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
     out what happens between two steps.
@@ -57,14 +40,17 @@ class WindowProfiler(StepObserver):
         plan: Which steps to record, and where to.
         options: What to record of them.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
-        first_step: Number of the fit's first step.
+        numbers: The numbers of the fit's steps.
         rank: This process's rank.
         faults: Where a failing export is reported.
         may_begin: Asked before each window; on False it is left out as a whole.
         on_window: Told of each window that has ended, whether it left a trace or not.
     """
 
-    _preparing: ClassVar[WindowProfiler | None] = None
+    _holder: ClassVar[WindowProfiler | None] = None
+    """The one of this process that warms up or records: torch has one recorder."""
+    _preparing: ClassVar[bool] = False
+    """Whether it is one of ours that takes the recorder just now."""
 
     def __init__(
         self,
@@ -72,7 +58,7 @@ class WindowProfiler(StepObserver):
         plan: WindowPlan,
         options: RecordingOptions,
         device_type: str,
-        first_step: int,
+        numbers: StepNumbers,
         rank: int,
         faults: Faults,
         may_begin: Callable[[], bool] = lambda: True,
@@ -80,8 +66,8 @@ class WindowProfiler(StepObserver):
     ) -> None:
         self._plan = plan
         self._options = options
-        self._activities = _activities(device_type)
-        self._first_step = first_step
+        self._device_type = device_type
+        self._numbers = numbers
         self._rank = rank
         self._faults = faults
         self._may_begin = may_begin
@@ -97,8 +83,7 @@ class WindowProfiler(StepObserver):
         self._gave_way = False
         self._recording = False
         self._index = 0
-        self._mark: record_function | None = None
-        self._phase: record_function | None = None
+        self._marks = StepMarks()
         self._whole_steps = 0
         self._trained = False
         self.files: list[Path] = []
@@ -128,13 +113,13 @@ class WindowProfiler(StepObserver):
         if action is Action.RECORD:
             if not self._recording and not self._timed(self._start):
                 return
-            self._mark = _enter(f"ProfilerStep#{self._first_step + index}")
+            self._marks.begin_step(self._numbers.of(index))
 
     def step_ends(self) -> None:
         """Close the step's mark, and the window after its last step."""
         if not self._recording:
             return
-        self._leave_mark()
+        self._marks.end()
         self._whole_steps += 1
         if self._plan.ends_window(self._index):
             self._stop()
@@ -156,11 +141,11 @@ class WindowProfiler(StepObserver):
         """Open the phase's range."""
         if self._recording:
             self._trained |= phase is Phase.FORWARD
-            self._phase = _enter(phase.value)
+            self._marks.begin_phase(phase)
 
     def phase_ends(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
         """Close the phase's range."""
-        self._leave_phase()
+        self._marks.end_phase()
 
     def abandon(self) -> None:
         """Stop without writing a file."""
@@ -193,32 +178,22 @@ class WindowProfiler(StepObserver):
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
         if self._gave_way:
             return False
-        if _profiler_records():
+        if _profiler_records() or WindowProfiler._holder is not None:
             self.foreign_profiler = True
             return False
-        # It logs each start and stop, and that a machine has no GPU, as if they were errors.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
-        options = self._options
-        prepared = profile(
-            activities=self._activities,
-            record_shapes=options.record_shapes,
-            profile_memory=options.profile_memory,
-            with_stack=options.with_stack,
-            with_flops=options.with_flops,
-        )
+        prepared = new_recorder(self._options, self._device_type)
         with warnings.catch_warnings():
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
             # it advises (acc_events=True) makes Python objects of all events on the spot.
             warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
-            WindowProfiler._preparing = self
+            WindowProfiler._preparing = True
             try:
                 prepared.prepare_trace()
             finally:
-                WindowProfiler._preparing = None
+                WindowProfiler._preparing = False
         # Kept only now: a profiler that failed to prepare must not be started, not even to stop it (it would crash).
         self._profile = prepared
+        WindowProfiler._holder = self
         return True
 
     def _give_way(self) -> None:
@@ -226,9 +201,8 @@ class WindowProfiler(StepObserver):
 
         Also while ours is at rest: one that warms up is not to be seen later, and would lose the recorder to ours.
         """
-        taker = WindowProfiler._preparing
-        if taker is self or (taker is not None and self._profile is None):
-            return  # one of our own stops by itself, and lets others have their turn
+        if WindowProfiler._preparing:
+            return  # one of our own, which takes it only when no other has it, and stops by itself
         self.close()
         self.foreign_profiler = self._gave_way = True
         try:
@@ -254,20 +228,18 @@ class WindowProfiler(StepObserver):
         self._profile, self._recording = None, False
         if stopped is None:
             return
+        WindowProfiler._holder = None
         begin_ns = time.perf_counter_ns()
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
         cancelled = recording is not _profiler_records()
         if not cancelled:
             if not recording:
                 stopped.start_trace()  # a profiler that is prepared has no other way back
-            if self._mark is not None:
-                with record_function(CUT_MARK):
-                    pass
+            self._marks.cut()
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
-        self._leave_phase()
-        self._leave_mark()
+        self._marks.end()
         if cancelled:
             self.foreign_profiler = True
         elif recording and (self._whole_steps or self._trained):
@@ -276,21 +248,11 @@ class WindowProfiler(StepObserver):
         # comes by (pytorch#193348), and asking it to come costs more than the window.
         stopped.profiler = None
         recorded = self._whole_steps if self._trace_bytes else 0
-        first, last = self._first_step + self._begun_at, self._first_step + self._index
+        first, last = self._numbers.of(self._begun_at), self._numbers.of(self._index)
         window = RecordedWindow(
             self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
         )
         self._on_window(window)
-
-    def _leave_mark(self) -> None:
-        if self._mark is not None:
-            self._mark.__exit__(None, None, None)
-            self._mark = None
-
-    def _leave_phase(self) -> None:
-        if self._phase is not None:
-            self._phase.__exit__(None, None, None)
-            self._phase = None
 
     def _export(self, stopped: profile) -> None:
         begin_ns = time.perf_counter_ns()
@@ -307,17 +269,6 @@ class WindowProfiler(StepObserver):
         self.recorded_steps += 0 if self._capture else self._whole_steps
 
 
-def _enter(name: str) -> record_function:
-    mark = record_function(name)
-    mark.__enter__()  # type: ignore[no-untyped-call]
-    return mark
-
-
 def _profiler_records() -> bool:
     # Private, and without a public equal; a profiler that still warms up is not seen.
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
-
-
-def _activities(device_type: str) -> list[ProfilerActivity]:
-    devices = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
-    return [ProfilerActivity.CPU, *([devices[device_type]] if device_type in devices else [])]

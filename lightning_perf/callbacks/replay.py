@@ -42,9 +42,9 @@ class TorchRandomState:
 def unmarked(module: Module) -> Iterator[None]:
     """Undo, at the end, what running `training_step` changes besides gradients.
 
-    That is: random numbers (torch on all devices, NumPy, Python), buffers, the states of torchmetrics, gradients and
-    logged values. Compiled parts run eagerly. What else the user's code keeps in `training_step`, as a list of losses
-    in an attribute, is out of reach.
+    That is: random numbers (torch on CPU and CUDA devices, NumPy, Python), buffers, the states of torchmetrics,
+    gradients and logged values. Compiled parts run eagerly. What else the user's code keeps in `training_step`, as a
+    list of losses in an attribute, is out of reach.
 
     Args:
         module: The LightningModule.

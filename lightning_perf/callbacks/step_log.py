@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample, read_samples
 from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 
 __all__ = ["StepLog", "step_metrics"]
@@ -26,7 +27,7 @@ class StepLog(StepObserver):
     warning.
 
     Args:
-        first_step: Number of the fit's first step.
+        numbers: The numbers of the fit's steps.
         path: The file to append to; None to write none.
         send: Takes metrics and the number of the step they are logged at; None to log none.
         log_every: Steps between two logs; 0 for never.
@@ -36,14 +37,14 @@ class StepLog(StepObserver):
     def __init__(
         self,
         *,
-        first_step: int,
+        numbers: StepNumbers,
         path: Path | None,
         send: Callable[[dict[str, float], int], None] | None,
         log_every: int,
         faults: Faults,
     ) -> None:
-        self._first_step = first_step
-        self._step = first_step
+        self._numbers = numbers
+        self._step = 0
         self._path = path
         self._send = send
         self._log_every = log_every
@@ -69,7 +70,7 @@ class StepLog(StepObserver):
 
     def step_begins(self, index: int) -> None:
         """Note the number of the step."""
-        self._step = self._first_step + index
+        self._step = self._numbers.of(index)
 
     def step_ends(self) -> None:
         """Write and log if it is time to."""

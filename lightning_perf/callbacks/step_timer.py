@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.device_clock import DeviceClock, DeviceInterval
 from lightning_perf.callbacks.phases import Phase
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 
 __all__ = ["SampleSink", "StepTimer", "batch_samples"]
@@ -29,7 +30,7 @@ class StepTimer(StepObserver):
     The time that a step is interrupted (by validation between two micro-batches) is left out of it.
 
     Args:
-        first_step: Number of the fit's first step.
+        numbers: The numbers of the fit's steps.
         sink: Where samples go.
         is_profiling: Whether the profiler is at work, asked at the begin of each step.
         device_clock: Times the device; None on a device without timing events.
@@ -39,13 +40,13 @@ class StepTimer(StepObserver):
     def __init__(
         self,
         *,
-        first_step: int,
+        numbers: StepNumbers,
         sink: SampleSink,
         is_profiling: Callable[[], bool],
         device_clock: DeviceClock | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._first_step = first_step
+        self._numbers = numbers
         self._sink = sink
         self._is_profiling = is_profiling
         self._device_clock = device_clock
@@ -71,7 +72,7 @@ class StepTimer(StepObserver):
 
     def step_begins(self, index: int) -> None:
         """Start the clocks."""
-        self._step = self._first_step + index
+        self._step = self._numbers.of(index)
         self._pause_ns = None
         self._data_wait_ns = 0
         self._samples = 0

@@ -56,6 +56,8 @@ class UnderflowMonitor:
         module: The LightningModule.
         every_n_steps: Steps between samples.
         scale: Tells the loss scale.
+        probe: Whether to make such passes. Not in a run of several processes: this one would make it alone, and wait
+            for the others in every collective on the way (`SyncBatchNorm`'s, a gathering loss's).
         path: File to append samples to; None to write none.
         faults: Where a failing file is reported.
     """
@@ -66,6 +68,7 @@ class UnderflowMonitor:
         *,
         every_n_steps: int,
         scale: Callable[[], float],
+        probe: bool,
         path: Path | None,
         faults: Faults,
     ) -> None:
@@ -86,7 +89,8 @@ class UnderflowMonitor:
         self._graph: GradientGraph | None = None
         self._probe: _Probe | None = None
         self._to_probe: set[int] = set()
-        self._probes_left = {layer: list(_PROBE_DOUBLINGS) for layer in range(len(self._names))}
+        doublings = _PROBE_DOUBLINGS if probe else ()
+        self._probes_left = {layer: list(doublings) for layer in range(len(self._names))}
         self._waiting: list[_Counted] = []
         self._samples: list[GradientSample] = []
 

@@ -148,5 +148,8 @@ def _unrecorded(step_times: StepTimes | None) -> Verdict:
             f"{format_share(step_times.data_wait_share)} of it waiting for the next batch."
         ),
         why="No step was profiled, so there is no more to say about where the time goes.",
-        next="Train for more steps, or let PerfCallback skip fewer of them (skip_first, wait, warmup).",
+        next=(
+            "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or clear away what a "
+            "note names as the reason."
+        ),
     )

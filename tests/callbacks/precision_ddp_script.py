@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,37 @@ from lightning_perf.callbacks import precision_switch
 from lightning_perf.callbacks.precision import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
 
-COMBINATIONS: list[tuple[Recipe, dict[str, Any]]] = [
-    (Recipe(overflow_at=1), {}),
-    (Recipe(overflow_at=1), {"gradient_clip_val": 0.1}),
-    (Recipe(overflow_at=1), {"accumulate_grad_batches": 2}),
-    (Recipe(overflow_at=1, manual=True), {}),
-    (Recipe(overflow_at=1, scheduler=True), {}),
-    (Recipe(overflow_at=1, compiled=True), {}),
+
+class Averaged(torch.autograd.Function):
+    """Averages the gradient over the ranks: a backward pass made by one rank alone would wait for ever."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        averaged = gradient.float()
+        torch.distributed.all_reduce(averaged)
+        return (averaged / 2).to(gradient.dtype)
+
+
+def collective_net(recipe: Recipe) -> Any:
+    """A net with a collective in its backward pass, and a layer that gets zeros only."""
+    net = make_net(recipe)
+    net.dead = torch.nn.Linear(8, 4)
+    net.forward = lambda x: Averaged.apply(net.fc(net.body(x))) + net.dead(x) * 0.0
+    return net
+
+
+COMBINATIONS: list[tuple[Callable[[Recipe], Any], Recipe, dict[str, Any]]] = [
+    (make_net, Recipe(overflow_at=1), {}),
+    (make_net, Recipe(overflow_at=1), {"gradient_clip_val": 0.1}),
+    (make_net, Recipe(overflow_at=1), {"accumulate_grad_batches": 2}),
+    (make_net, Recipe(overflow_at=1, manual=True), {}),
+    (make_net, Recipe(overflow_at=1, scheduler=True), {}),
+    (make_net, Recipe(overflow_at=1, compiled=True), {}),
+    (collective_net, Recipe(overflow_at=1), {"accumulate_grad_batches": 2}),
 ]
 
 
@@ -35,12 +60,12 @@ def agree(weights: list[torch.Tensor]) -> bool:
 def main(folder: Path) -> None:
     precision_switch._FP16_ON_CPU = True
     for mode in MODES:
-        for number, (recipe, options) in enumerate(COMBINATIONS):
+        for number, (make, recipe, options) in enumerate(COMBINATIONS):
             here = folder / f"{mode}-{number}"
             common = {"strategy": "ddp", "devices": 2, "max_steps": 3, "use_distributed_sampler": True, **options}
             callback = PrecisionCallback(mode, underflow_every_n_steps=1, locate_overflows=1, keep_fp32=[])
-            ours = fit(here, callback, make_net(recipe), **common)
-            stock = fit(here, None, make_net(recipe), **stock_options(mode), **common)
+            ours = fit(here, callback, make(recipe), **common)
+            stock = fit(here, None, make(recipe), **stock_options(mode), **common)
             rank = ours.trainer.global_rank
             row = {
                 "mode": mode,

@@ -18,6 +18,7 @@ from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.schedule import Action, Schedule
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.window_plan import WindowPlan
 from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
 
@@ -33,7 +34,7 @@ class Run:
         self.captures = Captures(
             SlowStepCapture(**options),
             plan=self.plan,
-            first_step=1000,
+            numbers=StepNumbers(lambda: 1000),
             rank=0,
             world_size=1,
             folder=folder,

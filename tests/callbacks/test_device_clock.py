@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from lightning_perf.callbacks.device_clock import DeviceClock
+import pytest
+import torch
+
+from lightning_perf.callbacks.device_clock import DeviceClock, cuda_clock
 
 
 @dataclass
@@ -19,13 +23,17 @@ class FakeDevice:
         self.made.append(FakeEvent(self))
         return self.made[-1]
 
+    def clock(self, **options: int) -> DeviceClock:
+        return DeviceClock(self.new_event, lambda: self, **options)
+
 
 @dataclass
 class FakeEvent:
     device: FakeDevice
     place: int = -1
 
-    def record(self) -> None:
+    def record(self, stream: Any) -> None:
+        assert stream is self.device
         self.device.recorded += 1
         self.place = self.device.recorded
 
@@ -40,7 +48,7 @@ class FakeEvent:
 
 def test_an_interval_is_read_once_the_device_has_passed_it() -> None:
     device = FakeDevice()
-    clock = DeviceClock(device.new_event)
+    clock = device.clock()
     clock.begin()
     interval = clock.end()
     assert interval is not None
@@ -54,7 +62,7 @@ def test_an_interval_is_read_once_the_device_has_passed_it() -> None:
 
 def test_events_are_used_again() -> None:
     device = FakeDevice(passed=10**6)
-    clock = DeviceClock(device.new_event, capacity=4)
+    clock = device.clock(capacity=4)
     for _ in range(100):
         clock.begin()
         interval = clock.end()
@@ -65,7 +73,7 @@ def test_events_are_used_again() -> None:
 
 def test_with_all_events_in_flight_nothing_is_measured() -> None:
     device = FakeDevice()
-    clock = DeviceClock(device.new_event, capacity=2)
+    clock = device.clock(capacity=2)
     intervals = []
     for _ in range(5):
         clock.begin()
@@ -79,7 +87,7 @@ def test_with_all_events_in_flight_nothing_is_measured() -> None:
 
 def test_a_cancelled_interval_gives_its_event_back() -> None:
     device = FakeDevice()
-    clock = DeviceClock(device.new_event, capacity=1)
+    clock = device.clock(capacity=1)
     for _ in range(10):
         clock.begin()
         clock.cancel()
@@ -87,3 +95,33 @@ def test_a_cancelled_interval_gives_its_event_back() -> None:
     clock.begin()
     assert clock.end() is not None
     assert len(device.made) == 2
+
+
+def test_an_end_that_overtook_its_begin_in_another_stream_is_waited_for() -> None:
+    device = FakeDevice(passed=10**6)
+    clock = device.clock()
+    clock.begin()
+    interval = clock.end()
+    assert interval is not None
+    interval.begin.place = 10**6 + 1
+    assert not interval.done
+    device.passed += 1
+    assert interval.done
+
+
+def test_on_cuda_events_go_into_the_stream_of_the_runs_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            recorded.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", "stream of {}".format)
+    clock = cuda_clock(torch.device("cuda", 3))
+    clock.begin()
+    assert clock.end() is not None
+    assert recorded == ["stream of cuda:3"] * 2

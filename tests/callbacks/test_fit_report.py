@@ -69,14 +69,14 @@ def test_the_breakdown_reaches_the_loggers(tmp_path: Path) -> None:
 def test_a_short_run_says_what_it_did_about_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(tmp_path, PerfCallback()).fit(make_module(), loader(4))
     printed = " ".join(capsys.readouterr().out.split())
-    assert "The fit has 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3." in printed
+    assert "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3." in printed
     assert "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6." in printed
 
 
 def test_numbers_that_were_given_and_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(tmp_path, PerfCallback(skip_first=10)).fit(make_module(), loader(4))
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 15." in printed
+    assert "Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18." in printed
     assert "A step takes" in printed, "step times are known all the same"
 
 
@@ -99,6 +99,17 @@ def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.Capt
     assert [(step.number, step.complete) for step in report.ranks[0].breakdown.steps] == [(2, True), (3, False)]
 
 
+def test_an_error_before_the_first_step_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def on_train_start(self: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(tmp_path, PerfCallback()).fit(make_module(on_train_start=on_train_start), loader(4))
+    assert capsys.readouterr().out == ""
+    assert not list(tmp_path.rglob("report.json"))
+    assert list(tmp_path.rglob("run.jsonl")), "the run record tells of the error"
+
+
 def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
     class Damage(package(PACKAGES[0]).Callback):
         def on_train_end(self, *args: Any) -> None:
@@ -117,7 +128,7 @@ def test_a_fault_in_the_report_is_a_warning(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("a fault of ours")
 
     assert hasattr(fit_report, function)
-    monkeypatch.setattr(f"lightning_perf.callbacks.perf.{function}", broken)
+    monkeypatch.setattr(f"lightning_perf.callbacks.fit_report.{function}", broken)
     trainer = make_trainer(tmp_path, quick())
     with pytest.warns(RuntimeWarning, match="the report could not be made.*a fault of ours"):
         trainer.fit(make_module(), loader(6))

@@ -25,14 +25,26 @@ from lightning_perf.callbacks.schedule import Schedule
         ({"num_training_batches": math.inf, "max_epochs": 3, "max_steps": 4}, 4),
         ({"num_training_batches": 10, "max_epochs": -1}, None),
         ({"num_training_batches": 10, "max_epochs": None, "max_steps": 4, "global_step": 9}, 0),
+        ({"num_training_batches": 10, "max_epochs": 2, "batches_done": 4}, 16),
+        ({"num_training_batches": 10, "max_epochs": 2, "batches_done": 4, "accumulate_grad_batches": 4}, 5),
+        ({"num_training_batches": 10, "max_epochs": 2, "current_epoch": 1, "batches_done": 10}, 10),
+        ({"num_training_batches": 10, "max_epochs": 2, "current_epoch": 2, "batches_done": 4}, 0),
     ],
 )
 def test_expected_steps(settings: dict[str, Any], steps: int | None) -> None:
     defaults = {"accumulate_grad_batches": 1, "current_epoch": 0, "global_step": 0, "max_steps": -1}
     settings = dict(settings)
     optimizers = settings.pop("manual_optimizers", 0)
-    module = SimpleNamespace(automatic_optimization=not optimizers)
-    trainer = SimpleNamespace(**{**defaults, **settings}, lightning_module=module, optimizers=[object()] * optimizers)
+    done = settings.pop("batches_done", None)
+    progress = SimpleNamespace(current=SimpleNamespace(ready=done))
+    trainer = SimpleNamespace(
+        **{**defaults, **settings},
+        lightning_module=SimpleNamespace(automatic_optimization=not optimizers),
+        optimizers=[object()] * optimizers,
+        fit_loop=SimpleNamespace(
+            restarted_mid_epoch=done is not None, epoch_loop=SimpleNamespace(batch_progress=progress)
+        ),
+    )
     assert expected_steps(trainer) == steps
 
 
@@ -44,7 +56,11 @@ def test_a_long_or_endless_fit_keeps_the_schedule() -> None:
 def test_only_what_was_chosen_is_shortened_and_said() -> None:
     schedule, note = fit_schedule(Schedule(), {"warmup"}, 16)
     assert schedule == Schedule(warmup=1)
-    assert note == "The fit has 16 steps: warmup=1 instead of 3."
+    assert note == "Shortened for a fit of 16 steps: warmup=1 instead of 3."
+
+
+def test_what_cannot_be_shortened_enough_is_left_alone() -> None:
+    assert fit_schedule(Schedule(skip_first=5), {"warmup"}, 3) == (Schedule(skip_first=5), None)
 
 
 @pytest.mark.parametrize(

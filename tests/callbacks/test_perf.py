@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback, analyze, read_trace
 from lightning_perf.report.document import from_json
+from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
     PACKAGES,
     Points,
-    Stream,
     events,
     loader,
     make_module,
@@ -31,31 +31,6 @@ from tests.callbacks.training import (
 
 STEP = ["fetch", "transfer", "forward", "optimizer", "backward", "optimizer"]
 """The ranges of a step in automatic optimization: gradients are zeroed between forward and backward."""
-
-
-def fit(
-    tmp_path: Path,
-    batches: Any = 8,
-    *,
-    name: str = PACKAGES[0],
-    module: Any = None,
-    val: Any = None,
-    callback: PerfCallback | None = None,
-    **options: Any,
-) -> Any:
-    """Fit a tiny module; by default two steps are recorded from the second on."""
-    callback = callback or quick()
-    trainer = make_trainer(tmp_path, callback, name, **options)
-    before = dict(vars(trainer.profiler))
-    data = loader(batches) if isinstance(batches, int) else batches
-    trainer.fit(module or make_module(name), data, loader(val) if isinstance(val, int) else val)
-    left = {key: value for key, value in vars(trainer.profiler).items() if key not in before}
-    assert not {"start", "stop"} & left.keys(), "the tap is still there"
-    return trainer
-
-
-def quick(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 2, "print_report": False, **options})
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -89,19 +64,6 @@ def test_ranges_nest(tmp_path: Path, options: dict[str, Any]) -> None:
     assert_nested(file)
 
 
-def assert_nested(file: Path) -> None:
-    ranges = [e for e in events(file) if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")]
-    assert any(e["name"].startswith("Optimizer.step#") for e in ranges)
-    open_until: dict[Any, list[tuple[float, str]]] = {}
-    for event in sorted(ranges, key=lambda e: (e["ts"], -e["dur"])):
-        outer = open_until.setdefault(event["tid"], [])
-        end = event["ts"] + event["dur"]
-        while outer and outer[-1][0] <= event["ts"]:
-            outer.pop()
-        assert not outer or end <= outer[-1][0] + 0.001, f"{event['name']} ends after {outer[-1][1]}"
-        outer.append((end, event["name"]))
-
-
 def test_all_operators_of_the_window_are_in_steps(tmp_path: Path) -> None:
     fit(tmp_path, val=2)
     (file,) = trace_files(tmp_path)
@@ -125,70 +87,6 @@ def test_repeat_for_ever(tmp_path: Path) -> None:
 def test_cycles_without_a_rest_between(tmp_path: Path) -> None:
     fit(tmp_path, 6, callback=quick(skip_first=0, active=2, repeat=2))
     assert step_numbers(tmp_path) == [[0, 1], [2, 3]]
-
-
-def test_accumulation_makes_one_step_of_its_micro_batches(tmp_path: Path) -> None:
-    fit(tmp_path, 8, accumulate_grad_batches=3)
-    assert step_numbers(tmp_path) == [[1, 2]]
-    (file,) = trace_files(tmp_path)
-    first = ["fetch", "transfer", "forward", "optimizer", "backward"]  # zeroing, then the gradients of one micro-batch
-    middle = ["fetch", "transfer", "forward", "backward"]
-    last = [*middle, "optimizer"]
-    assert phases_by_step(file) == [first + middle + last, first + last], "the epoch's last group is short"
-    assert [s["samples"] for s in samples(tmp_path)] == [6, 6, 4]
-
-
-def manual_step(self: Any, batch: Any, batch_idx: int) -> None:
-    for optimizer in self.optimizers() if isinstance(self.optimizers(), list) else [self.optimizers()]:
-        optimizer.zero_grad()
-        self.manual_backward(self.loss(batch))
-        optimizer.step()
-
-
-MANUAL = ["fetch", "transfer", "forward", "backward", "forward", "optimizer", "forward"]
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_manual_optimization(tmp_path: Path, name: str) -> None:
-    fit(tmp_path, name=name, module=make_module(name, training_step=manual_step, automatic_optimization=False))
-    (file,) = trace_files(tmp_path)
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert phases_by_step(file) == [MANUAL, MANUAL]
-    assert_nested(file)
-
-
-def test_several_optimizers(tmp_path: Path) -> None:
-    def two(self: Any) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(self.layer[0].parameters(), 0.1), torch.optim.Adam(self.layer[2].parameters(), 0.1)]
-
-    module = make_module(training_step=manual_step, configure_optimizers=two, automatic_optimization=False)
-    fit(tmp_path, 6, module=module)
-    (file,) = trace_files(tmp_path)
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert phases_by_step(file) == [MANUAL + MANUAL[3:]] * 2
-    assert len(samples(tmp_path)) == 6
-
-
-def test_manual_accumulation(tmp_path: Path) -> None:
-    def accumulate(self: Any, batch: Any, batch_idx: int) -> None:
-        self.manual_backward(self.loss(batch))
-        if batch_idx % 2 == 0:
-            self.optimizers().step()
-            self.optimizers().zero_grad()
-
-    fit(tmp_path, 9, module=make_module(training_step=accumulate, automatic_optimization=False))
-    (file,) = trace_files(tmp_path)
-    assert [phases.count("fetch") for phases in phases_by_step(file)] == [2, 2]
-    assert [s["samples"] for s in samples(tmp_path)] == [2, 4, 4, 4, 4]
-
-
-def test_an_optimizer_that_evaluates_its_closure_again(tmp_path: Path) -> None:
-    module = make_module(configure_optimizers=lambda self: torch.optim.LBFGS(self.parameters(), max_iter=3))
-    fit(tmp_path, 4, module=module)
-    (file,) = trace_files(tmp_path)
-    for phases in phases_by_step(file):
-        assert phases.count("forward") == phases.count("backward") > 1
-        assert phases[-1] == "optimizer"
 
 
 def test_validation_between_steps_is_in_no_trace(tmp_path: Path) -> None:
@@ -259,48 +157,6 @@ def test_given_numbers_are_obeyed_in_a_run_too_short(tmp_path: Path) -> None:
 def test_no_training_batches(tmp_path: Path) -> None:
     fit(tmp_path, limit_train_batches=0)
     assert not (tmp_path / "perf").exists()
-
-
-def test_iterable_data_without_a_length(tmp_path: Path) -> None:
-    fit(tmp_path, DataLoader(Stream(14), 2), max_epochs=2, callback=quick(skip_first=5, active=4))
-    assert step_numbers(tmp_path) == [[5, 6], [7, 8]]
-    assert len(samples(tmp_path)) == 14
-    _, second = trace_files(tmp_path)
-    # One batch is fetched ahead, the last two fetches of an epoch are a batch and the end of the data.
-    assert [phases.count("fetch") for phases in phases_by_step(second)] == [2, 1]
-
-
-def test_training_step_that_takes_the_iterator(tmp_path: Path) -> None:
-    def from_iterator(self: Any, dataloader_iter: Any) -> torch.Tensor:
-        return self.loss(next(dataloader_iter)[0])
-
-    fit(tmp_path, 6, module=make_module(training_step=from_iterator))
-    (file,) = trace_files(tmp_path)
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert all("fetch" in phases for phases in phases_by_step(file))
-
-
-def test_dictionaries_as_batches(tmp_path: Path) -> None:
-    data = [{"name": ["a", "b"], "pair": torch.zeros(2, 4), "y": torch.zeros(2, dtype=torch.int64)} for _ in range(5)]
-    module = make_module(training_step=lambda self, batch, batch_idx: self.loss((batch["pair"], batch["y"])))
-    fit(tmp_path, DataLoader(data, batch_size=None), module=module)
-    assert [s["samples"] for s in samples(tmp_path)] == [2] * 5
-
-
-def test_compiled_module(tmp_path: Path) -> None:
-    module = make_module()
-    module.layer.compile(backend="eager")
-    fit(tmp_path, module=module)
-    assert step_numbers(tmp_path) == [[1, 2]]
-
-
-def test_a_trainer_without_any_extras(tmp_path: Path) -> None:
-    callback = quick(dirpath=tmp_path / "perf")
-    package(PACKAGES[0]).Trainer(barebones=True, accelerator="cpu", max_epochs=1, callbacks=[callback]).fit(
-        make_module(), loader(4)
-    )
-    assert step_numbers(tmp_path) == [[1, 2]]
-    assert len(samples(tmp_path)) == 4
 
 
 @pytest.mark.parametrize("profiler", ["simple", "advanced"])

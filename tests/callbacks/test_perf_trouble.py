@@ -1,4 +1,4 @@
-"""`PerfCallback` when things go wrong, in training or in profiling, and around the fit: resumed, repeated, copied."""
+"""`PerfCallback` when training fails, beside other profilers, and around the fit: resumed, repeated, copied."""
 
 from __future__ import annotations
 
@@ -13,18 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, SlowStepCapture, read_trace
-from lightning_perf.callbacks import profiler as profiler_module
-from lightning_perf.callbacks.capture_requests import FileRequests
-from lightning_perf.callbacks.captures import Captures
-from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.rank_files import RankFiles
-from lightning_perf.callbacks.step_log import StepLog
-from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepTracker
-from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf import PerfCallback, read_trace
+from tests.callbacks.perf_training import assert_untapped, quick
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -39,8 +29,8 @@ from tests.callbacks.training import (
 )
 
 
-def quick(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 3, "print_report": False, **options})
+def three(**options: Any) -> PerfCallback:
+    return quick(**{"active": 3, **options})
 
 
 def failing(error: BaseException, at: int) -> Any:
@@ -52,14 +42,10 @@ def failing(error: BaseException, at: int) -> Any:
     return training_step
 
 
-def assert_untapped(trainer: Any) -> None:
-    assert not {"start", "stop"} & vars(trainer.profiler).keys()
-
-
 @pytest.mark.parametrize("name", PACKAGES)
 def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_path: Path, name: str) -> None:
     error = torch.OutOfMemoryError("training's own")
-    trainer = make_trainer(tmp_path, quick(), name)
+    trainer = make_trainer(tmp_path, three(), name)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         trainer.fit(make_module(name, training_step=failing(error, 3)), loader(6))
     assert raised.value is error
@@ -77,7 +63,7 @@ def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_
 
 def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, quick()).fit(make_module(training_step=failing(ZeroDivisionError(), 1)), loader(6))
+        make_trainer(tmp_path, three()).fit(make_module(training_step=failing(ZeroDivisionError(), 1)), loader(6))
     (file,) = trace_files(tmp_path)
     assert [(m.name, m.finished) for m in step_marks(file)] == [("ProfilerStep#1", False)]
 
@@ -86,7 +72,7 @@ def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     handler = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(SystemExit):
-            make_trainer(tmp_path, quick()).fit(make_module(training_step=failing(KeyboardInterrupt(), 3)), loader(6))
+            make_trainer(tmp_path, three()).fit(make_module(training_step=failing(KeyboardInterrupt(), 3)), loader(6))
     finally:
         signal.signal(signal.SIGINT, handler)
     assert step_numbers(tmp_path) == [[1, 2]]
@@ -95,7 +81,7 @@ def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_error_while_data_is_fetched(tmp_path: Path) -> None:
     data = DataLoader(Points(12, fail_at=6), 2)
-    trainer = make_trainer(tmp_path, quick())
+    trainer = make_trainer(tmp_path, three())
     with pytest.raises(RuntimeError, match="a broken sample"):
         trainer.fit(make_module(), data)
     assert step_numbers(tmp_path) == [[1, 2]]
@@ -104,7 +90,7 @@ def test_an_error_while_data_is_fetched(tmp_path: Path) -> None:
 
 def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        make_trainer(tmp_path, quick(warmup=4)).fit(
+        make_trainer(tmp_path, three(warmup=4)).fit(
             make_module(training_step=failing(ZeroDivisionError(), 3)), loader(8)
         )
     assert trace_files(tmp_path) == []
@@ -117,132 +103,17 @@ def test_an_error_in_validation(tmp_path: Path) -> None:
     def broken(self: Any, batch: Any, batch_idx: int) -> None:
         raise ZeroDivisionError
 
-    trainer = make_trainer(tmp_path, quick(), val_check_interval=3)
+    trainer = make_trainer(tmp_path, three(), val_check_interval=3)
     with pytest.raises(ZeroDivisionError):
         trainer.fit(make_module(validation_step=broken), loader(6), loader(1))
     assert step_numbers(tmp_path) == [[1, 2]]
     assert_untapped(trainer)
 
 
-FAULTS = [
-    (Fit, "__init__"),
-    (StepTracker, "starts"),
-    (StepTracker, "stops"),
-    (StepTracker, "batch_begins"),
-    (StepTracker, "batch_ends"),
-    (StepTracker, "backward_begins"),
-    (StepTracker, "backward_ends"),
-    (StepTracker, "optimizer_begins"),
-    (StepTracker, "ends"),
-    (StepTimer, "batch"),
-    (StepTimer, "step_begins"),
-    (StepTimer, "step_ends"),
-    (StepTimer, "phase_begins"),
-    (StepTimer, "phase_ends"),
-    (StepTimer, "training_pauses"),
-    (StepTimer, "finish"),
-    (StepLog, "add"),
-    (StepLog, "step_ends"),
-    (StepLog, "write"),
-    (WindowProfiler, "step_begins"),
-    (WindowProfiler, "step_ends"),
-    (WindowProfiler, "phase_begins"),
-    (WindowProfiler, "phase_ends"),
-    (WindowProfiler, "training_pauses"),
-    (WindowProfiler, "_export"),
-    (profiler_module.profile, "prepare_trace"),
-    (profiler_module.profile, "start_trace"),
-    (profiler_module.profile, "stop_trace"),
-    (profiler_module.profile, "export_chrome_trace"),
-]
-
-
-OPTIONAL_FAULTS = [
-    (WindowPlan, "action"),
-    (WindowPlan, "folder_for"),
-    (Captures, "step_begins"),
-    (Captures, "step_ends"),
-    (Captures, "phase_begins"),
-    (Captures, "training_pauses"),
-    (Captures, "listen"),
-    (FileRequests, "look"),
-    (OverheadBudget, "allows"),
-    (OverheadBudget, "window_ends"),
-    (RankFiles, "wait"),
-]
-OPTIONS = {"capture_slow_steps": SlowStepCapture(on_signal=True), "max_overhead": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("owner", "method", "options"),
-    [*((*fault, {}) for fault in FAULTS), *((*fault, OPTIONS) for fault in OPTIONAL_FAULTS)],
-    ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "with options"),
-)
-def test_a_fault_in_profiling_is_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, options: dict[str, Any]
-) -> None:
-    handler = signal.getsignal(signal.SIGUSR2) if hasattr(signal, "SIGUSR2") else None
-    original = getattr(owner, method)
-
-    def broken(*args: Any, **kwargs: Any) -> None:
-        if method in ("start_trace", "stop_trace"):  # else the recorder, one a process, would be left half-way
-            original(*args, **kwargs)
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(owner, method, broken)
-    trainer = make_trainer(tmp_path, quick(warmup=1, **options), callbacks=[])
-    with pytest.warns(RuntimeWarning, match="PerfCallback.*a fault of ours") as caught:
-        trainer.fit(make_module(), loader(7))
-    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
-    assert trainer.global_step == 7
-    assert trainer.state.finished
-    assert_untapped(trainer)
-    if handler is not None:
-        assert signal.getsignal(signal.SIGUSR2) == handler
-    assert not torch.autograd._profiler_enabled()
-
-
-def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = StepTimer.step_begins
-
-    def breaks_later(self: StepTimer, index: int) -> None:
-        if index == 5:
-            raise RuntimeError("a fault of ours")
-        original(self, index)
-
-    monkeypatch.setattr(StepTimer, "step_begins", breaks_later)
-    with pytest.warns(RuntimeWarning, match="a fault of ours"):
-        make_trainer(tmp_path, quick()).fit(make_module(), loader(8))
-    assert step_numbers(tmp_path) == [[1, 2, 3]]
-    assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2, 3, 4]
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    callback = quick(dirpath=tmp_path / "file" / "perf")
-    trainer = make_trainer(tmp_path, callback)
-    with pytest.warns(RuntimeWarning, match="writable folder") as caught:
-        trainer.fit(make_module(), loader(6))
-    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
-    assert trainer.global_step == 6
-
-
-def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(self: Any, path: str) -> None:
-        Path(path).write_bytes(b"\x1f\x8b half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(profiler_module.profile, "export_chrome_trace", half)
-    with pytest.warns(RuntimeWarning, match="disk full"):
-        make_trainer(tmp_path, quick()).fit(make_module(), loader(6))
-    assert not list(tmp_path.rglob("*.json.gz"))
-    assert len(samples(tmp_path)) == 6
-
-
 @pytest.mark.parametrize("name", PACKAGES)
 @pytest.mark.filterwarnings("ignore:.*acc_events.*")
 def test_lightnings_own_torch_profiler_has_precedence(tmp_path: Path, name: str) -> None:
-    trainer = make_trainer(tmp_path, quick(), name, profiler="pytorch")
+    trainer = make_trainer(tmp_path, three(), name, profiler="pytorch")
     trainer.fit(make_module(name), loader(6))
     assert trace_files(tmp_path) == []
     assert len(samples(tmp_path)) == 6
@@ -251,7 +122,7 @@ def test_lightnings_own_torch_profiler_has_precedence(tmp_path: Path, name: str)
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
 def test_a_profiler_of_the_users_keeps_its_recording(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, quick())
+    trainer = make_trainer(tmp_path, three())
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as users:
         trainer.fit(make_module(), loader(6))
     assert any(e.key == "aten::addmm" for e in users.key_averages())
@@ -266,12 +137,12 @@ def test_a_profiler_of_the_users_inside_our_window(tmp_path: Path) -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
             return self.loss(batch)
 
-    make_trainer(tmp_path, quick()).fit(make_module(training_step=training_step), loader(8))
+    make_trainer(tmp_path, three()).fit(make_module(training_step=training_step), loader(8))
     assert len(samples(tmp_path)) == 8  # what is left of the window may be recorded, and nothing crashes
 
 
 def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
-    callback = quick()
+    callback = three()
     for _ in range(2):
         make_trainer(tmp_path, callback).fit(make_module(), loader(6))
     assert [file.parent.name for file in trace_files(tmp_path)] == ["perf", "perf_1"]
@@ -286,27 +157,58 @@ def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
 
 
 def test_two_callbacks_on_one_trainer(tmp_path: Path) -> None:
-    callbacks = [quick(dirpath=tmp_path / "b", skip_first=5, active=1)]
-    trainer = make_trainer(tmp_path, quick(dirpath=tmp_path / "a"), callbacks=callbacks)
+    callbacks = [three(dirpath=tmp_path / "b", skip_first=5, active=1)]
+    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a"), callbacks=callbacks)
     trainer.fit(make_module(), loader(8))
     assert step_numbers(tmp_path / "a") == [[1, 2, 3]]
     assert step_numbers(tmp_path / "b") == [[5]]
     assert_untapped(trainer)
 
 
+def test_two_callbacks_whose_windows_overlap(tmp_path: Path) -> None:
+    """Torch has one recorder: the first to warm up keeps it for its window, and the second has what is left."""
+    callbacks = [three(dirpath=tmp_path / "b", skip_first=2, warmup=1, active=5)]
+    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a", warmup=2), callbacks=callbacks)
+    trainer.fit(make_module(), loader(9))
+    assert step_numbers(tmp_path / "a") == [[3, 4, 5]]
+    assert step_numbers(tmp_path / "b") == [[7]]
+
+
 @pytest.mark.parametrize("name", PACKAGES)
 def test_resume_from_a_checkpoint(tmp_path: Path, name: str) -> None:
-    trainer = make_trainer(tmp_path, quick(), name)
+    trainer = make_trainer(tmp_path, three(), name)
     trainer.fit(make_module(name), loader(4))
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    again = make_trainer(tmp_path / "b", quick(), name, max_epochs=2)
+    again = make_trainer(tmp_path / "b", three(), name, max_epochs=2)
     again.fit(make_module(name), loader(4), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
     assert step_numbers(tmp_path / "b") == [[5, 6, 7]]
     assert [row["step"] for row in samples(tmp_path / "b")] == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint", "ignore:.*ended before the epoch ended")
+def test_a_fit_resumed_within_an_epoch_counts_as_the_trainers_own_logs(tmp_path: Path, name: str) -> None:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    checkpoint = package(f"{name}.callbacks").ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3)
+    before = make_trainer(tmp_path, None, name, callbacks=[checkpoint], max_steps=4, enable_checkpointing=True)
+    before.fit(make_module(name), loader(8))
+    logger = package(f"{name}.loggers").CSVLogger(tmp_path)
+    again = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=1)
+    module = make_module(name, training_step=training_step)
+    again.fit(module, loader(8), ckpt_path=checkpoint.best_model_path, weights_only=True)
+    table = [line.split(",") for line in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()]
+    logged = [int(row[table[0].index("step")]) for row in table[1:] if row[table[0].index("loss")]]
+    assert logged == [3, 4, 5, 6, 7]
+    assert [row["step"] for row in samples(Path(logger.log_dir))] == logged
+    assert step_numbers(Path(logger.log_dir)) == [[4, 5, 6]]
+
+
 def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
-    callback = quick(active=2)
+    callback = three(active=2)
     seen = []
 
     class Copier(package(PACKAGES[0]).Callback):
@@ -321,7 +223,7 @@ def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_holds_nothing_of_ours(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, quick())
+    trainer = make_trainer(tmp_path, three())
     trainer.fit(make_module(), loader(3))
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     assert torch.load(tmp_path / "x.ckpt", weights_only=True)["callbacks"] == {}
@@ -330,7 +232,7 @@ def test_the_checkpoint_holds_nothing_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_metrics_reach_the_loggers_at_their_cadence(tmp_path: Path, name: str) -> None:
     logger = package(f"{name}.loggers").CSVLogger(tmp_path)
-    trainer = make_trainer(tmp_path, quick(), name, logger=logger, log_every_n_steps=2)
+    trainer = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=2)
     trainer.fit(make_module(name), loader(8))
     table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     columns = table[0].split(",")
@@ -347,7 +249,7 @@ def test_metrics_reach_the_loggers_at_their_cadence(tmp_path: Path, name: str) -
 
 
 def test_validate_test_and_predict_are_left_alone(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, quick())
+    trainer = make_trainer(tmp_path, three())
     module = make_module(test_step=lambda self, batch, batch_idx: None)
     trainer.validate(module, loader(2), verbose=False)
     trainer.test(module, loader(2), verbose=False)

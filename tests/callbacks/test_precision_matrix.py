@@ -84,7 +84,7 @@ def test_combinations_on_two_processes(tmp_path):
         pytest.fail(f"two processes did not end\n{output}\n{errors}")
     assert process.returncode == 0, output + errors
     rows = [json.loads(line) for rank in (0, 1) for line in (tmp_path / f"rank{rank}.jsonl").read_text().splitlines()]
-    assert len(rows) == 2 * 2 * 6
+    assert len(rows) == 2 * 2 * 7
     for row in rows:
         assert row["same"], row
         assert row["weights_agree"], row

@@ -14,15 +14,17 @@ import torch
 
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
-from lightning_perf.callbacks.profiler import RecordingOptions, WindowProfiler
+from lightning_perf.callbacks.profiler import WindowProfiler
+from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.window_plan import WindowPlan
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
 
 @pytest.fixture(autouse=True)
 def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each profiler of a test looks out for others until it is closed."""
+    """Each profiler of a test may hold torch's recorder, and looks out for others until it is closed."""
     opened: list[WindowProfiler] = []
     original = WindowProfiler.__init__
 
@@ -32,7 +34,9 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(WindowProfiler, "__init__", open_one)
     yield
+    monkeypatch.undo()
     for window in reversed(opened):
+        window.abandon()
         window.close()
 
 
@@ -43,7 +47,7 @@ def profiler(folder: Path, *, options: RecordingOptions | None = None, **schedul
         ),
         options=options or RecordingOptions(),
         device_type="cpu",
-        first_step=10,
+        numbers=StepNumbers(lambda: 10),
         rank=3,
         faults=Faults(),
     )

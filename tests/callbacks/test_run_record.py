@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,11 +20,10 @@ from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.fairness import check_fairness
 from lightning_perf.compare.metrics import Accuracy, run_values
 from lightning_perf.compare.record import RunRecord, find_records
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
-from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples, trace_files
+from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome
+from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples
 
 ROOT = Path(__file__).parents[2]
-PLACE = Place("s1", "amp", 2, 1, treatment=("precision",))
 
 
 @pytest.fixture(autouse=True)
@@ -287,29 +285,3 @@ def test_a_fault_is_one_warning_and_training_goes_on(
     assert trainer.state.finished
     assert (tmp_path / "perf" / "run.jsonl").exists() is left
     assert len(samples(tmp_path)) == 12
-
-
-def test_a_run_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "study" / "perf"
-    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-    monkeypatch.setenv(PLACE_VARIABLE, msgspec.json.encode(PLACE).decode())
-    for _ in range(2):
-        make_trainer(tmp_path, quiet(dirpath=tmp_path / "mine")).fit(make_module(), points())
-    first, second = find_records(tmp_path)
-    assert (first.path.parent, first.place) == (folder, PLACE)
-    assert (second.path.parent, second.place) == (tmp_path / "study" / "perf_1", None)
-    assert first.steps is not None
-    assert first.steps.profiled_steps == 0
-    assert trace_files(tmp_path) == []
-    assert "part of a study" in (folder / "report.json").read_text()
-
-
-def test_the_warm_up_of_a_study_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "study" / "perf"
-    warm_up = msgspec.structs.replace(PLACE, block=0)
-    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
-    monkeypatch.setenv(PLACE_VARIABLE, msgspec.json.encode(warm_up).decode())
-    make_trainer(tmp_path, quiet(dirpath=tmp_path / "mine")).fit(make_module(), points())
-    (record,) = find_records(folder)
-    assert record.place == warm_up
-    assert len(trace_files(folder)) == 1

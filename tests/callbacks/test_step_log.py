@@ -9,6 +9,7 @@ import pytest
 from lightning_perf.analysis.step_times import StepSample, read_samples
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.step_log import StepLog, step_metrics
+from lightning_perf.callbacks.step_numbers import StepNumbers
 
 
 def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
@@ -24,7 +25,7 @@ def run(log: StepLog, steps: range, **options: int) -> None:
 
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    log = StepLog(first_step=0, path=path, send=None, log_every=4, faults=Faults())
+    log = StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=4, faults=Faults())
     run(log, range(10))
     assert [s.step for s in read_samples(path)] == list(range(8)), "writes in between, at the log's cadence"
     log.write()
@@ -34,14 +35,14 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
 def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
     path = tmp_path / "steps.jsonl"
-    run(StepLog(first_step=0, path=path, send=None, log_every=log_every, faults=Faults()), range(60))
+    run(StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=log_every, faults=Faults()), range(60))
     assert len(read_samples(path)) == written
 
 
 def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
     sent: list[tuple[int, float]] = []
     log = StepLog(
-        first_step=2,
+        numbers=StepNumbers(lambda: 2),
         path=None,
         send=lambda metrics, step: sent.append((step, metrics["perf/step_time_ms"])),
         log_every=4,
@@ -56,7 +57,11 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
     sent: list[dict[str, float]] = []
     path = tmp_path / "steps.jsonl"
     log = StepLog(
-        first_step=0, path=path, send=lambda metrics, step: sent.append(metrics), log_every=1, faults=Faults()
+        numbers=StepNumbers(lambda: 0),
+        path=path,
+        send=lambda metrics, step: sent.append(metrics),
+        log_every=1,
+        faults=Faults(),
     )
     log.step_begins(0)
     log.add(sample(0, profiled=True))
@@ -69,7 +74,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     faults = Faults()
     sent: list[int] = []
     log = StepLog(
-        first_step=0,
+        numbers=StepNumbers(lambda: 0),
         path=tmp_path / "gone" / "steps.jsonl",
         send=lambda metrics, step: sent.append(step),
         log_every=2,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightning_perf.analysis.step_times import StepSample
-from lightning_perf.callbacks.device_clock import DeviceClock
 from lightning_perf.callbacks.phases import Phase
+from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_timer import StepTimer, batch_samples
 from tests.callbacks.test_device_clock import FakeDevice
 
@@ -21,10 +21,10 @@ class Bench:
         self.profiling = False
         self.samples: list[StepSample] = []
         self.timer = StepTimer(
-            first_step=100,
+            numbers=StepNumbers(lambda: 100),
             sink=self,
             is_profiling=lambda: self.profiling,
-            device_clock=DeviceClock(device.new_event, capacity=capacity) if device else None,
+            device_clock=device.clock(capacity=capacity) if device else None,
             now_ns=lambda: self.now,
         )
 

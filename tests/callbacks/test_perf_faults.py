@@ -1,0 +1,150 @@
+"""`PerfCallback` when its own parts fail: one warning, and the training goes on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf import PerfCallback, SlowStepCapture
+from lightning_perf.callbacks import profiler as profiler_module
+from lightning_perf.callbacks.capture_requests import FileRequests
+from lightning_perf.callbacks.captures import Captures
+from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.profiler import WindowProfiler
+from lightning_perf.callbacks.rank_files import RankFiles
+from lightning_perf.callbacks.step_log import StepLog
+from lightning_perf.callbacks.step_timer import StepTimer
+from lightning_perf.callbacks.step_tracker import StepTracker
+from lightning_perf.callbacks.window_plan import WindowPlan
+from tests.callbacks.perf_training import assert_untapped, quick
+from tests.callbacks.training import (
+    loader,
+    make_module,
+    make_trainer,
+    samples,
+    step_numbers,
+)
+
+
+def three(**options: Any) -> PerfCallback:
+    return quick(**{"active": 3, **options})
+
+
+FAULTS = [
+    (Fit, "__init__"),
+    (StepTracker, "starts"),
+    (StepTracker, "stops"),
+    (StepTracker, "batch_begins"),
+    (StepTracker, "batch_ends"),
+    (StepTracker, "backward_begins"),
+    (StepTracker, "backward_ends"),
+    (StepTracker, "optimizer_begins"),
+    (StepTracker, "ends"),
+    (StepTimer, "batch"),
+    (StepTimer, "step_begins"),
+    (StepTimer, "step_ends"),
+    (StepTimer, "phase_begins"),
+    (StepTimer, "phase_ends"),
+    (StepTimer, "training_pauses"),
+    (StepTimer, "finish"),
+    (StepLog, "add"),
+    (StepLog, "step_ends"),
+    (StepLog, "write"),
+    (WindowProfiler, "step_begins"),
+    (WindowProfiler, "step_ends"),
+    (WindowProfiler, "phase_begins"),
+    (WindowProfiler, "phase_ends"),
+    (WindowProfiler, "training_pauses"),
+    (WindowProfiler, "_export"),
+    (profiler_module.profile, "prepare_trace"),
+    (profiler_module.profile, "start_trace"),
+    (profiler_module.profile, "stop_trace"),
+    (profiler_module.profile, "export_chrome_trace"),
+]
+
+
+OPTIONAL_FAULTS = [
+    (WindowPlan, "action"),
+    (WindowPlan, "folder_for"),
+    (Captures, "step_begins"),
+    (Captures, "step_ends"),
+    (Captures, "phase_begins"),
+    (Captures, "training_pauses"),
+    (Captures, "listen"),
+    (FileRequests, "look"),
+    (OverheadBudget, "allows"),
+    (OverheadBudget, "window_ends"),
+    (RankFiles, "wait"),
+]
+OPTIONS = {"capture_slow_steps": SlowStepCapture(on_signal=True), "max_overhead": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "options"),
+    [*((*fault, {}) for fault in FAULTS), *((*fault, OPTIONS) for fault in OPTIONAL_FAULTS)],
+    ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else "with options"),
+)
+def test_a_fault_in_profiling_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, options: dict[str, Any]
+) -> None:
+    handler = signal.getsignal(signal.SIGUSR2) if hasattr(signal, "SIGUSR2") else None
+    original = getattr(owner, method)
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        if method in ("start_trace", "stop_trace"):  # else the recorder, one a process, would be left half-way
+            original(*args, **kwargs)
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(owner, method, broken)
+    trainer = make_trainer(tmp_path, three(warmup=1, **options), callbacks=[])
+    with pytest.warns(RuntimeWarning, match="PerfCallback.*a fault of ours") as caught:
+        trainer.fit(make_module(), loader(7))
+    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
+    assert trainer.global_step == 7
+    assert trainer.state.finished
+    assert_untapped(trainer)
+    if handler is not None:
+        assert signal.getsignal(signal.SIGUSR2) == handler
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = StepTimer.step_begins
+
+    def breaks_later(self: StepTimer, index: int) -> None:
+        if index == 5:
+            raise RuntimeError("a fault of ours")
+        original(self, index)
+
+    monkeypatch.setattr(StepTimer, "step_begins", breaks_later)
+    with pytest.warns(RuntimeWarning, match="a fault of ours"):
+        make_trainer(tmp_path, three()).fit(make_module(), loader(8))
+    assert step_numbers(tmp_path) == [[1, 2, 3]]
+    assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    callback = three(dirpath=tmp_path / "file" / "perf")
+    trainer = make_trainer(tmp_path, callback)
+    with pytest.warns(RuntimeWarning, match="writable folder") as caught:
+        trainer.fit(make_module(), loader(6))
+    assert len([w for w in caught if "PerfCallback" in str(w.message)]) == 1
+    assert trainer.global_step == 6
+
+
+def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(self: Any, path: str) -> None:
+        Path(path).write_bytes(b"\x1f\x8b half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(profiler_module.profile, "export_chrome_trace", half)
+    with pytest.warns(RuntimeWarning, match="disk full"):
+        make_trainer(tmp_path, three()).fit(make_module(), loader(6))
+    assert not list(tmp_path.rglob("*.json.gz"))
+    assert len(samples(tmp_path)) == 6
