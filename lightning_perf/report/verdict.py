@@ -149,7 +149,7 @@ def _unrecorded(step_times: StepTimes | None) -> Verdict:
         ),
         why="No step was profiled, so there is no more to say about where the time goes.",
         next=(
-            "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or clear away what a "
-            "note names as the reason."
+            "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or clear away what "
+            "a note names as the reason."
         ),
     )
