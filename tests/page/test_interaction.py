@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.report.document import to_json
-from tests.page.samples import hand_made_report
+from tests.page.samples import hand_made_report, trained_precision
 
 Rows = Callable[[int], bytes]
 
@@ -132,6 +132,19 @@ def test_export_has_every_row_and_no_formula(many_operators: Rows, open_page: An
     assert [row["operator"] for row in table[1:4]] == ["' +1", "'\uff1d1", "a-b"]
     assert [float(row["host_self_ns_per_step"]) for row in table] == [1000.0 * n for n in range(59, -1, -1)]
     assert table[1]["device_self_ns_per_step"] == ""
+
+
+def test_paper_is_light_and_has_the_charts_out_of_sight_too(tmp_path: Path, open_page: Any) -> None:
+    report = hand_made_report(tmp_path, trained_precision())
+    opened = open_page(report, view="precision", color_scheme="dark")
+    drawn = "[...document.querySelectorAll('.chart')].map((chart) => chart.classList.contains('js-plotly-plot'))"
+    theme = "document.documentElement.dataset.theme"
+    seen = f"document.body.dataset.printed = JSON.stringify([{theme}, {drawn}])"
+    opened.page.evaluate(f"() => {{ window.print = () => {{ {seen}; }}; }}")
+    opened.page.click("text=Print")
+    printed = opened.page.wait_for_selector("[data-printed]").get_attribute("data-printed")
+    assert json.loads(printed) == ["light", [True] * 3]
+    assert opened.page.evaluate(theme) == "dark"
 
 
 def test_definitions_open_and_close(tmp_path: Path, open_page: Any) -> None:

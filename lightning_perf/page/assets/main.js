@@ -57,6 +57,11 @@ async function take(answer) {
   const before = listing;
   listing = answer;
   if (JSON.stringify(before) !== JSON.stringify(listing) || !shown.run) await show(read(), { onlyNew: true });
+  const known = new Set(before.runs.map((run) => run.name));
+  const came = listing.runs.filter((run) => !known.has(run.name)).map((run) => run.name);
+  if (known.size && came.length) {
+    shell.status(came.length === 1 ? `There is a new run: ${came[0]}` : `There are ${came.length} new runs.`);
+  }
 }
 
 async function show(state, { onlyNew = false } = {}) {
