@@ -92,6 +92,9 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
     by_title = {row.split("\t")[0].strip(): row for row in opened.texts("#table-results tbody tr")}
     for result in candidate.metrics:
         row = by_title[METRICS[result.metric].title]
+        if result.estimate.value is None:
+            assert result.estimate.reason
+            assert result.estimate.reason in row
         if METRICS[result.metric].scale.value == "ratio" and result.estimate.value is not None:
             assert signed_percent(result.estimate.value) in row
             if result.estimate.low is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_limits_filter_and_stay_in_the_address(document: Tradeoff, open_page: An
     page.focus("input[type=range] >> nth=0")
     page.keyboard.press("Home")
     assert list(kept(opened).values()) == ["broken", "broken", "broken", "not measured"]
+
+
+def test_of_many_variants_those_that_matter_are_named(document: Tradeoff, open_page: Any) -> None:
+    others = tuple(replace(document.rows[1], variant=f"other-{number}") for number in range(10))
+    many = replace(document, rows=(*document.rows, *others))
+    named = "document.querySelector('.chart').layout.annotations.map((item) => item.text)"
+    opened = open_page(to_json(many), kind="inference")
+    opened.draw_charts()
+    assert sorted(opened.page.evaluate(named)) == ["compiled", "eager", "int8"]
+    assert opened.page.locator("#table-variants tbody tr").count() == 14
 
 
 def test_another_batch_size_is_chosen_by_menu_and_link(document: Tradeoff, open_page: Any) -> None:
