@@ -40,6 +40,7 @@ class TrainSettings:
         data_seed: Seed of the embedded data and the split; None takes `seed`.
         tf32: ``on`` or ``off`` sets TF32 for what computes in FP32; None leaves it alone.
         checkpoints: Save checkpoints.
+        resume: Checkpoint of an interrupted training to go on from.
         input: Pictures decoded once into memory, or from their files each time they are drawn.
         augment: Rotate and shift training pictures a little, every time anew.
         workers: DataLoader worker processes; None chooses by the cores.
@@ -64,6 +65,7 @@ class TrainSettings:
     data_seed: int | None = None
     tf32: Literal["on", "off"] | None = None
     checkpoints: bool = True
+    resume: Path | None = None
     input: InputKind = InputKind.MEMORY
     augment: bool = False
     workers: int | None = None

@@ -87,7 +87,10 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError) as error:
-            raise RecipeError(path, f"this is not a readable zip file ({error})", "Download it again") from error
+            problem = f"neither a folder nor a readable zip file ({error})"
+            raise RecipeError(
+                path, problem, "Name the data set's folder or zip; download a damaged one again"
+            ) from error
         self._members = {info.filename: info for info in self._zip.infolist() if not info.is_dir()}
         if any(info.flag_bits & 0x1 for info in self._members.values()):
             raise RecipeError(path, "the zip file is encrypted", "Unpack it yourself and name the folder")

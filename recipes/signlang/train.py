@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from recipes.signlang.data_record import DataRecord
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.load import load_data
 from recipes.signlang.module import SignModule
+from recipes.signlang.resume import check_resumable
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.split import Split, SplitKind
 
@@ -59,8 +61,11 @@ def train(settings: TrainSettings) -> TrainResult | None:
         RecipeError: The data, the accelerator or a setting cannot be used.
     """
     settings = _runnable(settings)
+    _check_writable(settings.log_dir)
     seed_everything(settings.seed, workers=True, verbose=False)
     images, split = load_data(settings, _say)
+    if settings.resume is not None:
+        check_resumable(settings.resume, settings, images, split)
     workers = default_workers(settings.input) if settings.workers is None else settings.workers
     data = SignData(
         images,
@@ -86,7 +91,7 @@ def train(settings: TrainSettings) -> TrainResult | None:
         precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
         accelerator=settings.accelerator,
         devices=settings.devices,
-        logger=TensorBoardLogger(settings.log_dir, name="", default_hp_metric=False),
+        logger=TensorBoardLogger(settings.log_dir, name="", version=_version(settings), default_hp_metric=False),
         callbacks=[*([best, interrupted] if settings.checkpoints else []), PerfCallback(tf32=settings.tf32)],
         enable_checkpointing=settings.checkpoints,
         log_every_n_steps=min(10, batches),
@@ -96,15 +101,20 @@ def train(settings: TrainSettings) -> TrainResult | None:
     _say(f"Model   {settings.model}: {sum(p.numel() for p in module.parameters()) / 1e6:.1f} M parameters")
     # Lightning 2.6 asks torch's pytree in a way that newer torch deprecates; nothing the user could change.
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+    if settings.resume is not None:  # all as it should be
+        for usual in ("Checkpoint directory .* exists and is not empty", "The dirpath has changed"):
+            warnings.filterwarnings("ignore", message=usual, category=UserWarning)
     try:
-        trainer.fit(module, datamodule=data)
+        trainer.fit(module, datamodule=data, ckpt_path=settings.resume, weights_only=True)
     except SystemExit:
         # Lightning ends Ctrl-C by leaving the process, after the callbacks have saved their state.
         if not trainer.interrupted:
             raise
-        where = f" Checkpoints are in {_log_dir(trainer) / 'checkpoints'}" if settings.checkpoints else ""
-        _say(f"Interrupted.{where}")
+        saved = sorted((_log_dir(trainer) / "checkpoints").glob("interrupted-*.ckpt"))
+        _say(f"Interrupted. To go on, give the same command with --resume {saved[-1]}" if saved else "Interrupted.")
         return None
+    if "val/accuracy" not in trainer.callback_metrics:
+        raise RecipeError(settings.resume, f"{settings.epochs} epochs have been trained already", "Give more --epochs")
     result = TrainResult(
         accuracy=wilson(float(trainer.callback_metrics["val/accuracy"]), split.held_out_units),
         best=float(best.best_model_score) if best.best_model_score is not None else None,
@@ -130,6 +140,23 @@ def _runnable(settings: TrainSettings) -> TrainSettings:
         _say("16-mixed needs a GPU: on this CPU the training runs bf16-mixed instead (bfloat16, no loss scaling).")
         return replace(settings, precision="bf16-mixed")
     return settings
+
+
+def _check_writable(log_dir: Path) -> None:
+    """Before the data are read: the Trainer would find out after."""
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=log_dir).close()
+    except OSError as error:
+        raise RecipeError(f"--log-dir {log_dir}", f"cannot be written ({error.strerror})", "Name another") from error
+
+
+def _version(settings: TrainSettings) -> str | None:
+    """The folder of the run that goes on, so that its best epoch stays known; None for a new one."""
+    if settings.resume is None:
+        return None
+    run = settings.resume.resolve().parent.parent
+    return run.name if run.parent == settings.log_dir.resolve() else None
 
 
 def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> None:

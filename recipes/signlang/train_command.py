@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--devices", type=at_least(1), default=default.devices, metavar="N", help="how many")
     training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
     training.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="go on from a checkpoint of an interrupted training, with the options of that training",
+    )
+    training.add_argument(
         "--no-checkpoints", dest="checkpoints", action="store_false", default=argparse.SUPPRESS, help="save none"
     )
 

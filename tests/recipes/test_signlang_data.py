@@ -258,7 +258,7 @@ def test_wrong_paths(tmp_path):
     with pytest.raises(RecipeError, match="no such file"):
         read_image_set(tmp_path / "nowhere", 18)
     (tmp_path / "not.zip").write_bytes(b"PK but no zip")
-    with pytest.raises(RecipeError, match="not a readable zip"):
+    with pytest.raises(RecipeError, match="nor a readable zip"):
         read_image_set(tmp_path / "not.zip", 18)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -52,18 +53,57 @@ def test_a_whole_training(pictures, tmp_path, capsys):
     assert (run / "perf" / "report.json").is_file()
 
 
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_interrupted_training_goes_on(pictures, tmp_path, capsys, monkeypatch):
+    import torch
+
+    from recipes.signlang.module import SignModule
+
+    step = SignModule.training_step
+
+    def interrupted(self, batch, batch_idx):
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+        return step(self, batch, batch_idx)
+
+    options = ["--data", str(pictures), "--log-dir", str(tmp_path / "logs"), *TINY, "--epochs", "2"]
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        monkeypatch.setattr(SignModule, "training_step", interrupted)
+        assert main(options) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)  # Lightning has it ignored, as it leaves the process
+    monkeypatch.setattr(SignModule, "training_step", step)
+    checkpoint = capsys.readouterr().out.rpartition("give the same command with --resume ")[2].strip()
+    assert main([*options, "--resume", checkpoint]) == 0
+    assert "Accuracy on 30 held-out pictures" in capsys.readouterr().out
+    assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["version_0"]
+    last = tmp_path / "logs" / "version_0" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 2  # one batch an epoch
+    for wrong, problem in (
+        ([], "2 epochs have been trained already. Give more --epochs"),
+        (["--seed", "1"], "was not trained on these pictures"),
+        (["--image-size", "20"], "is of a cnn on pictures of 18 px"),
+    ):
+        assert main([*options, "--resume", str(last), *wrong]) == 2
+        assert f"error: {last}: {problem}" in capsys.readouterr().err
+
+
 def test_bad_input_ends_with_code_2_a_path_and_no_traceback(pictures, tmp_path, capsys):
     broken = pictures / "signlanguage" / "b_7.png"
     broken.write_bytes(b"no picture")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.zip").write_bytes(b"no zip")
-    cases = {pictures: str(broken), tmp_path / "empty": "no pictures", tmp_path / "file.zip": "not a readable zip"}
+    cases = {pictures: str(broken), tmp_path / "empty": "no pictures", tmp_path / "file.zip": "nor a readable zip"}
     for path, problem in {**cases, tmp_path / "none": "no such file"}.items():
         assert main(["--data", str(path), "--log-dir", str(tmp_path / "logs"), *TINY]) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"error: {path}")
         assert problem in said
         assert "Traceback" not in said
+    assert main(["--log-dir", str(tmp_path / "file.zip" / "logs"), *TINY]) == 2
+    assert "file.zip/logs: cannot be written (Not a directory). Name another." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
