@@ -1,37 +1,100 @@
 #!/bin/sh
-# Everything that needs a CUDA GPU, one after the other. Results go to benchmarks/results/ (what no CPU can measure) and
-# benchmarks/results/gpu/ (what was measured on a CPU, too). DATA names pictures to train on, as the Kaggle zip; without
-# it the synthetic set is used. A part that fails is named at the end, and does not keep the others from running.
+# Everything that needs a CUDA GPU, in pieces of less than ten minutes each on a large one:
+#
+#   benchmarks/gpu.sh                    all pieces, one after the other
+#   benchmarks/gpu.sh tune compare       these
+#   TINY=1 benchmarks/gpu.sh             on a CPU, at sizes that tell nothing but that it runs; results go to RESULTS or
+#                                        are thrown away
+#
+# Each piece writes its own result to benchmarks/results/gpu/. One that fails is named at the end, does not keep the
+# others from running, and makes the exit code 1. LIMIT_S (600) ends a piece that takes longer, by Ctrl-C. What compare has
+# done by then stays in studies/gpu: given again, it goes on.
+#
+# DATA names pictures to train on, as the Kaggle zip; without it the synthetic set is used, which is made once. PYTHON
+# names the interpreter: that of .venv, or python3. Nothing is downloaded.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-PYTHON="${PYTHON:-.venv/bin/python}"
-OUT=benchmarks/results/gpu
+PIECES="precision-resnet18 precision-resnet50 planted recipe_input train infer tune compare"
+TINY="${TINY:-}"
+LIMIT_S="${LIMIT_S:-600}"
+[ -n "${PYTHON:-}" ] || { [ -x .venv/bin/python ] && PYTHON=.venv/bin/python; } || PYTHON=python3
+
+[ $# -gt 0 ] || set -- $PIECES
+for piece in "$@"; do
+    case " $PIECES " in
+    *" $piece "*) ;;
+    *) echo "benchmarks/gpu.sh has no piece $piece. There are $PIECES." >&2 && exit 2 ;;
+    esac
+done
+if [ -z "$TINY" ] && ! "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    echo "benchmarks/gpu.sh needs a CUDA GPU, and torch finds none. TINY=1 shows on a CPU that it runs." >&2
+    exit 2
+fi
 SCRATCH="$(mktemp -d)"
 trap 'rm -rf "$SCRATCH"' EXIT
-
-if ! "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    echo "benchmarks/gpu.sh needs a CUDA GPU, and torch finds none." >&2
-    exit 2
+OUT="${RESULTS:-benchmarks/results/gpu}"
+STUDY=studies/gpu
+MODEL=resnet50 SIZE=200 EPOCHS=5 RUNS=6 DEVICE=cuda
+if [ -n "$TINY" ]; then
+    OUT="${RESULTS:-$SCRATCH/results}" STUDY="$SCRATCH/study"
+    MODEL=cnn SIZE=18 EPOCHS=1 RUNS=1 DEVICE=cpu
 fi
 mkdir -p "$OUT"
 
-failed=""
-part() {
-    name="$1"
-    shift
-    echo "== $name"
-    "$PYTHON" -m "$@" || failed="$failed $name"
+py() { timeout --signal=INT --kill-after=60 "$LIMIT_S" "$PYTHON" -m "$@"; }
+
+# The article's setting: ResNet-50, 200 px, batches of 32, five epochs.
+recipe() {
+    py recipes.signlang "$@" --model "$MODEL" --image-size "$SIZE" --batch-size 32 --epochs "$EPOCHS" \
+        ${DATA:+--data "$DATA"}
 }
 
-# The article's setting: ResNet-50, 200 px, batches of 32, five epochs; true FP32, TF32 and mixed precision.
-set -- --model resnet50 --image-size 200 --batch-size 32 ${DATA:+--data "$DATA"}
-part gpu_precision benchmarks.gpu_precision
-part planted benchmarks.planted
-part recipe_input benchmarks.recipe_input --results "$OUT" --model resnet50 --image-size 200 ${DATA:+--data "$DATA"}
-part train recipes.signlang "$@" --epochs 5 --log-dir "$SCRATCH/logs"
-part infer recipes.signlang infer --log-dir "$SCRATCH/logs" --device cuda \
-    --markdown "$OUT/inference.md" --plot "$OUT/inference.png"
-part tune lightning_perf tune recipes.signlang.tune:resnet18 --minutes 10 --markdown "$OUT/tune.md"
-part compare recipes.signlang compare "$@" --epochs 5 --runs 6 --study-dir "$SCRATCH/study"
-cp "$SCRATCH"/study/comparison.md "$OUT/recipe_compare.md"
+trained() { # once, for the pieces that look at a training
+    [ -e "$SCRATCH/trained" ] && return
+    rm -rf "$SCRATCH/logs"
+    recipe train --log-dir "$SCRATCH/logs" && : > "$SCRATCH/trained"
+}
+
+run() {
+    case "$1" in
+    precision-*)
+        name="${1#precision-}"
+        py benchmarks.gpu_precision --models "$name" --out "$OUT/gpu_precision_$name" --device "$DEVICE" ${TINY:+--tiny}
+        ;;
+    planted) py benchmarks.planted --results "$OUT/planted.md" ${TINY:+--rounds 1} ;;
+    recipe_input)
+        py benchmarks.recipe_input --results "$OUT" --model "$MODEL" --image-size "$SIZE" ${DATA:+--data "$DATA"} \
+            ${TINY:+--rounds 1 --steps 2}
+        ;;
+    train)
+        trained && py lightning_perf analyze "$SCRATCH/logs/version_0/perf" > "$SCRATCH/train.txt" &&
+            mv "$SCRATCH/train.txt" "$OUT/train.txt"
+        ;;
+    infer)
+        trained && py recipes.signlang infer --log-dir "$SCRATCH/logs" --device "$DEVICE" \
+            --markdown "$OUT/inference.md" --plot "$OUT/inference.png" \
+            ${TINY:+--variants eager channels-last --seconds 0.1 --limit 64}
+        ;;
+    tune)
+        py lightning_perf tune recipes.signlang.tune:resnet18 --minutes 9 --markdown "$OUT/tune.md" --json \
+            ${TINY:+--window 0.05 --rounds 6 --levers channels-last} > "$SCRATCH/tune.json" &&
+            mv "$SCRATCH/tune.json" "$OUT/tune.json"
+        ;;
+    compare)
+        recipe compare --runs "$RUNS" --study-dir "$STUDY"
+        code=$?
+        # 4: the comparison is done, and cannot tell.
+        [ $code -eq 0 ] || [ $code -eq 4 ] || return $code
+        cp "$STUDY/comparison.md" "$OUT/recipe_compare.md"
+        ;;
+    esac
+}
+
+failed=""
+for piece in "$@"; do
+    echo "== $piece"
+    run "$piece"
+    code=$?
+    [ $code -eq 0 ] || failed="$failed $piece (exit code $code)"
+done
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
