@@ -1,5 +1,7 @@
 import os
+import re
 import signal
+import sys
 import threading
 import time
 
@@ -9,9 +11,9 @@ from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study import run_study, study_notes
+from lightning_perf.compare.study import StudyArm, run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
-from tests.compare.support import fake_arm, fake_study
+from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +38,27 @@ def test_a_study_on_rays_fake_gpu(tmp_path, ray_engine):
 def test_a_device_that_no_machine_has_is_an_error_and_no_wait(ray_engine):
     with pytest.raises(CompareError, match="has 2 GPUs"):
         RayEngine(gpus=2).check()
+
+
+def test_what_goes_wrong_in_a_worker_is_told_in_its_own_words(tmp_path, ray_engine):
+    class Warmed(RayEngine):
+        """The first warm-up was on another device, so this one has a warm-up of its own, which fails."""
+
+        def run(self, folder, blocks, tick):
+            if 1 in blocks:
+                path = folder / "blocks" / "block000.jsonl"
+                path.write_text(re.sub('"device":"[^"]*"', '"device":"another"', path.read_text()))
+                flag.unlink()
+            super().run(folder, blocks, tick)
+
+    flag = tmp_path / "works"
+    flag.touch()
+    script = f"import os,sys,runpy; sys.argv=['x']; os.path.exists({str(flag)!r}) or sys.exit('no data')"
+    arm = StudyArm("a", (sys.executable, "-c", f"{script}; runpy.run_path({str(FAKE_RUN)!r}, run_name='__main__')"))
+    study = fake_study(arms=(arm, fake_arm("b")), blocks=1, attempts=1)
+    with pytest.raises(CompareError, match=r"^The warm-up block on gpu-0 failed, so .*no data$") as error:
+        run_study(study, tmp_path / "study", Warmed(gpus=1), lambda line: None)
+    assert "Traceback" not in str(error.value)
 
 
 def test_a_study_in_submitits_local_jobs(tmp_path):

@@ -72,7 +72,9 @@ class RayEngine:
                     block = tasks.pop(reference)
                     try:
                         ray.get(reference)
-                    except ray.exceptions.RayTaskError:
+                    except ray.exceptions.RayTaskError as error:
+                        if isinstance(error.cause, (CompareError, OSError)):
+                            raise error.cause from error  # its own words, without the worker's traceback
                         raise
                     except ray.exceptions.RayError as error:
                         losses[block] += 1
