@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -223,15 +224,25 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
 
     if len(texts) == 1:
         return study_arms(Path(texts[0]))
+    given = [_name_and_paths(text) for text in texts]
+    last_parts = Counter(Path(paths).name for name, paths in given if name is None)
     arms: dict[str, tuple[RunRecord, ...]] = {}
-    for text in texts:
-        name, equals, paths = text.partition("=")
-        if not equals or Path(text).exists():
-            name, paths = Path(text).name or text, text
-        if name in arms:
-            name = paths
+    for name, paths in given:
+        folders = [paths] if Path(paths).exists() else paths.split(",")
+        if not all(folders):
+            raise CompareError(
+                f'"{paths}": one of its folders has no name. Give each arm as NAME=PATH or NAME=PATH,PATH.'
+            )
+        if name is None:
+            name = Path(paths).name
+            if not name or last_parts[name] > 1:
+                name = paths
         if name in arms:
             raise CompareError(f"{name} is given twice. Give each arm a name of its own: NAME=PATH.")
-        folders = [paths] if Path(paths).exists() else paths.split(",")
         arms[name] = tuple(record for folder in folders for record in find_records(folder))
     return arms
+
+
+def _name_and_paths(text: str) -> tuple[str | None, str]:
+    name, equals, paths = text.partition("=")
+    return (None, text) if not equals or Path(text).exists() else (name, paths)

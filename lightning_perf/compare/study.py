@@ -123,7 +123,7 @@ def read_study(folder: Path) -> Study:
     path = folder / DEFINITION
     try:
         return msgspec.json.decode(path.read_bytes(), type=Study)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CompareError(f"{folder}: holds no study. Give the folder of one, or two folders of runs.") from error
     except (OSError, msgspec.DecodeError) as error:
         raise CompareError(f"{path}: is no definition of a study ({error}).") from error

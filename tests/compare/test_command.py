@@ -118,6 +118,9 @@ def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
         ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: holds no run record (run.jsonl)."),
         ([base, str(tmp_path / "bad")], f"{torn}: line 1 is no line of a run record"),
         ([base], f"{base}: holds no study. Give the folder of one, or two folders of runs."),
+        ([f"{base}/run0/run.jsonl"], "run.jsonl: holds no study. Give the folder of one, or two folders of runs."),
+        (["", candidate], '"": one of its folders has no name'),
+        ([base, f"{candidate},"], f'"{candidate},": one of its folders has no name'),
         ([base, base, base], f"{base} is given twice. Give each arm a name of its own"),
         ([f"a={base}", f"b={base}"], "this run is given 2 times"),
         ([base, candidate, "--gate=fast"], '"fast" is no gate. Write METRIC<=NUMBER'),
@@ -159,6 +162,13 @@ def test_arms_are_named_and_gathered_from_several_folders(folders, tmp_path, cap
     main(["compare", *arguments])
     document = json.loads(capsys.readouterr().out)
     assert [(arm["name"], arm["used"]) for arm in document["arms"]] == [("true FP32", 6), ("AMP", 5), ("with,comma", 1)]
+
+
+def test_folders_of_the_same_name_are_told_apart_by_their_paths(folders, capsys):
+    base, candidate = (f"{path}/run0" for path in folders())
+    main(["compare", base, candidate, f"named={candidate}/../run1", "--json", "--allow=seed"])
+    names = [arm["name"] for arm in json.loads(capsys.readouterr().out)["arms"]]
+    assert names == [base, candidate, "named"]
 
 
 def test_one_folder_is_a_study_with_its_arms(tmp_path, capsys):
