@@ -28,7 +28,15 @@ from recipes.signlang.settings import TrainSettings
 from recipes.signlang.split import split_images
 from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
-__all__ = ["PRECISIONS", "Experiment", "define_study", "run_experiment", "runnable_precisions", "runs_warning"]
+__all__ = [
+    "PRECISIONS",
+    "Experiment",
+    "define_study",
+    "engine_devices",
+    "run_experiment",
+    "runnable_precisions",
+    "runs_warning",
+]
 
 TF32 = "tf32"
 PRECISIONS = ("32-true", TF32, "16-mixed", "bf16-mixed")
@@ -168,7 +176,7 @@ def run_experiment(experiment: Experiment, device: TrainDevice, say: Callable[[s
     warning = runs_warning(experiment.runs)
     if warning is not None:
         say(f"Note    {warning}")
-    run_study(study, folder, LocalEngine(_engine_devices(device)), say)
+    run_study(study, folder, LocalEngine(engine_devices(device)), say)
     return _show(folder, settings, say)
 
 
@@ -234,7 +242,12 @@ def _check_data(training: TrainSettings, say: Callable[[str], None]) -> None:
     say(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
 
 
-def _engine_devices(device: TrainDevice) -> tuple[Device, ...]:
+def engine_devices(device: TrainDevice) -> tuple[Device, ...]:
+    """The device whose lease the runs hold.
+
+    Args:
+        device: What the trainings take.
+    """
     if device.kind == "cpu":
         return parse_devices("cpu")
     if device.kind == "mps":

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from lightning_perf.compare.engines.block import Device
 from recipes.signlang.cli import main
-from recipes.signlang.compare import Experiment, define_study, runnable_precisions, runs_warning
+from recipes.signlang.compare import Experiment, define_study, engine_devices, runnable_precisions, runs_warning
 from recipes.signlang.device import TrainDevice, find_device
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.settings import TrainSettings
@@ -52,6 +53,24 @@ def experiment(tmp_path):
 )
 def test_the_device_decides_what_is_compared(device, wanted, precisions):
     assert runnable_precisions(wanted, device, lambda _: None) == precisions
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "uuids", "engine"),
+    [
+        (CPU, None, ["GPU-a"], Device("cpu", "")),
+        (TrainDevice("mps", "", has_tf32=False), None, [], Device("mps")),
+        (VOLTA, None, ["GPU-a", "GPU-b"], Device("GPU-a", "GPU-a")),
+        (VOLTA, None, [], Device("gpu0")),
+        (VOLTA, "1,MIG-2", ["GPU-a"], Device("gpu1-MIG-2")),
+    ],
+)
+def test_runs_hold_the_lease_of_the_device_that_they_train_on(device, visible, uuids, engine, monkeypatch):
+    monkeypatch.setattr("lightning_perf.compare.engines.local._gpu_uuids", lambda: uuids)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert engine_devices(device) == (engine,)
 
 
 def test_what_is_replaced_or_missing_is_said():
@@ -151,7 +170,8 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_help_needs_no_torch():
-    code = "import sys; sys.modules['torch'] = None; from recipes.signlang.cli import main; main(['compare', '--help'])"
+    code = "import sys; sys.modules['torch'] = None; from lightning_perf.compare.engines.block import Device
+from recipes.signlang.cli import main; main(['compare', '--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--precisions" in done.stdout
