@@ -68,7 +68,7 @@ function recommendation({ recommendation: found }) {
   const { max_latency_ms: most, max_accuracy_drop_points: drop } = found;
   const limits = [
     most === null ? null : `nine of ten calls within ${format.duration(most * 1e6)}`,
-    drop === null ? null : `accuracy lower by ${drop} points at most`,
+    drop === null ? null : `accuracy lower by ${drop} ${drop === 1 ? "point" : "points"} at most`,
   ].filter(Boolean);
   return h(
     "section",
