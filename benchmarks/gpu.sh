@@ -8,7 +8,8 @@
 #
 # Each piece writes its own result to benchmarks/results/gpu/. One that fails is named at the end, does not keep the
 # others from running, and makes the exit code 1. LIMIT_S (600) ends a piece that takes longer, by Ctrl-C. What compare has
-# done by then stays in studies/gpu: given again, it goes on.
+# done by then stays in studies/gpu: given again, it goes on. Do so before other pieces: their results are changes to the
+# checkout, and its runs have to be of the same code.
 #
 # DATA names pictures to train on, as the Kaggle zip; without it the synthetic set is used, which is made once. PYTHON
 # names the interpreter: that of .venv, or python3. Nothing is downloaded.
@@ -34,10 +35,10 @@ SCRATCH="$(mktemp -d)"
 trap 'rm -rf "$SCRATCH"' EXIT
 OUT="${RESULTS:-benchmarks/results/gpu}"
 STUDY=studies/gpu
-MODEL=resnet50 SIZE=200 EPOCHS=5 RUNS=6 DEVICE=cuda
+MODEL=resnet50 TUNED=resnet18 SIZE=200 EPOCHS=5 RUNS=6 DEVICE=cuda
 if [ -n "$TINY" ]; then
     OUT="${RESULTS:-$SCRATCH/results}" STUDY="$SCRATCH/study"
-    MODEL=cnn SIZE=18 EPOCHS=1 RUNS=1 DEVICE=cpu
+    MODEL=cnn TUNED=cnn SIZE=18 EPOCHS=1 RUNS=1 DEVICE=cpu
 fi
 mkdir -p "$OUT"
 
@@ -76,7 +77,7 @@ run() {
             ${TINY:+--variants eager channels-last --seconds 0.1 --limit 64}
         ;;
     tune)
-        py lightning_perf tune recipes.signlang.tune:resnet18 --minutes 9 --markdown "$OUT/tune.md" --json \
+        py lightning_perf tune "recipes.signlang.tune:$TUNED" --minutes 9 --markdown "$OUT/tune.md" --json \
             ${TINY:+--window 0.05 --rounds 6 --levers channels-last} > "$SCRATCH/tune.json" &&
             mv "$SCRATCH/tune.json" "$OUT/tune.json"
         ;;
