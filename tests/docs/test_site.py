@@ -52,4 +52,4 @@ def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "PerfCallback()" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     for page in (ROOT / "benchmarks" / "results").glob("*.md"):
-        assert (tmp_path / "site" / "results" / page.stem / "index.html").is_file()
+        assert (tmp_path / "site" / "results" / f"{page.stem}.html").is_file()
