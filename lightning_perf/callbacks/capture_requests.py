@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from lightning_perf.callbacks.whole_file import write_whole
+
 __all__ = ["REQUEST_NAME", "FileRequests", "SignalRequests"]
 
 REQUEST_NAME = "profile-now"
@@ -63,9 +65,7 @@ class FileRequests:
         if self._world_size == 1:
             return step
         start = step + -(-AGREED_AHEAD_NS // max(step_ns, 1))
-        partial = self._answer.with_name(f"{self._answer.name}.partial")
-        partial.write_text(str(start), encoding="utf-8")
-        partial.replace(self._answer)
+        write_whole(self._answer, str(start).encode())
         return start
 
     def _hear(self, step: int) -> int | None:

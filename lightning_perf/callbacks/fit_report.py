@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.analysis.step_times import StepSample
+from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.whole_file import write_whole
 from lightning_perf.trace.errors import TraceError
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ def report_fit(
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
         report = build_fit_report(fit.folder, fit.samples(), notes, precision)
-        if fit.folder is not None:
-            save_report(report, fit.folder)
-        log_report(report, trainer.loggers, step=trainer.global_step)
-        if show:
-            print_fit_report(report)
     except Exception as error:
         fit.faults.report("the report could not be made", error)
+        return
+    # Each for itself: a full disk keeps nothing from the console.
+    if fit.folder is not None:
+        _give(fit.faults, "the report is not saved", save_report, report, fit.folder)
+    if show:
+        _give(fit.faults, "the report is not shown", print_fit_report, report)
+    _give(fit.faults, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
 
 
 def build_fit_report(
@@ -98,9 +101,8 @@ def save_report(report: PerfReport, folder: Path) -> Path:
     from lightning_perf.report.json import render_json
 
     path = folder / "report.json"
-    partial = folder / f".report.{os.getpid()}.partial.json"
-    partial.write_text(render_json(report), encoding="utf-8")
-    return partial.replace(path)
+    write_whole(path, render_json(report).encode())
+    return path
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:
@@ -139,3 +141,10 @@ def print_fit_report(report: PerfReport) -> None:
     from lightning_perf.report.console.render import print_report
 
     print_report(report)
+
+
+def _give(faults: Faults, otherwise: str, use: Callable[..., object], *arguments: object) -> None:
+    try:
+        use(*arguments)
+    except Exception as error:
+        faults.report(otherwise, error)

@@ -19,11 +19,13 @@ from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.step_numbers import step_number
 from lightning_perf.callbacks.strategies import holds_whole_model
 from lightning_perf.callbacks.underflow import UnderflowMonitor
+from lightning_perf.callbacks.whole_file import write_whole
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]
 
 _CONSEQUENCES = {
     "scale": "the loss scale is not monitored any more",
+    "log": "the loss scale is not logged any more",
     "underflow": "gradients are not monitored any more",
     "locator": "the origin of overflows is not looked for any more",
     "guard": "the run is not compared with FP32",
@@ -131,7 +133,7 @@ class NumericsMonitors:
         """A training batch has ended."""
         self._tell("underflow", lambda underflow: underflow.batch_ends())
         self._tell("scale", lambda scale: scale.batch_ends())
-        self._tell("scale", self._log)
+        self._tell("log", self._log)
         self._tell("guard", lambda guard: guard.batch_ends(outputs))
 
     def ends(self) -> None:
@@ -145,7 +147,7 @@ class NumericsMonitors:
         """Write the results to ``precision.json``, from the first rank."""
         if self._folder is not None and self._trainer.is_global_zero:
             try:
-                (self._folder / "precision.json").write_bytes(text)
+                write_whole(self._folder / "precision.json", text)
             except OSError as error:
                 self._faults.report("the summary of the run's precision is not saved", error)
 
@@ -160,6 +162,8 @@ class NumericsMonitors:
             faults=self._faults,
             locate=self._located if locator is not None else None,
         )
+        if self._trainer.loggers:
+            self._active["log"] = scale
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
             self._active["underflow"] = UnderflowMonitor(
@@ -179,7 +183,7 @@ class NumericsMonitors:
     def _log(self, monitor: LossScaleMonitor) -> None:
         every = self._trainer.log_every_n_steps
         stepped, self._attempts = monitor.attempts != self._attempts, monitor.attempts
-        if not stepped or not every or not self._trainer.loggers:
+        if not stepped or not every:
             return
         step = step_number(self._trainer)
         if (step + 1) % every == 0:
@@ -205,4 +209,6 @@ class NumericsMonitors:
             say(monitor)
         except Exception as error:
             del self._active[name]
+            if name == "scale":
+                self._active.pop("log", None)
             self._faults.report(_CONSEQUENCES[name], error)

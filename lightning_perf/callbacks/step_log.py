@@ -80,7 +80,11 @@ class StepLog(StepObserver):
             self.write()
             if self._unsent and self._send is not None:
                 samples, self._unsent = self._unsent, []
-                self._send(step_metrics(samples), self._step)
+                try:
+                    self._send(step_metrics(samples), self._step)
+                except Exception as error:  # a logger may be of any make
+                    self._send = None
+                    self._faults.report("step times are no longer logged", error)
 
     def write(self) -> None:
         """Append what is not yet in the file."""

@@ -25,7 +25,7 @@ def export_trace(stopped: Any, folder: Path, name: str) -> Path:
         The file, ``NAME.pt.trace.json.gz``.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written. Torch itself says nothing of a disk that is full.
         RuntimeError: Torch cannot export the recording.
     """
     path = folder / f"{name}.pt.trace.json.gz"
@@ -33,11 +33,13 @@ def export_trace(stopped: Any, folder: Path, name: str) -> Path:
     packed = folder / f".{name}.partial.json.gz"
     try:
         stopped.export_chrome_trace(str(plain))
+        if not plain.exists():
+            raise OSError(f"torch could not write to {folder}: its disk may be full")
         # torch itself would pack it at the highest level, which takes ten times as long as everything else here.
         with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         packed.replace(path)
     finally:
-        plain.unlink(missing_ok=True)
-        packed.unlink(missing_ok=True)
+        for left in folder.glob(f".{name}.partial*"):  # torch has a partial file of its own
+            left.unlink(missing_ok=True)
     return path

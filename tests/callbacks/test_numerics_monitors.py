@@ -13,13 +13,16 @@ from lightning_perf.callbacks.precision_error import PrecisionError
 from tests.callbacks.precision_training import make_net
 
 
-def monitors(module: Any, strategy: Any, *, world_size: int = 2, **options: int) -> NumericsMonitors:
+def monitors(
+    module: Any, strategy: Any, *, world_size: int = 2, loggers: tuple[Any, ...] = (), **options: int
+) -> NumericsMonitors:
     trainer = SimpleNamespace(
         strategy=strategy.__new__(strategy),
         scaler=torch.amp.GradScaler("cpu"),
         optimizers=[],
-        loggers=[],
-        log_every_n_steps=0,
+        lr_scheduler_configs=[],
+        loggers=loggers,
+        log_every_n_steps=1,
         accumulate_grad_batches=1,
         global_step=0,
         world_size=world_size,
@@ -50,7 +53,7 @@ def train(watched: NumericsMonitors, module: Any, batches: int) -> int:
     Passes.count = 0
     for number in range(batches):
         watched.batch_begins(None, number)
-        loss = Passes.apply(torch.stack([(parameter.half() * 0.0).sum() for parameter in module.parameters()]).sum())
+        loss = Passes.apply(torch.stack([(parameter.double() * 0.0).sum() for parameter in module.parameters()]).sum())
         watched.backward_begins(loss)
         loss.backward()
         watched.backward_ends()
@@ -77,3 +80,23 @@ def test_a_shard_is_not_computed_with() -> None:
     assert watched.underflow is None
     with pytest.raises(PrecisionError, match=r"FSDPStrategy shards the model.*Leave out locate_overflows"):
         monitors(module, FSDPStrategy, locate_overflows=1)
+
+
+def test_a_failing_logger_costs_its_metrics_only() -> None:
+    class Away:
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            raise ConnectionError("the server is away")
+
+    module = make_net()
+    watched = monitors(module, DDPStrategy, loggers=(Away(),))
+    loss = module.fc(torch.ones(8, 16)).sum()
+    watched.batch_begins(None, 0)
+    watched.backward_begins(loss)
+    loss.backward()
+    watched.backward_ends()
+    watched.step_begins(torch.optim.SGD(module.parameters()))
+    with pytest.warns(RuntimeWarning, match="the loss scale is not logged any more.*server is away"):
+        watched.batch_ends(None)
+    watched.ends()
+    assert watched.loss_scale is not None
+    assert watched.loss_scale.attempts == 1

@@ -97,3 +97,15 @@ def test_metrics() -> None:
         "perf/device_time_ms": 8.0,
         "perf/samples_per_s": pytest.approx(400.0),
     }
+
+
+def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
+    def send(metrics: dict[str, float], step: int) -> None:
+        raise ConnectionError("the logger's server is away")
+
+    faults, path = Faults(), tmp_path / "steps.jsonl"
+    log = StepLog(numbers=StepNumbers(lambda: 0), path=path, send=send, log_every=2, faults=faults)
+    with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
+        run(log, range(8))
+    assert len(faults.messages) == 1
+    assert len(read_samples(path)) == 8

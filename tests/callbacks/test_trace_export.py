@@ -29,3 +29,14 @@ def test_a_failing_export_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="half-way"):
         export_trace(Recording(fails=True), tmp_path, "rank0.17")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_gets_its_room_back(tmp_path: Path) -> None:
+    class Full:
+        def export_chrome_trace(self, path: str) -> None:
+            Path(f"{path}.tmp").write_text("{")  # torch writes this first, and raises nothing when that fails
+
+    (tmp_path / "rank0.16.pt.trace.json.gz").touch()
+    with pytest.raises(OSError, match="its disk may be full"):
+        export_trace(Full(), tmp_path, "rank0.17")
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.16.pt.trace.json.gz"]
