@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 import lightning_perf
 from lightning_perf.report.console import print_report
 from lightning_perf.report.console.render import render
-from lightning_perf.report.console.safe import kernel_text, plain, shorten
+from lightning_perf.report.console.safe import UNBREAKABLE, kernel_text, plain, shorten
 from lightning_perf.report.document import PerfReport, from_json, to_json
 from tests.support.trace_builder import TraceBuilder
 
@@ -75,6 +76,15 @@ def test_names_of_categories_are_whole_on_narrow_pages(report: PerfReport, width
     lines = printed(report, width).splitlines()
     for name in ("device compute", "waiting for input", "host operators"):
         assert any(line.startswith(name) for line in lines)
+
+
+@pytest.mark.parametrize("width", range(50, 90))
+def test_no_figure_is_torn_from_its_unit(report: PerfReport, width: int) -> None:
+    text = printed(report, width)
+    verdict = text[: text.index("\nStep time")]
+    assert not re.search(r"\d\n *(%|[nµm]s)", verdict)
+    assert UNBREAKABLE not in text
+    assert "50.0 % is device compute" in " ".join(verdict.split())
 
 
 def test_names_that_differ_at_their_end_stay_apart(tmp_path: Path) -> None:

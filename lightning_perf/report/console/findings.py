@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
-from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.safe import prose
 from lightning_perf.report.verdict import saving_text
 
 __all__ = ["findings_section"]
@@ -27,9 +27,9 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
     """
     yield Text("\nFindings", style="bold")
     for number, finding in enumerate(findings, start=1):
-        yield Text.assemble(f"{number}. ", plain(finding.title, STYLES[finding.severity]), f"  [{finding.severity}]")
-        lines = [*(plain(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), plain(finding.action))]
+        yield Text.assemble(f"{number}. ", prose(finding.title, STYLES[finding.severity]), f"  [{finding.severity}]")
+        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:
-            lines.append(plain(f"{saving} {finding.model}", "dim"))
+            lines.append(prose(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))

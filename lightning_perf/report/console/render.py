@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from lightning_perf.legible import legible
 from lightning_perf.report.console.findings import findings_section
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
-from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.safe import UNBREAKABLE, plain, prose
 from lightning_perf.report.console.step_times import step_times_section
 from lightning_perf.report.console.summary import device_line, ranks_table, verdict_block
 from lightning_perf.report.console.trust import captures_section, trust_text
@@ -59,7 +60,7 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
     if lead is not None:
         yield plain(device_line(report, lead), "dim")
     for note in report.notes:
-        yield Text.assemble(("Note  ", "yellow"), plain(note))
+        yield Text.assemble(("Note  ", "yellow"), prose(note))
     if report.trust is not None:
         yield trust_text(report.trust)
     if report.findings:
@@ -87,6 +88,11 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 class ReportConsole(Console):
     """A console whose reader may leave, and may know no Unicode."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with spaces for the blanks at which lines must not break."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text.replace(UNBREAKABLE, " "), style, control)
 
     @property
     def file(self) -> IO[str]:

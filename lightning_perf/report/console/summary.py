@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.console.safe import Label, plain
+from lightning_perf.report.console.safe import Label, plain, prose
 from lightning_perf.report.document import PerfReport, Verdict
 from lightning_perf.report.words import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
@@ -23,9 +23,9 @@ def verdict_block(verdict: Verdict) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
-    grid.add_row("Where", plain(verdict.where))
-    grid.add_row("Why", plain(verdict.why))
-    grid.add_row("Next", plain(verdict.next, "green"))
+    grid.add_row("Where", prose(verdict.where))
+    grid.add_row("Why", prose(verdict.why))
+    grid.add_row("Next", prose(verdict.next, "green"))
     return Group(grid, Text())
 
 
