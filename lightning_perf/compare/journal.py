@@ -88,6 +88,7 @@ class BlockState:
         events: What went wrong, in words, in order.
         over: Whether the block needs nothing more.
         done: Whether all its runs are finished.
+        problem: What went wrong last in a run, or None.
         failure: Why it was given up, or None.
     """
 
@@ -102,6 +103,7 @@ class BlockState:
     events: tuple[str, ...]
     over: bool
     done: bool
+    problem: str | None
     failure: str | None
 
 
@@ -159,6 +161,7 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     seconds: list[float] = []
     code: list[CodeSeen] = []
     events: list[str] = []
+    problem: str | None = None
     over: BlockOver | None = None
     for entry in _entries(journal_path(folder, block, device)):
         if isinstance(entry, RunBegan):
@@ -174,7 +177,8 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
                 if entry.revision is not None:
                     code.append(CodeSeen(entry.arm, entry.revision, began_unix_s))
             else:
-                events.append(f"the run of {entry.arm} failed ({entry.problem}); the whole block is repeated.")
+                problem = f"the run of {entry.arm} failed ({entry.problem})"
+                events.append(f"{problem}; the whole block is repeated.")
                 attempt, failures, finished = entry.attempt + 1, failures + 1, set()
         elif isinstance(entry, Lost):
             events.append(f"{entry.problem}; resumed with the runs that were missing.")
@@ -196,6 +200,7 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
         events=tuple(events),
         over=over is not None,
         done=over is not None and over.done,
+        problem=problem,
         failure=over.problem if over is not None else None,
     )
 

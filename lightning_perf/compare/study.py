@@ -171,7 +171,7 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
                 lines.tick()
                 warm_up = read_block(folder, WARM_UP)
                 if not warm_up.done:
-                    raise CompareError(f"The warm-up block failed, so the others would too. {warm_up.failure}")
+                    raise CompareError(f"The warm-up block failed, so the others would too: {warm_up.failure}.")
             return block_states(study, folder)
     except LeaseTakenError as error:
         raise CompareError(

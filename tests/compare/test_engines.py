@@ -56,7 +56,7 @@ def test_what_goes_wrong_in_a_worker_is_told_in_its_own_words(tmp_path, ray_engi
     script = f"import os,sys,runpy; sys.argv=['x']; os.path.exists({str(flag)!r}) or sys.exit('no data')"
     arm = StudyArm("a", (sys.executable, "-c", f"{script}; runpy.run_path({str(FAKE_RUN)!r}, run_name='__main__')"))
     study = fake_study(arms=(arm, fake_arm("b")), blocks=1, attempts=1)
-    with pytest.raises(CompareError, match=r"^The warm-up block on gpu-0 failed, so .*no data$") as error:
+    with pytest.raises(CompareError, match=r"^The warm-up block on gpu-0 failed, so .*: no data\)\.$") as error:
         run_study(study, tmp_path / "study", Warmed(gpus=1), lambda line: None)
     assert "Traceback" not in str(error.value)
 

@@ -76,6 +76,7 @@ def test_a_block_given_up_and_tried_again_gets_its_attempts_anew(write):
     failed = [entry for n in range(2) for entry in (RunBegan("a", n, "x", "cpu"), RunOver("a", n, 1.0, problem="p"))]
     given_up = write(*failed, BlockOver(False, "p"))
     assert (given_up.over, given_up.done, given_up.failures, given_up.failure) == (True, False, 2, "p")
+    assert given_up.problem == "the run of a failed (p)"
     again = write(Again())
     assert (again.over, again.failures, again.attempt) == (False, 0, 2)
 

@@ -123,7 +123,10 @@ def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
 
 def test_a_warm_up_that_fails_stops_the_study_with_the_programs_words(tmp_path, engine):
     bad = StudyArm("bad", (sys.executable, "-c", "raise SystemExit('no data in /nowhere')"))
-    with pytest.raises(CompareError, match=r"warm-up block failed.*no data in /nowhere"):
+    with pytest.raises(
+        CompareError,
+        match=r"warm-up block failed, so the others would too: the run of bad failed \(.*no data in /nowhere\)\.$",
+    ):
         run(fake_study(arms=(bad, fake_arm("other")), attempts=1), tmp_path, engine)
 
 

@@ -74,7 +74,7 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
                 warm_up = _Worker(study, folder, WARM_UP, device, lease, stop, journal_of=device.where).work()
                 if not warm_up.done:
                     raise CompareError(
-                        f"The warm-up block on {device.name} failed, so the others on it would too. {warm_up.failure}"
+                        f"The warm-up block on {device.name} failed, so the others on it would too: {warm_up.failure}."
                     )
             _Worker(study, folder, block, device, lease, stop).work()
     except (_StoppedError, LeaseTakenError):
@@ -99,7 +99,7 @@ class _Worker:
         while not (state := self._state()).over:
             missing = [arm for arm in self.study.order(self.block) if arm not in state.finished]
             if state.failures >= self.study.attempts:
-                self._note(journal.BlockOver(False, state.events[-1]))
+                self._note(journal.BlockOver(False, state.problem))
             elif not missing:
                 self._note(journal.BlockOver(True))
             else:

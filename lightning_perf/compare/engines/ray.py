@@ -81,7 +81,7 @@ class RayEngine:
                         problem = f"its Ray worker was lost ({type(error).__name__})"
                         journal.append(folder, block, journal.Lost(problem))
                         if losses[block] >= MAX_LOSSES:
-                            journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times."))
+                            journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times"))
                             continue
                         tasks[task.remote(str(folder), block, threads)] = block
         finally:

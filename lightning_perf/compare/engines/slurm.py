@@ -61,7 +61,7 @@ class SlurmEngine:
                     problem = f"its job {job.job_id} was lost ({_summary(error)})"
                     journal.append(folder, block, journal.Lost(problem))
                     if losses[block] >= MAX_LOSSES:
-                        journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times."))
+                        journal.append(folder, block, journal.BlockOver(False, f"{problem} {MAX_LOSSES} times"))
                     else:
                         jobs[block] = executor.submit(_run_block, str(folder), block)
         finally:
