@@ -49,15 +49,15 @@ def usable_cores() -> int | None:
     return min(len(siblings), _quota() or len(siblings))
 
 
-def processor_facts(*, trains: bool) -> dict[str, str | int | list[str] | None]:
+def processor_facts(*, trains: bool) -> dict[str, str | int | float | list[str] | None]:
     """What a recording notes of the processor, as `lightning_perf.trace.description.Processor` describes it.
 
     Args:
         trains: Whether it is what the model trains on.
 
     Returns:
-        ``name``, ``cores``, ``threads``, ``bf16`` and ``trains``; ``bf16`` is None where the system does not list
-        instructions, and empty where torch has no library that would use them.
+        ``name``, ``cores``, ``threads``, ``bf16``, ``trains`` and ``load``; ``bf16`` is None where the system does
+        not list instructions, and empty where torch has no library that would use them.
     """
     import torch
 
@@ -71,7 +71,15 @@ def processor_facts(*, trains: bool) -> dict[str, str | int | list[str] | None]:
         "threads": torch.get_num_threads(),
         "bf16": None if flags is None else sorted(flags),
         "trains": trains,
+        "load": _load(),
     }
+
+
+def _load() -> float | None:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):  # Windows, or a sandbox
+        return None
 
 
 def _quota() -> int | None:

@@ -69,6 +69,7 @@ def test_facts_are_json_and_tell_what_torch_can_use(monkeypatch: pytest.MonkeyPa
     facts = json.loads(json.dumps(processor_facts(trains=True)))
     assert (facts["bf16"], facts["trains"]) == (["amx_bf16", "avx512_bf16"], True)
     assert facts["threads"] == torch.get_num_threads()
+    assert facts["load"] is None or facts["load"] >= 0
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert processor_facts(trains=False)["bf16"] == []
 

@@ -16,6 +16,9 @@ __all__ = ["cpu_threads"]
 FEW = 0.5
 """Threads on at most this part of the cores; torch takes all of them by itself."""
 
+IDLE = 0.3
+"""At least this part of the cores had nothing to do before the recording: cores that others use win nothing."""
+
 LARGE_NS = 100_000
 """Operators that take less on average are hardly worth dividing."""
 
@@ -32,9 +35,12 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     which need cores too, perhaps not at all.
     """
     compute, processor = analysis.host_compute, analysis.metadata.processor
-    if compute is None or processor is None or not processor.threads or not processor.cores:
+    if compute is None or processor is None or not processor.threads or not processor.cores or processor.load is None:
         return None
-    if processor.threads > FEW * processor.cores or (analysis.metadata.world_size or 1) > 1:
+    idle = processor.cores - max(processor.load, processor.threads)
+    if idle < IDLE * processor.cores or processor.threads > FEW * processor.cores:
+        return None
+    if (analysis.metadata.world_size or 1) > 1:
         return None
     kinds = [kind for kind in get_args(HostKind) if kind != "other"]
     large = [row for row in rows(compute, *kinds) if row.time_ns >= LARGE_NS * row.calls]
@@ -52,7 +58,8 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
         (
             (
                 f"Large operators take {format_duration(large_ns)} {each(analysis)}, "
-                f"{format_share(large_ns / step_ns(analysis))}, and torch divides each among its threads."
+                f"{format_share(large_ns / step_ns(analysis))}, and torch divides each among its threads; the load of "
+                f"the machine was {processor.load:.1f} before the recording."
             ),
         ),
         f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker, "

@@ -42,6 +42,7 @@ class Processor:
         threads: Threads that one operator may use (``torch.get_num_threads()``).
         bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
         trains: Whether it is what the model trains on.
+        load: Processes that were running or ready to, on the whole machine: the mean of the minute before.
     """
 
     name: str | None = None
@@ -49,6 +50,7 @@ class Processor:
     threads: int | None = None
     bf16: tuple[str, ...] | None = None
     trains: bool | None = None
+    load: float | None = None
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ def _processor(value: Any) -> Processor | None:
         threads=_integer(value, "threads"),
         bf16=tuple(part for part in bf16 if isinstance(part, str)) if isinstance(bf16, list) else None,
         trains=_flag(value, "trains"),
+        load=_number(value, "load"),
     )
 
 
@@ -87,6 +88,11 @@ def _integer(values: dict[str, Any], key: str) -> int | None:
     if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 20:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else None
+
+
+def _number(values: dict[str, Any], key: str) -> float | None:
+    value = values.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9 else None
 
 
 def _text(values: dict[str, Any], key: str) -> str | None:

@@ -19,9 +19,11 @@ def strides(shape: list[int], layout: str) -> list[int]:
     return [c * h * w, h * w, w, 1] if layout == "first" else [c * h * w, 1, w * c, c]
 
 
-def on_processor(*, bf16: list[str] | None = None, trains: bool = True, threads: int = 1, **top: Any) -> TraceBuilder:
+def on_processor(
+    *, bf16: list[str] | None = None, trains: bool = True, threads: int = 1, load: float = 1.0, **top: Any
+) -> TraceBuilder:
     """An empty recording that tells of its processor."""
-    facts = {"name": "A CPU", "cores": 8, "threads": threads, "bf16": bf16, "trains": trains}
+    facts = {"name": "A CPU", "cores": 8, "threads": threads, "bf16": bf16, "trains": trains, "load": load}
     return TraceBuilder(**{PROCESSOR_KEY: facts}, **top)
 
 

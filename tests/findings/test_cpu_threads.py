@@ -22,6 +22,11 @@ def test_enough_threads(threads: int) -> None:
     assert cpu_threads(analysis(convolving(on_processor(threads=threads)))) is None
 
 
+@pytest.mark.parametrize(("load", "fires"), [(0.0, True), (5.5, True), (5.7, False), (40.0, False)])
+def test_cores_may_be_in_use(load: float, fires: bool) -> None:
+    assert (cpu_threads(analysis(convolving(on_processor(threads=1, load=load)))) is not None) == fires
+
+
 def test_cores_may_be_the_workers() -> None:
     builder = convolving(on_processor(threads=4))
     for step in range(3):

@@ -13,8 +13,8 @@ def read(value: object) -> Processor | None:
 
 
 def test_the_processor() -> None:
-    value = {"name": "A CPU", "cores": 8, "threads": 4, "bf16": ["amx_bf16", "avx512_bf16"], "trains": True}
-    assert read(value) == Processor("A CPU", 8, 4, ("amx_bf16", "avx512_bf16"), True)
+    value = {"name": "A CPU", "cores": 8, "threads": 4, "bf16": ["amx_bf16", "avx512_bf16"], "trains": True, "load": 1}
+    assert read(value) == Processor("A CPU", 8, 4, ("amx_bf16", "avx512_bf16"), True, 1.0)
 
 
 @pytest.mark.parametrize("value", [None, [], "AMD", 7])
@@ -24,6 +24,6 @@ def test_what_is_no_processor(value: object) -> None:
 
 
 def test_damaged_facts_are_unknown() -> None:
-    value = {"name": 3, "cores": "many", "threads": None, "bf16": "avx512_bf16", "trains": "yes"}
+    value = {"name": 3, "cores": "many", "threads": None, "bf16": "avx512_bf16", "trains": "yes", "load": -1}
     assert read(value) == Processor()
     assert read({"bf16": [1, "avx512_bf16", None]}) == Processor(bf16=("avx512_bf16",))
