@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, analyze, read_trace
+from lightning_perf import PerfCallback, SlowStepCapture, analyze, read_trace
+from lightning_perf.callbacks.precision import PrecisionCallback
 from lightning_perf.report.document import from_json
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
@@ -234,3 +236,10 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     assert each.window.trace_bytes == file.stat().st_size
     profiled = [row["step"] for row in samples(tmp_path) if row["profiled"]]
     assert profiled == list(range(9, 14))
+
+
+@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, SlowStepCapture])
+def test_types_of_settings_can_be_read(settings: type) -> None:
+    """As LightningCLI reads them, to take settings from its command line and files."""
+    hints = get_type_hints(settings.__init__)
+    assert set(inspect.signature(settings).parameters) <= hints.keys()
