@@ -7,7 +7,6 @@ from typing import Any
 from lightning_perf.trace.metadata import PROCESSOR_KEY
 from tests.support.trace_builder import TraceBuilder
 
-STEP_US = 10_000
 DATA, WEIGHT, OUT = [8, 16, 32, 32], [32, 16, 3, 3], [8, 32, 32, 32]
 ACTIVATIONS = 8 * 16 * 32 * 32 + 8 * 32 * 32 * 32
 WEIGHTS = 32 * 16 * 3 * 3
@@ -28,25 +27,37 @@ def on_processor(
 
 
 def convolving(
-    builder: TraceBuilder, *, dtype: str = "float", layout: str = "first", groups: int = 1, steps: int = 3
+    builder: TraceBuilder,
+    *,
+    dtype: str = "float",
+    layout: str = "first",
+    groups: int = 1,
+    convolution_us: tuple[float, float] = (3000, 5000),
+    pooling_us: float = 1000,
+    normalization_us: tuple[float, float] = (400, 500),
 ) -> TraceBuilder:
-    """Steps of 10 ms: a convolution 3 ms forward and 5 ms backward, pooling 1 ms, normalization 0.4 and 0.5 ms."""
+    """Three steps of a convolution, pooling, normalization and 100 µs of other operators: 10 ms as it stands."""
     weight = [WEIGHT[0], WEIGHT[1] // groups, *WEIGHT[2:]]
+    now = 0.0
 
-    def op(name: str, at: float, us: float, *shapes: list[int]) -> None:
+    def op(name: str, us: float, *shapes: list[int]) -> None:
+        nonlocal now
         builder.op(
-            name, at, us, types=[dtype] * len(shapes), dims=list(shapes),
+            name, now, us, types=[dtype] * len(shapes), dims=list(shapes),
             **{"Input Strides": [strides(shape, layout) for shape in shapes]},
         )  # fmt: skip
+        now += us
 
-    for step in range(steps):
-        start = step * STEP_US
-        builder.step(step, start, STEP_US)
-        builder.op("aten::conv2d", start, 3050)  # what calls it has 50 µs of its own
-        op("aten::mkldnn_convolution", start + 50, 3000, DATA, weight)
-        op("aten::max_pool2d_with_indices", start + 3050, 1000, OUT)
-        op("aten::native_batch_norm", start + 4050, 400, OUT)
-        op("aten::native_batch_norm_backward", start + 4450, 500, OUT, OUT)
-        op("aten::convolution_backward", start + 4950, 5000, OUT, DATA, weight)
-        builder.op("aten::add_", start + 9950, 50, types=["float"], dims=[[32]])
+    for step in range(3):
+        begin = now
+        builder.op("aten::conv2d", now, 50 + convolution_us[0])  # what calls it has 50 µs of its own
+        now += 50
+        op("aten::mkldnn_convolution", convolution_us[0], DATA, weight)
+        op("aten::max_pool2d_with_indices", pooling_us, OUT)
+        op("aten::native_batch_norm", normalization_us[0], OUT)
+        op("aten::native_batch_norm_backward", normalization_us[1], OUT, OUT)
+        op("aten::convolution_backward", convolution_us[1], OUT, DATA, weight)
+        builder.op("aten::add_", now, 50, types=["float"], dims=[[32]])
+        now += 50
+        builder.step(step, begin, now - begin)
     return builder

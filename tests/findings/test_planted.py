@@ -16,6 +16,7 @@ import pytest
 from lightning_perf.findings.amdahl import step_ns
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find
+from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import A100, BF16_GEMM, FP32_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -113,6 +114,20 @@ PLANTS = {
     ),
     "FP32 only": Plant(
         "half-precision", lambda: fp32_only(half=False), lambda: fp32_only(half=True), 6.62, "bf16-mixed"
+    ),
+    "FP32 on a CPU": Plant(
+        "cpu-bf16",
+        lambda: convolving(on_processor(bf16=["avx512_bf16"])),
+        lambda: convolving(on_processor(bf16=["avx512_bf16"]), dtype="c10::BFloat16", convolution_us=(1400, 2700)),
+        3.9,
+        "bf16-mixed",
+    ),
+    "channels first on a CPU": Plant(
+        "cpu-channels-last",
+        lambda: convolving(on_processor()),
+        lambda: convolving(on_processor(), layout="last", pooling_us=100, normalization_us=(120, 200)),
+        1.48,
+        "channels_last",
     ),
 }
 
