@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.device_events import DeviceKind
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
@@ -169,10 +170,8 @@ def test_windows_and_counts_of_real_traces(row: dict[str, Any], corpus: Path) ->
     assert len(kernels) == row["kernels"]
     calls = trace.links.device_runtime[kernels]
     assert len(np.unique(calls[calls >= 0])) == row["launches"]
-    launch = trace.links.is_launch.copy()
-    memsets = trace.links.device_runtime[trace.device.is_memset]
-    launch[memsets[memsets >= 0]] = False
-    assert launch.sum() == row["launches"]
+    memsets = np.setdiff1d(trace.links.device_runtime[trace.device.is_memset], [*calls, NO_ROW])
+    assert trace.links.is_launch.sum() == row["launches"] + len(memsets)
     sets = row["device_sets_ns"]
     if sets:
         assert int(trace.device.duration_ns[kernels].sum()) == sets["kernel_time_sum_ns"]
