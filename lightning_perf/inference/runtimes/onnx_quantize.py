@@ -60,9 +60,8 @@ developer guide, "Working with quantized types")."""
 def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> Mapping[str, str]:
     """Export the model, run the calibration inputs, and write it with quantize and dequantize pairs.
 
-    Weights are scaled per output channel. Activations take the whole range seen (min–max): on a ResNet-18 trained on
-    photographs it kept the outputs nearer to float32 than percentiles (99.99 and 99.9) or a moving average, and as near
-    as entropy, which needs histograms of every activation.
+    Weights are scaled per output channel. Activations take the whole range seen (min–max), which needs no histograms of
+    every activation; ``benchmarks/int8.py`` sets it beside percentiles and least entropy.
 
     Args:
         subject: The model, and the inputs to calibrate with.
