@@ -21,6 +21,7 @@ from lightning_perf.compare.prediction import Prediction
 from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.compare.verdict import detectable_text
 from lightning_perf.page import html
 from tests.compare.support import write_run
 from tests.page.samples import HOSTILE, poisoned
@@ -99,6 +100,8 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
             assert signed_percent(result.estimate.value) in row
             if result.estimate.low is not None:
                 assert f"{signed_percent(result.estimate.low)} to {signed_percent(result.estimate.high)}" in row
+            if result.detectable is not None:
+                assert row.endswith(detectable_text(result.detectable))
     assert "passed" in opened.texts("#table-gates tbody tr")[0]
     steps = chart_number(opened, "step time of every run")
     assert sorted(points(opened, steps)) == pytest.approx(values(comparison, "step_time"))
@@ -118,6 +121,28 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
     expected = [r.estimate.value for r in candidate.metrics if METRICS[r.metric].scale.value == "ratio"]
     assert sorted(ratios) == pytest.approx(sorted(value for value in expected if value is not None))
     assert points(opened, chart_number(opened, "predicted speed-up")) == [1.1]
+
+
+def test_few_noisy_runs_have_factors_and_a_legible_axis(comparison: Comparison, open_page: Any) -> None:
+    (candidate,) = comparison.candidates
+    wide = replace(
+        candidate.metrics[0],
+        estimate=Estimate(0.0563, 1e-17, 2183.0, 0.95, 2, "paired t"),
+        robust=Estimate(17.865, None, None, 0.95, 2, "Walsh averages"),
+        detectable=1e22,
+    )
+    candidate = replace(candidate, metrics=(wide, *candidate.metrics[1:]))
+    noisy = replace(comparison, candidates=(candidate,))
+    opened = open_page(msgspec.json.encode(noisy), kind="study")
+    opened.draw_charts()
+    row = opened.texts("#table-results tbody tr")[0]
+    for text in ("×0.056", "under ×10⁻⁶ to ×2183", "×17.9", "over ×10⁶"):
+        assert text in row
+    low, high = opened.page.evaluate(
+        "(number) => document.querySelectorAll('.chart')[number].layout.xaxis.range",
+        chart_number(opened, "ratio to the baseline"),
+    )
+    assert -4 < low < -3 < 3 < high < 4
 
 
 def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Comparison, open_page: Any) -> None:

@@ -64,6 +64,14 @@ export function signedPercent(ratio) {
   return `${sign(change)}${size.toFixed(size >= 99.95 ? 0 : size >= 0.995 ? 1 : 2)} %`;
 }
 
+/** The smallest change that can be seen: of a ratio less 1, or of a difference. */
+export function detectableText(name, value) {
+  if (!Number.isFinite(value)) return format.NOT_AVAILABLE;
+  if (isRatio(name) && 1 + value >= 10) return factorText(1 + value);
+  const size = 100 * value;
+  return `${size >= 9.95 ? size.toFixed(0) : Number(size.toPrecision(2))} ${isRatio(name) ? "%" : "pt"}`;
+}
+
 function factorText(factor) {
   if (factor > 1e6) return "over ×10⁶";
   if (factor < 1e-6) return "under ×10⁻⁶";

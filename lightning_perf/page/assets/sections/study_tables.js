@@ -4,7 +4,7 @@ import { armName } from "../arms.js";
 import * as column from "../column.js";
 import { h } from "../dom.js";
 import * as format from "../format.js";
-import { changeText, intervalText, isRatio, METRICS, metricHead, metricTitle, metricValue } from "../metrics.js";
+import { changeText, detectableText, intervalText, METRICS, metricHead, metricTitle, metricValue } from "../metrics.js";
 import { section } from "../parts.js";
 import { table } from "../table.js";
 
@@ -40,10 +40,7 @@ export function results({ arms, baseline, candidates }) {
           definition: "hodges-lehmann",
         }),
         column.number("detectable", "Could see", {
-          show: (value, row) =>
-            value === null
-              ? format.NOT_AVAILABLE
-              : `${Number((100 * value).toPrecision(2))} ${isRatio(row.metric) ? "%" : "pt"}`,
+          show: (value, row) => detectableText(row.metric, value),
           definition: "could-see",
         }),
       ],
