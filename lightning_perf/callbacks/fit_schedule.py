@@ -93,8 +93,9 @@ def _batches_done(trainer: Trainer) -> int:
     loop = trainer.fit_loop
     if not getattr(loop, "restarted_mid_epoch", False):
         return 0
-    # After an epoch's last batch Lightning counts the epoch itself as done.
-    return int(loop.epoch_loop.batch_progress.current.ready) % int(trainer.num_training_batches)
+    done = int(loop.epoch_loop.batch_progress.current.ready)
+    # Of a checkpoint made when an epoch's last batch ended, Lightning counts the epoch as done.
+    return 0 if done >= trainer.num_training_batches and loop.epoch_loop.restarted_on_train_batch_end else done
 
 
 def _count(steps: int) -> str:

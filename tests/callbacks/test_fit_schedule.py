@@ -28,6 +28,7 @@ from lightning_perf.callbacks.schedule import Schedule
         ({"num_training_batches": 10, "max_epochs": 2, "batches_done": 4}, 16),
         ({"num_training_batches": 10, "max_epochs": 2, "batches_done": 4, "accumulate_grad_batches": 4}, 5),
         ({"num_training_batches": 10, "max_epochs": 2, "current_epoch": 1, "batches_done": 10}, 10),
+        ({"num_training_batches": 10, "max_epochs": 2, "batches_done": 10, "after_validation": True}, 10),
         ({"num_training_batches": 10, "max_epochs": 2, "current_epoch": 2, "batches_done": 4}, 0),
     ],
 )
@@ -36,14 +37,15 @@ def test_expected_steps(settings: dict[str, Any], steps: int | None) -> None:
     settings = dict(settings)
     optimizers = settings.pop("manual_optimizers", 0)
     done = settings.pop("batches_done", None)
-    progress = SimpleNamespace(current=SimpleNamespace(ready=done))
+    epoch_loop = SimpleNamespace(
+        batch_progress=SimpleNamespace(current=SimpleNamespace(ready=done)),
+        restarted_on_train_batch_end=not settings.pop("after_validation", False),
+    )
     trainer = SimpleNamespace(
         **{**defaults, **settings},
         lightning_module=SimpleNamespace(automatic_optimization=not optimizers),
         optimizers=[object()] * optimizers,
-        fit_loop=SimpleNamespace(
-            restarted_mid_epoch=done is not None, epoch_loop=SimpleNamespace(batch_progress=progress)
-        ),
+        fit_loop=SimpleNamespace(restarted_mid_epoch=done is not None, epoch_loop=epoch_loop),
     )
     assert expected_steps(trainer) == steps
 
