@@ -73,8 +73,9 @@ class Int8Pt2e:
         path = folder / PROGRAM_FILE
         try:
             with quietly(), tracing():
-                # Its import defines the operators that the program is written in.
-                import torchao.quantization.pt2e  # noqa: F401
+                # Its import defines the operators that the program is written in, and teaches TorchInductor to make
+                # int8 kernels of them: without, it computes in float32 all the same.
+                import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
                 return compiled_call(torch.export.load(path).module(), threads)
         except (OSError, RuntimeError, ImportError) as error:
