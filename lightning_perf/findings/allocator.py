@@ -25,12 +25,13 @@ def allocator(analysis: RankAnalysis) -> Finding | None:
         f"Allocation: {format_share(row.share)} of {whole(analysis)} asks the driver for memory",
         (
             (
-                f"{format_duration(spent_ns)} {each(analysis)} in calls such as cudaMalloc, with the device idle; "
-                "in a settled run PyTorch's allocator makes none."
+                f"{format_duration(spent_ns)} {each(analysis)} in calls that take or free device memory, with the "
+                "device idle; in a settled run PyTorch's allocator makes none."
             ),
         ),
         "If these are the first steps, record later ones (skip_first). Else memory is short or fragmented: set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, keep batch shapes constant, and drop empty_cache() calls.",
+        "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older releases), keep batch shapes "
+        "constant, and drop empty_cache() calls.",
         saving_ns=(spent_ns / 2, spent_ns),
         step_ns=step_ns(analysis),
         model="Such calls end when memory has settled; half of them where shapes go on changing.",

@@ -33,7 +33,7 @@ def memory_full(analysis: RankAnalysis) -> Finding | None:
                     ),
                 ),
                 action="Leave room: precision='bf16-mixed', activation checkpointing, a smaller batch with "
-                "accumulate_grad_batches, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragments.",
+                "accumulate_grad_batches, or PYTORCH_ALLOC_CONF=expandable_segments:True against fragments.",
                 saving_low_ms=None,
                 saving_high_ms=None,
                 model="",

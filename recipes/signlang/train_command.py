@@ -136,6 +136,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     data.add_argument(
         "--augment",
         action="store_true",
+        default=argparse.SUPPRESS,
         help="rotate and shift training pictures a little: on the device, or in the workers with --input files",
     )
     data.add_argument(
