@@ -4,6 +4,7 @@ import json
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import msgspec
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import to_json
+from lightning_perf.report.document import PerfReport, to_json
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run, Sniffer, discover
 from lightning_perf.tensorboard.logdirs import read_roots
+from lightning_perf.tensorboard.make_report import make_report
 from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working, make_task
-from lightning_perf.tensorboard.worker import work
+from lightning_perf.tensorboard.worker import READ_SHARE, work
 from tests.tensorboard.support import write_trace
 
 COMMAND = (sys.executable, "-m", "lightning_perf.tensorboard.worker")
@@ -95,11 +97,27 @@ def test_tells_how_far_reading_is(logdir: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("lightning_perf.tensorboard.worker.LOOK_S", 0.001)
     write_trace(logdir / "fit" / "a.pt.trace.json", kernels=3000)
     said: list[Answer] = []
+
+    def told() -> list[float]:
+        return [answer.done for answer in said if isinstance(answer, Working)]
+
+    def in_two_parts(folder: Path, traces: list[Path], place: str) -> PerfReport:
+        half = traces[0].stat().st_size // 2
+        with traces[0].open("rb", buffering=0) as file:
+            for part in (0.5, 1.0):
+                file.read(half + 1)
+                deadline = time.monotonic() + 30
+                while max(told(), default=0.0) < part * READ_SHARE and time.monotonic() < deadline:
+                    time.sleep(0.001)
+        return make_report(folder, traces, place)
+
+    monkeypatch.setattr("lightning_perf.tensorboard.make_report.make_report", in_two_parts)
     assert work(task_of(logdir), said.append) == Done()
-    parts = [answer.done for answer in said if isinstance(answer, Working)]
+    parts = told()
     assert parts == sorted(parts)
-    assert max(parts) > 0.5
-    assert {answer.message for answer in said if isinstance(answer, Working)} <= {"reading traces", "analyzing"}
+    assert any(part == pytest.approx(READ_SHARE / 2, rel=0.01) for part in parts)
+    assert parts[-1] == READ_SHARE
+    assert {answer.message for answer in said if isinstance(answer, Working)} == {"reading traces", "analyzing"}
 
 
 def test_an_unwritable_cache_is_a_passing_failure(logdir: Path, tmp_path: Path) -> None:
