@@ -1,12 +1,7 @@
 """The trials' logic with planted processes, which answer at once with planted times, losses and faults."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -282,55 +277,3 @@ def test_an_unknown_lever(planted):
     with pytest.raises(TuneError, match="warp-drive"):
         tuned("warp-drive")
     assert planted.orders == []
-
-
-def children_of(root):
-    """Processes in the sessions of the children of a process."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if fields[0] != "Z" and (int(fields[1]) == root or int(fields[3]) in found):
-            found.add(int(stat.parent.name))
-    return found - {root}
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_processes(tmp_path):
-    command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:hanging", "--levers", "precision"]
-    with (tmp_path / "said").open("w") as said:
-        tuner = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    until = time.monotonic() + 120
-    workers = set()
-    while len(workers) < 2 and time.monotonic() < until and tuner.poll() is None:
-        time.sleep(0.2)  # the trial and its DataLoader worker
-        workers = children_of(tuner.pid)
-    assert len(workers) >= 2, (tmp_path / "said").read_text()
-    tuner.send_signal(signal.SIGINT)
-    assert tuner.wait(30) == 130
-    time.sleep(0.5)
-    assert not any(map(is_alive, workers))
-
-
-@pytest.mark.slow
-def test_a_real_tuning_finds_what_is_planted(tmp_path):
-    from tests.tune.trainings import SLOW_S
-
-    before = Path("tests/tune/trainings.py").read_bytes()
-    settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=8)
-    result = run_campaign("tests.tune.trainings:planted", settings, print)
-    assert outcomes(result) == {"channels-last": Outcome.KEPT}
-    assert result.confirmed
-    assert result.combined.value < 0.9
-    assert result.baseline_ms > 2e3 * SLOW_S
-    assert Path("tests/tune/trainings.py").read_bytes() == before
-    assert os.environ.get("PL_GLOBAL_SEED") is None
