@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from lightning_perf.analysis.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepTimes
+from lightning_perf.findings.amdahl import each
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import Verdict
-from lightning_perf.report.words import CATEGORY_CLAUSES, count_of, per
+from lightning_perf.report.words import CATEGORY_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = ["judge", "saving_text"]
@@ -68,7 +69,7 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     if low is None or high is None:
         return ""
     step_ns = None if lead is None else lead.breakdown.wall.mean_ns
-    of_what = "a step" if lead is None else per(lead)
+    of_what = "a step" if lead is None else each(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
         return f"Predicted saving: {high_text} {of_what}."
@@ -119,7 +120,7 @@ def _healthy(lead: RankAnalysis) -> str:
         name, time_ns = costliest
         return (
             f"The {who} computes nearly all the time, so what is left to win is in the computing itself: "
-            f"{name} takes most, {format_duration(time_ns)} {per(lead)}."
+            f"{name} takes most, {format_duration(time_ns)} {each(lead)}."
         )
     return "Compare with a second recording before changing anything; the tables below show the largest parts."
 

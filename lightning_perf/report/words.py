@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.trace.description import Processor
 
-__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "per", "processor_text"]
+__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "processor_text"]
 
 CATEGORY_LABELS: dict[str, str] = {
     "device_compute": "device compute",
@@ -91,8 +90,3 @@ def processor_text(processor: Processor) -> str:
         text += f", {count_of(processor.threads, 'thread')}"
         text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
     return text
-
-
-def per(analysis: RankAnalysis) -> str:
-    """What figures are for: each step, or a recording that marks none."""
-    return "a step" if analysis.breakdown.marked else "in the recording"

@@ -15,9 +15,10 @@ from lightning_perf.analysis.launches import Launches
 from lightning_perf.analysis.memory import DeviceMemory, Memory
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.sync_points import SyncPoints
+from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import GAP_LABELS, per
+from lightning_perf.report.words import GAP_LABELS
 from lightning_perf.units import (
     format_bandwidth,
     format_bytes,
@@ -42,24 +43,26 @@ def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Ren
     Yields:
         Title and body.
     """
-    each = per(analysis)
+    of_what = each(analysis)
     if analysis.efficiency is not None and analysis.efficiency.devices:
         yield "Use of the device", _efficiency(analysis.efficiency)
     if analysis.launches is not None and analysis.launches.calls:
-        yield f"Launches, {each}", _launches(analysis.launches)
+        yield f"Launches, {of_what}", _launches(analysis.launches)
     if analysis.idle is not None and analysis.idle.idle_ns:
         idle = analysis.idle
-        title = f"Device idle: {format_duration(idle.idle_ns / max(idle.steps, 1))} {each}, {format_share(idle.share)}"
+        title = (
+            f"Device idle: {format_duration(idle.idle_ns / max(idle.steps, 1))} {of_what}, {format_share(idle.share)}"
+        )
         yield title, _idle(idle, marked=analysis.breakdown.marked)
     if analysis.sync_points is not None and analysis.sync_points.points:
         waits = analysis.sync_points
-        title = f"Waits of the host for the device: {format_duration(waits.wait_ns / max(waits.steps, 1))} {each}"
+        title = f"Waits of the host for the device: {format_duration(waits.wait_ns / max(waits.steps, 1))} {of_what}"
         yield title, _waits(waits)
     if analysis.autocast is not None and analysis.autocast.count:
-        yield f"Casts between floating types, {each}", _autocast(analysis.autocast)
+        yield f"Casts between floating types, {of_what}", _autocast(analysis.autocast)
     if analysis.communication is not None:
         steps = analysis.breakdown.averaged_steps
-        yield f"Communication, {each}", _communication(analysis.communication, max(steps, 1), top)
+        yield f"Communication, {of_what}", _communication(analysis.communication, max(steps, 1), top)
     if analysis.memory is not None:
         yield "Memory", _memory(analysis.memory, marked=analysis.breakdown.marked)
 

@@ -15,10 +15,11 @@ from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.phases import Phases
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.tensor_cores import REASONS
+from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.device import device_sections
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.console.work import work_sections
-from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of, per
+from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
 __all__ = ["rank_sections"]
@@ -48,7 +49,7 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
     yield title, _step_time(breakdown)
     yield "Phases", _phases(analysis.phases, breakdown)
     if analysis.arithmetic is not None:
-        yield f"Arithmetic of device compute, {per(analysis)}", _arithmetic(analysis.arithmetic, per(analysis))
+        yield f"Arithmetic of device compute, {each(analysis)}", _arithmetic(analysis.arithmetic, each(analysis))
     yield from device_sections(analysis, top)
     yield from work_sections(analysis, top)
 
@@ -118,7 +119,7 @@ def _cell(time_ns: float | None) -> str:
     return format_duration(time_ns) if time_ns else NOT_AVAILABLE
 
 
-def _arithmetic(arithmetic: Arithmetic, each: str) -> RenderableType:
+def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     grid: Table = table("arithmetic", "time", "share")
     grid.add_column("told by")
     steps = max(arithmetic.steps, 1)
@@ -137,7 +138,7 @@ def _arithmetic(arithmetic: Arithmetic, each: str) -> RenderableType:
         lines.append(Text(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}"))
     lines += [
         Text(
-            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} {each} in "
+            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} {of_what} in "
             f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
         )
         for unused in arithmetic.eligible_unused

@@ -11,9 +11,10 @@ from lightning_perf.analysis.kernels import KernelTable
 from lightning_perf.analysis.modules import ModuleTree
 from lightning_perf.analysis.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.safe import kernel_text
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import count_of, per
+from lightning_perf.report.words import count_of
 from lightning_perf.units import format_count, format_duration, format_share
 
 __all__ = ["work_sections"]
@@ -30,11 +31,11 @@ def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
         Title and body.
     """
     if analysis.operators is not None and analysis.operators.rows:
-        yield f"Operators, {per(analysis)}", _operators(analysis.operators, top)
+        yield f"Operators, {each(analysis)}", _operators(analysis.operators, top)
     if analysis.kernels is not None and analysis.kernels.rows:
-        yield f"Device work, {per(analysis)}", _kernels(analysis.kernels, top)
+        yield f"Device work, {each(analysis)}", _kernels(analysis.kernels, top)
     if analysis.modules is not None and analysis.modules.rows:
-        yield f"Modules, {per(analysis)}", _modules(analysis.modules, top)
+        yield f"Modules, {each(analysis)}", _modules(analysis.modules, top)
 
 
 def _operators(operators: OperatorTable, top: int) -> RenderableType:
