@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-SLOW_S = 0.02
+SLOW_S = 0.05
+"""Long beside what a busy machine adds to a step."""
 
 
 class Pictures(Dataset):
