@@ -64,6 +64,14 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
+@pytest.fixture(autouse=True)
+def seeds_of_lightning_stay_in_their_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``seed_everything`` leaves its seed in the environment: the next test's trainings would start from it."""
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "")  # so that it is put back, or removed, after the test
+        monkeypatch.delenv(name)
+
+
 def pytest_configure() -> None:
     """Let Ctrl-C reach the programs that tests start: a shell's background job is started with it ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
