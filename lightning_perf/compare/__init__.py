@@ -1,1 +1,73 @@
-"""Comparing runs: records, statistics over repeated runs, fairness, studies, verdicts."""
+"""Comparing runs: records, statistics over repeated runs, fairness, studies, verdicts.
+
+The public names load on first use: a study starts, and reads its options, without scipy, torch or Ray.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.build import compare_arms
+    from lightning_perf.compare.comparison import Comparison
+    from lightning_perf.compare.engines.local import LocalEngine
+    from lightning_perf.compare.engines.ray import RayEngine
+    from lightning_perf.compare.engines.slurm import SlurmEngine
+    from lightning_perf.compare.errors import CompareError, InvalidRunsError
+    from lightning_perf.compare.gates import parse_gate
+    from lightning_perf.compare.record import RunRecord, find_records
+    from lightning_perf.compare.refusal import UnfairError
+    from lightning_perf.compare.settings import Settings
+    from lightning_perf.compare.study import Study, StudyArm, read_study, run_study
+    from lightning_perf.compare.study_records import study_arms
+
+_HOMES = {
+    "CompareError": "errors",
+    "Comparison": "comparison",
+    "InvalidRunsError": "errors",
+    "LocalEngine": "engines.local",
+    "RayEngine": "engines.ray",
+    "RunRecord": "record",
+    "Settings": "settings",
+    "SlurmEngine": "engines.slurm",
+    "Study": "study",
+    "StudyArm": "study",
+    "UnfairError": "refusal",
+    "compare_arms": "build",
+    "find_records": "record",
+    "parse_gate": "gates",
+    "read_study": "study",
+    "run_study": "study",
+    "study_arms": "study_records",
+}
+
+__all__ = [
+    "CompareError",
+    "Comparison",
+    "InvalidRunsError",
+    "LocalEngine",
+    "RayEngine",
+    "RunRecord",
+    "Settings",
+    "SlurmEngine",
+    "Study",
+    "StudyArm",
+    "UnfairError",
+    "compare_arms",
+    "find_records",
+    "parse_gate",
+    "read_study",
+    "run_study",
+    "study_arms",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,9 +15,9 @@ from lightning_perf.compare.statistics.margins import NonInferiority
 from lightning_perf.compare.statistics.spread import Spread
 from lightning_perf.compare.statistics.values import Estimate, Probability
 
-__all__ = ["Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
+__all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
 
-VERSION = 1
+SCHEMA_VERSION = 1
 
 
 class VerdictKind(str, Enum):
@@ -164,7 +164,7 @@ class Comparison:
         gates: Outcome of the gates, when there were any.
         equivalence: Times within this share of each other count as equivalent.
         hardware: The devices that the used runs ran on.
-        version: Of this document.
+        schema_version: `SCHEMA_VERSION` of the writer.
     """
 
     baseline: str
@@ -183,4 +183,4 @@ class Comparison:
     gates: tuple[GateResult, ...] = ()
     equivalence: float = 0.01
     hardware: tuple[str, ...] = ()
-    version: int = VERSION
+    schema_version: int = SCHEMA_VERSION

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import lightning_perf
+import lightning_perf.compare
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.compare.comparison import Comparison
@@ -46,9 +47,21 @@ def shown(page: str) -> set[str]:
     return set(_SECTION.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("package", [lightning_perf, lightning_perf.inference], ids=lambda package: package.__name__)
+PACKAGES = (lightning_perf, lightning_perf.compare, lightning_perf.inference)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_every_public_name_is_there(package: types.ModuleType) -> None:
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        package.absent  # noqa: B018
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_every_public_name_is_documented(package: types.ModuleType) -> None:
-    elsewhere = {"PerfReport", "Trace", "__version__"}  # in report.md; what `read_trace` gives is for `analyze`
+    # In report.md and documents.md; what `read_trace` gives is for `analyze`.
+    elsewhere = {"PerfReport", "Comparison", "Trace", "__version__"}
     assert {f"{package.__name__}.{name}" for name in set(package.__all__) - elsewhere} <= shown("api.md")
 
 
