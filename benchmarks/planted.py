@@ -13,6 +13,7 @@ Run as ``python -m benchmarks.planted``: prints a table, and writes it to ``benc
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import tempfile
 from pathlib import Path
@@ -30,6 +31,7 @@ from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import interval, paired_difference
 from lightning_perf.findings.finding import Finding
+from lightning_perf.page_faults import M_MMAP_MAX, M_TRIM_THRESHOLD, allocator_name, keep_memory
 from lightning_perf.report.build import build_report
 from recipes.signlang.image_set import read_image_set
 from recipes.signlang.picture_data import Batch, MemoryPictures
@@ -42,6 +44,9 @@ METHOD = 2
 PictureData = tuple[Tensor, Tensor, tuple[str, ...]]
 """Pictures, ``(m, size, size)`` of uint8, their labels, and the names of those."""
 
+M_MMAP_THRESHOLD = -3
+"""The number of another parameter of mallopt(3)."""
+
 IMAGE_SIZE = 64
 PROFILED_STEPS = 3
 
@@ -50,10 +55,22 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
+def _set_glibc(*, keeps: bool) -> None:
+    """Have glibc keep what is freed, or give it back as it does of itself once blocks of 32 MiB were freed."""
+    if keeps:
+        keep_memory()
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    for number, value in ((M_MMAP_MAX, 65536), (M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 64 << 20)):
+        mallopt(number, value)
+
+
 def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> None:
     """Train for some steps."""
     pictures, labels, classes = data
     torch.manual_seed(0)
+    if setup.keeps_memory is not None:
+        _set_glibc(keeps=setup.keeps_memory)
     if not torch.cuda.is_available():
         torch.set_num_threads(setup.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.tf32
@@ -102,6 +119,8 @@ def row(plant: Plant, rounds: int, data: PictureData) -> str:
     head = f"| {plant.name} | `{plant.finding}` | {plant.advice} "
     if plant.device not in ("any", "cuda" if torch.cuda.is_available() else "cpu"):
         return head + f"| needs a {'CUDA GPU' if plant.device == 'cuda' else 'CPU'} | | | | |"
+    if plant.before.keeps_memory is not None and allocator_name() != "glibc":
+        return head + "| needs glibc | | | | |"
     findings = profile(plant, data)
     found = next((one for one in findings if one.kind == plant.finding), None)
     kinds = [one.kind for one in findings]

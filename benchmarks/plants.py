@@ -32,6 +32,7 @@ class Setup:
         tf32: Whether FP32 products may use TF32.
         channels_last: Whether weights, and so activations, have the channels of a pixel side by side.
         threads: Threads of an operator on a CPU; one, so that other cores are left to workers.
+        keeps_memory: Whether glibc keeps what is freed, or gives it back; None to leave it as it is.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Setup:
     tf32: bool = True
     channels_last: bool = False
     threads: int = 1
+    keeps_memory: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Plant:
 
 def _cpu(name: str, finding: str, before: Setup, *, steps: int, helps: bool = True, **advice: object) -> Plant:
     words = ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in advice.items())
-    words = words.replace("precision ", "").replace("channels last True", "channels last")
+    words = words.replace("precision ", "").replace(" True", "").replace("keeps", "keep")
     after = replace(before, **advice)  # type: ignore[arg-type]
     return Plant(name, finding, words, before, after, "cpu", helps, min(10, steps), steps)
 
@@ -137,6 +139,28 @@ PLANTS = (
     _cpu("tiny batches, MLP", "cpu-overhead", Setup(model="mlp", batch_size=8), steps=300, batch_size=32),
     _cpu("one of two cores, CNN", "cpu-threads", Setup(model="cnn", batch_size=32), steps=20, threads=2),
     _cpu("one of two cores, ResNet-18", "cpu-threads", Setup(model="resnet18", batch_size=32), steps=6, threads=2),
+    # Last: what glibc is told holds for the process, and the others are to find it as it is.
+    _cpu(
+        "memory given back, CNN",
+        "cpu-page-faults",
+        Setup(model="cnn", batch_size=128, keeps_memory=False),
+        steps=8,
+        keeps_memory=True,
+    ),
+    _cpu(
+        "memory given back, CNN, 2 threads",
+        "cpu-page-faults",
+        Setup(model="cnn", batch_size=128, keeps_memory=False, threads=2),
+        steps=8,
+        keeps_memory=True,
+    ),
+    _cpu(
+        "memory given back, ResNet-18",
+        "cpu-page-faults",
+        Setup(model="resnet18", batch_size=128, keeps_memory=False),
+        steps=4,
+        keeps_memory=True,
+    ),
 )
 """A GPU's faults come from its host; a processor's from what it computes, and in which order and format."""
 

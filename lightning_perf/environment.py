@@ -29,9 +29,10 @@ VARIABLES = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
+    "GLIBC_TUNABLES",
     "LD_PRELOAD",
-    "MALLOC_CONF",
     "NVIDIA_TF32_OVERRIDE",
+    "THP_MEM_ALLOC_ENABLE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_COMPILE_DISABLE",
 )
@@ -41,6 +42,7 @@ VARIABLE_GROUPS = (
     "DNNL_",
     "GOMP_",
     "KMP_",
+    "MALLOC_",
     "MKL_",
     "NCCL_",
     "OMP_",
@@ -51,7 +53,7 @@ VARIABLE_GROUPS = (
     "TORCH_NCCL_",
 )
 """Environment variables, by name and by how they begin, that set how fast or how exactly the libraries under torch
-work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP and torch."""
+work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
 
 PLACES = ("_DIR", "_FILE", "_PATH")
 """Ends of the names of variables that say where something goes."""

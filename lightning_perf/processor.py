@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from lightning_perf.environment import cpu_name
+from lightning_perf.page_faults import allocator_name, page_fault_ns
 
 __all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores"]
 
@@ -49,15 +50,19 @@ def usable_cores() -> int | None:
     return min(len(siblings), _quota() or len(siblings))
 
 
-def processor_facts(*, trains: bool) -> dict[str, str | int | float | list[str] | None]:
+def processor_facts(
+    *, trains: bool, page_faults: float | None = None
+) -> dict[str, str | int | float | list[str] | None]:
     """What a recording notes of the processor, as `lightning_perf.trace.description.Processor` describes it.
 
     Args:
         trains: Whether it is what the model trains on.
+        page_faults: Of a step, where they were counted.
 
     Returns:
         ``name``, ``cores``, ``threads``, ``bf16``, ``trains`` and ``load``; ``bf16`` is None where the system does
-        not list instructions, and empty where torch has no library that would use them.
+        not list instructions, and empty where torch has no library that would use them. ``page_faults`` of a step,
+        ``page_fault_ns``, and the ``allocator`` where there are any.
     """
     import torch
 
@@ -72,6 +77,9 @@ def processor_facts(*, trains: bool) -> dict[str, str | int | float | list[str] 
         "bf16": None if flags is None else sorted(flags),
         "trains": trains,
         "load": _load(),
+        "page_faults": page_faults,
+        "page_fault_ns": page_fault_ns() if page_faults else None,
+        "allocator": allocator_name() if page_faults else None,
     }
 
 

@@ -74,6 +74,16 @@ def test_facts_are_json_and_tell_what_torch_can_use(monkeypatch: pytest.MonkeyPa
     assert processor_facts(trains=False)["bf16"] == []
 
 
+def test_the_cost_of_page_faults_is_tried_out_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(processor, "page_fault_ns", lambda: 1800.0)
+    monkeypatch.setattr(processor, "allocator_name", lambda: "glibc")
+    names = ("page_faults", "page_fault_ns", "allocator")
+    for faults, told in ((None, (None, None, None)), (0.0, (0.0, None, None)), (700.0, (700.0, 1800.0, "glibc"))):
+        facts = processor_facts(trains=True, page_faults=faults)
+        assert tuple(facts[name] for name in names) == told
+
+
 def test_without_a_list_torch_is_asked_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(processor, "cpu_flags", lambda: None)

@@ -12,6 +12,7 @@ from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_wind
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.device_clock import cuda_clock
+from lightning_perf.callbacks.fault_counter import FaultCounter
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
 from lightning_perf.callbacks.host import Trainer
@@ -71,6 +72,7 @@ class Fit:
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
+        page_faults = FaultCounter(is_profiling=self._is_profiling) if device.type == "cpu" else None
         self._windows_path = folder / f"windows.rank{rank}.jsonl" if folder is not None else None
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
@@ -85,6 +87,7 @@ class Fit:
                 faults=faults,
                 may_begin=self._budget.allows if self._budget is not None else lambda: True,
                 on_window=self._window_ends,
+                page_faults=page_faults.a_step if page_faults is not None else lambda: None,
             )
             if captures is not None:
                 self._captures = Captures(
@@ -111,7 +114,7 @@ class Fit:
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
         # At the end of a step they are told in reverse: the clock stops, the window closes, and then files are written.
-        observers = (self._log, self._profiler, self._captures, self._budget, self._timer)
+        observers = (self._log, self._profiler, self._captures, self._budget, page_faults, self._timer)
         self._tracker = StepTracker(lambda: int(trainer.global_step), *(each for each in observers if each is not None))
         self._observing = True
         self._tap = ProfilerTap(

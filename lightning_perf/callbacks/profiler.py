@@ -45,6 +45,7 @@ class WindowProfiler(StepObserver):
         faults: Where a failing export is reported.
         may_begin: Asked before each window; on False it is left out as a whole.
         on_window: Told of each window that has ended, whether it left a trace or not.
+        page_faults: Those of a step, asked before each window; None where they are not counted.
     """
 
     _holder: ClassVar[WindowProfiler | None] = None
@@ -63,6 +64,7 @@ class WindowProfiler(StepObserver):
         faults: Faults,
         may_begin: Callable[[], bool] = lambda: True,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
+        page_faults: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._options = options
@@ -72,6 +74,7 @@ class WindowProfiler(StepObserver):
         self._faults = faults
         self._may_begin = may_begin
         self._on_window = on_window
+        self._page_faults = page_faults
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -181,7 +184,7 @@ class WindowProfiler(StepObserver):
         if _profiler_records() or WindowProfiler._holder is not None:
             self.foreign_profiler = True
             return False
-        prepared = new_recorder(self._options, self._device_type)
+        prepared = new_recorder(self._options, self._device_type, self._page_faults())
         with warnings.catch_warnings():
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
             # it advises (acc_events=True) makes Python objects of all events on the spot.

@@ -33,13 +33,14 @@ class RecordingOptions:
     with_flops: bool = False
 
 
-def new_recorder(options: RecordingOptions, device_type: str) -> profile:
+def new_recorder(options: RecordingOptions, device_type: str, page_faults: float | None = None) -> profile:
     """Make a profiler for one window, with no schedule of its own.
 
     Args:
         options: What to record.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
             torch has a recorder for it.
+        page_faults: Of a step before, where they were counted.
 
     Returns:
         The profiler, at rest.
@@ -56,5 +57,6 @@ def new_recorder(options: RecordingOptions, device_type: str) -> profile:
         with_stack=options.with_stack,
         with_flops=options.with_flops,
     )
-    recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor_facts(trains=device_type == "cpu")))
+    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults)
+    recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor))
     return recorder

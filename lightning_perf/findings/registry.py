@@ -13,6 +13,7 @@ from lightning_perf.findings.cold_start import cold_start
 from lightning_perf.findings.cpu_bf16 import cpu_bf16
 from lightning_perf.findings.cpu_channels_last import cpu_channels_last
 from lightning_perf.findings.cpu_overhead import cpu_overhead
+from lightning_perf.findings.cpu_page_faults import cpu_page_faults
 from lightning_perf.findings.cpu_threads import cpu_threads
 from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
 from lightning_perf.findings.data_parallel import data_parallel
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     cpu_bf16,
     cpu_channels_last,
     cpu_overhead,
+    cpu_page_faults,
     cpu_threads,
     cudnn_benchmark,
     data_parallel,

@@ -80,6 +80,9 @@ def _processor(value: Any) -> Processor | None:
         bf16=tuple(part for part in bf16 if isinstance(part, str)) if isinstance(bf16, list) else None,
         trains=_flag(value, "trains"),
         load=_number(value, "load"),
+        page_faults=_number(value, "page_faults"),
+        page_fault_ns=_number(value, "page_fault_ns"),
+        allocator=_text(value, "allocator"),
     )
 
 

@@ -136,14 +136,17 @@ class _Campaign:
         return noise
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
-        """Those with a prediction first, the most to win before others."""
+        """Memory, then those with a prediction, the most to win before others."""
 
         def saving(lever: Lever) -> float:
             found = _prediction(lever, scouted)
             return found.low + found.high if found else 0.0
 
-        # Another training comes last: it is measured on top of all that is kept.
-        return sorted(self._levers, key=lambda lever: (lever.changes_training, -saving(lever)))
+        # Memory comes first: where glibc gives it back, processes of one training differ by how much. Another training
+        # comes last: it is measured on top of all that is kept.
+        return sorted(
+            self._levers, key=lambda lever: (lever.changes_training, lever.family != "memory", -saving(lever))
+        )
 
     def _try_all(self, scouted: Scouted, noise: Estimate) -> list[Trial]:
         trials: list[Trial] = []

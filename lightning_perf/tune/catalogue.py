@@ -10,6 +10,7 @@ from lightning_perf.tune.levers.batch import BatchSize, FewerMicroBatches
 from lightning_perf.tune.levers.compiled import Compiled
 from lightning_perf.tune.levers.input import PinnedMemory, Workers
 from lightning_perf.tune.levers.layout import ChannelsLast, CudnnBenchmark
+from lightning_perf.tune.levers.memory import KeptMemory
 from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.levers.precision import TF32, MixedPrecision
 
@@ -21,6 +22,7 @@ LEVERS: tuple[Lever, ...] = (
     TF32(),
     ChannelsLast(),
     FusedOptimizer(),
+    KeptMemory(),
     CudnnBenchmark(),
     Workers(1),
     Workers(2),

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from lightning_perf.page_faults import allocator_name
+from lightning_perf.report.build import build_report
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
     PACKAGES,
@@ -127,3 +129,24 @@ def test_a_trainer_without_any_extras(tmp_path: Path) -> None:
     )
     assert step_numbers(tmp_path) == [[1, 2]]
     assert len(samples(tmp_path)) == 4
+
+
+@pytest.mark.skipif(allocator_name() != "glibc", reason="needs glibc's allocator")
+def test_memory_given_back_in_each_step_is_found(tmp_path: Path) -> None:
+    taken_bytes = 48 << 20  # more than glibc ever keeps by itself
+
+    def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        torch.empty(taken_bytes, dtype=torch.uint8).fill_(1)
+        return self.loss(batch)  # type: ignore[no-any-return]
+
+    fit(tmp_path, 8, module=make_module(training_step=step), callback=quick(skip_first=5))
+    (file,) = trace_files(tmp_path)
+    report = build_report([file])
+    processor = report.ranks[0].metadata.processor
+    assert processor is not None
+    assert processor.allocator == "glibc"
+    assert processor.page_faults is not None
+    assert processor.page_fault_ns is not None
+    # Of pages of 4 KiB, or of 64 KiB and more; torch and Lightning take some of their own.
+    assert taken_bytes / (2 << 20) <= processor.page_faults < 1.5 * taken_bytes / 4096
+    assert "cpu-page-faults" in [finding.kind for finding in report.findings]

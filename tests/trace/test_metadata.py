@@ -15,6 +15,8 @@ def read(value: object) -> Processor | None:
 def test_the_processor() -> None:
     value = {"name": "A CPU", "cores": 8, "threads": 4, "bf16": ["amx_bf16", "avx512_bf16"], "trains": True, "load": 1}
     assert read(value) == Processor("A CPU", 8, 4, ("amx_bf16", "avx512_bf16"), True, 1.0)
+    more = {"page_faults": 812.5, "page_fault_ns": 1900, "allocator": "glibc"}
+    assert read(more) == Processor(page_faults=812.5, page_fault_ns=1900.0, allocator="glibc")
 
 
 @pytest.mark.parametrize("value", [None, [], "AMD", 7])
