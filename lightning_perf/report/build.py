@@ -18,7 +18,7 @@ from lightning_perf.analysis.trust import Trust, trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
-from lightning_perf.report.ranks import analyze_recordings
+from lightning_perf.report.recordings import analyze_recordings
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of

@@ -9,7 +9,6 @@ import pytest
 import lightning_perf
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample, encode_sample
-from lightning_perf.report import ranks
 from lightning_perf.report.build import build_report
 from lightning_perf.report.console import print_report
 from lightning_perf.report.document import PerfReport, from_json, to_json
@@ -102,22 +101,6 @@ def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "rank1.pt.trace.json").write_bytes(b"")
     with pytest.raises(TraceError, match=r"rank1\.pt\.trace\.json"):
         lightning_perf.analyze(tmp_path)
-
-
-def test_processes_give_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording(0, 3).write(tmp_path / "rank0.pt.trace.json")
-    recording(1, 3, kernel_us=50).write(tmp_path / "rank1.pt.trace.json")
-    (tmp_path / "rank2.pt.trace.json").write_bytes(b"not json")
-    alone = lightning_perf.analyze(tmp_path)
-    monkeypatch.setattr(ranks, "LARGE_BYTES", 1)
-    monkeypatch.setattr(ranks.os, "cpu_count", lambda: 2)
-    in_process = ranks.analyze_recording
-    monkeypatch.setattr(ranks, "analyze_recording", lambda *_, **__: pytest.fail("a worker should have answered"))
-    together = lightning_perf.analyze(tmp_path)
-    assert together == alone
-    monkeypatch.setattr(ranks, "analyze_recording", in_process)
-    monkeypatch.setattr(ranks.sys, "executable", "/bin/false")
-    assert lightning_perf.analyze(tmp_path) == alone
 
 
 def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
