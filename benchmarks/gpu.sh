@@ -65,7 +65,7 @@ run() {
     planted) py benchmarks.planted --results "$OUT/planted.md" ${TINY:+--rounds 1} ;;
     recipe_input)
         py benchmarks.recipe_input --results "$OUT" --model "$MODEL" --image-size "$SIZE" ${DATA:+--data "$DATA"} \
-            ${TINY:+--rounds 1 --steps 2}
+            ${TINY:+--rounds 1 --steps 10}
         ;;
     train)
         trained && py lightning_perf analyze "$SCRATCH/logs/version_0/perf" > "$SCRATCH/train.txt" &&

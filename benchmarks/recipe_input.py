@@ -218,6 +218,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48, help="steps of a window (default: 48)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
     options = parser.parse_args()
+    if options.steps <= SKIPPED_STEPS:
+        parser.error(f"--steps {options.steps}: a window's first {SKIPPED_STEPS} steps are not timed, so take more")
     be_quiet()
     path = options.data or ensure_synthetic(SyntheticSet(seed=0, size=options.image_size), default_cache_dir())
     images = read_image_set(path, options.image_size)

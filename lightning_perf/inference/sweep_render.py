@@ -44,6 +44,7 @@ def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
+        show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
