@@ -59,7 +59,7 @@ class StepTimes:
         warmup_steps: Steps left out at the beginning of the run.
         warmup_ns: Wall time of those.
         profiled_steps: Profiled steps left out.
-        only_profiled: True when there were none but profiled steps; the figures are then over those.
+        only_profiled: True when all steps after the warm-up were profiled; the figures are then over those.
         total_ns: Wall time of the kept steps.
         mean_ns: Mean step time.
         p50_ns: Median step time.

@@ -14,7 +14,7 @@ from lightning_perf import __version__
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
-from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
@@ -38,7 +38,7 @@ def run_campaign(source: str | bytes, settings: TuneSettings, say: Callable[[str
         say: Takes lines of progress.
 
     Raises:
-        TuneError: The training fails as it is, or takes the whole budget.
+        TuneError: There is no such training, it fails as it is, or takes the whole budget.
         KeyboardInterrupt: Before a lever had its turn; after that, what was measured so far is the result.
     """
     levers = find_levers(settings.levers)
@@ -75,6 +75,8 @@ class _Campaign:
                     f"the training as it is takes longer than the {self._settings.minutes:g} minutes of the budget: "
                     "give more"
                 ) from error
+            except NoTrainingError as error:
+                raise TuneError(str(error)) from error
             except TrialError as error:
                 raise TuneError(f"the training fails as it is: {error}") from error
             trials = self._try_all(scouted, baseline.ratio)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NotApplicableError", "OutOfTimeError", "TrialError", "TuneError"]
+__all__ = ["NoTrainingError", "NotApplicableError", "OutOfTimeError", "TrialError", "TuneError"]
 
 
 class TuneError(ValueError):
@@ -15,6 +15,10 @@ class TrialError(Exception):
 
 class NotApplicableError(TrialError):
     """A lever turned out not to be for this training."""
+
+
+class NoTrainingError(TrialError):
+    """What was named as the training is not there."""
 
 
 class OutOfTimeError(TrialError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from lightning_perf.tune.lever import Machine
 
@@ -109,11 +109,11 @@ class Failed:
 
     Attributes:
         reason: Why, in a line.
-        applies: False when the lever is not for this training.
+        fault: Of the training or a lever, or that the lever is not for it, or that there is no such training.
     """
 
     reason: str
-    applies: bool = True
+    fault: Literal["trial", "not applicable", "no training"] = "trial"
 
 
 Answer: TypeAlias = Scouted | Ready | Window | Failed

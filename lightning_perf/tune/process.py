@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError
+from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, OutOfTimeError, TrialError
 from lightning_perf.tune.messages import Answer, Failed, Order, Ready, Run, Scouted, Stop, Window
 
 __all__ = ["TrialProcess"]
@@ -24,6 +24,9 @@ LOG_BYTES = 4000
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.5
 """How often to look whether the process still lives: children of a killed one may hold the pipe open."""
+
+
+_ERRORS = {"trial": TrialError, "not applicable": NotApplicableError, "no training": NoTrainingError}
 
 
 class TrialProcess:
@@ -115,7 +118,7 @@ class TrialProcess:
         except (EOFError, OSError) as error:
             raise self._ended() from error
         if isinstance(answer, Failed):
-            raise (TrialError if answer.applies else NotApplicableError)(answer.reason)
+            raise _ERRORS[answer.fault](answer.reason)
         if not isinstance(answer, kind):
             raise TrialError(f"the training answered {type(answer).__name__} instead of {kind.__name__}")
         self._busy = False

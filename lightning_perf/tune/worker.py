@@ -9,7 +9,7 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_perf.tune.errors import NotApplicableError, TrialError
+from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, TrialError
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.messages import Failed, Order, Ready, Run, Scouted, Stop, Window
 
@@ -36,7 +36,9 @@ def main(descriptor: int) -> None:
     except _TunerGoneError:
         os.killpg(0, signal.SIGKILL)  # with the DataLoader workers, which may be paused
     except NotApplicableError as error:
-        pipe.send(Failed(str(error), applies=False))
+        pipe.send(Failed(str(error), "not applicable"))
+    except NoTrainingError as error:
+        pipe.send(Failed(str(error), "no training"))
     except BaseException as error:
         pipe.send(Failed(_reason(error)))
         raise
@@ -100,7 +102,7 @@ def _load(order: Order) -> Any:
         try:
             made = find_object(order.source, "TRAINING")
         except InferenceError as error:
-            raise TrialError(str(error)) from error
+            raise NoTrainingError(str(error)) from error
         return as_training(made() if callable(made) else made)
     import cloudpickle
 

@@ -8,7 +8,7 @@ import pytest
 from lightning_perf.tune import campaign, runner
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.catalogue import LEVERS
-from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.messages import Prediction, Scouted, Window
 from lightning_perf.tune.result import Outcome
@@ -206,6 +206,7 @@ def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
     ("fault", "said"),
     [
         (TrialError("ValueError: no such file"), "the training fails as it is: ValueError: no such file"),
+        (NoTrainingError("TRAINING a.b:c: there is no module a"), "^TRAINING a.b:c: there is no module a$"),
         (OutOfTimeError("late"), "takes longer than the 60 minutes of the budget: give more"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_killed_process_is_noticed_although_its_children_hold_the_pipe(started
 
 def test_failures_are_told_apart(started):
     with pytest.raises(NotApplicableError, match="not for this"):
-        started("pipe.send(Failed('not for this', applies=False))").ready(20)
+        started("pipe.send(Failed('not for this', 'not applicable'))").ready(20)
     with pytest.raises(TrialError, match="broken") as caught:
         started("pipe.send(Failed('broken'))").ready(20)
     assert type(caught.value) is TrialError

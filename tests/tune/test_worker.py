@@ -89,12 +89,13 @@ def test_what_cannot_train_says_why(source, said, scout, tmp_path):
     assert isinstance(answer, Failed)
     assert said in answer.reason
     assert "\n" not in answer.reason
+    assert (answer.fault == "no training") == answer.reason.startswith("TRAINING ")
 
 
 def test_a_lever_that_turns_out_not_to_apply(tmp_path):
     training = Training(Tiny("RMSprop"), Data(), TRAINER)
     (answer,) = converse(order(training, tmp_path, "fused-optimizer"), 1)
-    assert answer == Failed("RMSprop has no fused form", applies=False)
+    assert answer == Failed("RMSprop has no fused form", "not applicable")
 
 
 def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):

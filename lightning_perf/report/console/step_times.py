@@ -31,7 +31,8 @@ def step_times_section(times: StepTimes) -> RenderableType:
         facts.append(f"left out: {', '.join(left_out)}")
     lines = [Text(" · ".join(facts))]
     if times.only_profiled:
-        lines.append(Text("Every step was profiled: these times include the profiler's own cost.", style="yellow"))
+        said = "Every step after the warm-up was profiled: these times include the profiler's own cost."
+        lines.append(Text(said, style="yellow"))
     for change, what in (
         (times.drift, "The last quarter of the run was {} than the first."),
         (times.after_profiling, "Steps after the profiled ones were {} than those before."),

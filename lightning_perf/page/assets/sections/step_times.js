@@ -37,7 +37,7 @@ export function stepTimes(times) {
         figure("p99", "p99"),
       ],
     }),
-    times.only_profiled ? notice("Every step was profiled: these times include the profiler's own cost.") : null,
+    times.only_profiled ? notice("Every step after the warm-up was profiled: these times include the profiler's own cost.") : null,
     trend(times.drift, "Against its first quarter, the last quarter of the run was"),
     trend(times.after_profiling, "Against the steps before, those after the profiled ones were"),
   );
