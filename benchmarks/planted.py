@@ -3,7 +3,8 @@
 For each fault of `benchmarks.plants` a fit is profiled, a finding has to name the fault, its advice is followed, and
 fits with and without it alternate in rounds, unprofiled. The mean of the rounds' gains is then set against the saving
 that the finding predicted. Some faults show on a CUDA GPU only and some on a CPU only: elsewhere their rows say so. Of
-advice that would not help, the finding has to stay away; its rows are measured all the same.
+advice that would not help, the finding has to stay away; its rows are measured all the same. Where the advice is an
+environment variable, every fit is a process of its own.
 
 Gains are for the samples of a step as it was, where the advice is a larger batch.
 
@@ -13,13 +14,16 @@ Run as ``python -m benchmarks.planted``: prints a table, and writes it to ``benc
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
+import subprocess
+import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
+import msgspec
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -31,7 +35,7 @@ from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import interval, paired_difference
 from lightning_perf.findings.finding import Finding
-from lightning_perf.page_faults import M_MMAP_MAX, M_TRIM_THRESHOLD, allocator_name, keep_memory
+from lightning_perf.page_faults import allocator_name
 from lightning_perf.report.build import build_report
 from recipes.signlang.image_set import read_image_set
 from recipes.signlang.picture_data import Batch, MemoryPictures
@@ -41,36 +45,35 @@ RESULTS = Path(__file__).parent / "results" / "planted.md"
 METHOD = 2
 """Version of the method: figures of different versions are not comparable."""
 
+Part = Literal["profile", "before", "after"]
 PictureData = tuple[Tensor, Tensor, tuple[str, ...]]
 """Pictures, ``(m, size, size)`` of uint8, their labels, and the names of those."""
 
-M_MMAP_THRESHOLD = -3
-"""The number of another parameter of mallopt(3)."""
-
 IMAGE_SIZE = 64
 PROFILED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a fit showed.
+
+    Attributes:
+        findings: Of a profiled fit.
+        step_ms: Mean step of one that was not profiled.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    step_ms: float = 0.0
 
 
 def _as_is(batch: Any) -> Any:
     return batch
 
 
-def _set_glibc(*, keeps: bool) -> None:
-    """Have glibc keep what is freed, or give it back as it does of itself once blocks of 32 MiB were freed."""
-    if keeps:
-        keep_memory()
-        return
-    mallopt = ctypes.CDLL(None).mallopt
-    for number, value in ((M_MMAP_MAX, 65536), (M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 64 << 20)):
-        mallopt(number, value)
-
-
 def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> None:
     """Train for some steps."""
     pictures, labels, classes = data
     torch.manual_seed(0)
-    if setup.keeps_memory is not None:
-        _set_glibc(keeps=setup.keeps_memory)
     if not torch.cuda.is_available():
         torch.set_num_threads(setup.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.tf32
@@ -107,11 +110,29 @@ def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
         return build_report(sorted(Path(folder).glob("rank*.pt.trace.json.gz"))).findings
 
 
-def step_ms(plant: Plant, setup: Setup, data: PictureData) -> float:
+def step_ms(plant: Plant, part: Part, data: PictureData) -> float:
     """Mean time of an unprofiled fit, after its warm-up, for as many samples as a step has with the fault."""
+    setup = plant.after if part == "after" else plant.before
     clock = StepClock(plant.warm_up)
     fit(setup, data, clock, plant.warm_up + plant.steps)
     return clock.seconds * 1e3 / plant.steps * plant.before.batch_size / setup.batch_size
+
+
+def here(plant: Plant, part: Part, data: PictureData) -> Figures:
+    """One fit in this process."""
+    return Figures(findings=profile(plant, data)) if part == "profile" else Figures(step_ms=step_ms(plant, part, data))
+
+
+def apart(plant: Plant, part: Part) -> Figures:
+    """One fit in a process of its own, the environment that of its part."""
+    advised = dict(plant.environment) if part == "after" else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.planted", "--fit", str(PLANTS.index(plant)), part],
+        env={name: value for name, value in os.environ.items() if name not in plant.environment} | advised,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Figures)
 
 
 def row(plant: Plant, rounds: int, data: PictureData) -> str:
@@ -119,16 +140,21 @@ def row(plant: Plant, rounds: int, data: PictureData) -> str:
     head = f"| {plant.name} | `{plant.finding}` | {plant.advice} "
     if plant.device not in ("any", "cuda" if torch.cuda.is_available() else "cpu"):
         return head + f"| needs a {'CUDA GPU' if plant.device == 'cuda' else 'CPU'} | | | | |"
-    if plant.before.keeps_memory is not None and allocator_name() != "glibc":
+    if plant.environment and allocator_name() != "glibc":
         return head + "| needs glibc | | | | |"
-    findings = profile(plant, data)
+
+    def figures(part: Part) -> Figures:
+        return apart(plant, part) if plant.environment else here(plant, part, data)
+
+    findings = figures("profile").findings
     found = next((one for one in findings if one.kind == plant.finding), None)
     kinds = [one.kind for one in findings]
     before: list[float] = []
     after: list[float] = []
     for number in range(rounds):
-        for setup in (plant.before, plant.after) if number % 2 else (plant.after, plant.before):
-            (before if setup is plant.before else after).append(step_ms(plant, setup, data))
+        parts: tuple[Part, Part] = ("before", "after") if number % 2 else ("after", "before")
+        for part in parts:
+            (before if part == "before" else after).append(figures(part).step_ms)
     estimate = interval(paired_difference(after, before))
     spread = f" ({estimate.low:.2f} – {estimate.high:.2f})" if estimate.low is not None else ""
     step = f"{sum(before) / len(before):.2f} → {sum(after) / len(after):.2f}"
@@ -153,10 +179,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="fits of each setup (default: 6)")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name or finding contains it; no file")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
+    parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     be_quiet()
     images = read_image_set(ensure_synthetic(SyntheticSet(seed=0, size=IMAGE_SIZE), default_cache_dir()), IMAGE_SIZE)
     data = (torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes)
+    if options.fit:
+        plant, part = PLANTS[int(options.fit[0])], options.fit[1]
+        print(msgspec.json.encode(here(plant, part, data)).decode())
+        return
     rows = []
     for plant in PLANTS:
         if options.only not in f"{plant.name} {plant.finding}":

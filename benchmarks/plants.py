@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from lightning_perf.page_faults import KEEP_MEMORY
 from recipes.signlang.module import SignModule
 from recipes.signlang.picture_data import Batch, MemoryPictures
 
@@ -32,7 +33,6 @@ class Setup:
         tf32: Whether FP32 products may use TF32.
         channels_last: Whether weights, and so activations, have the channels of a pixel side by side.
         threads: Threads of an operator on a CPU; one, so that other cores are left to workers.
-        keeps_memory: Whether glibc keeps what is freed, or gives it back; None to leave it as it is.
     """
 
     model: str
@@ -45,7 +45,6 @@ class Setup:
     tf32: bool = True
     channels_last: bool = False
     threads: int = 1
-    keeps_memory: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ class Plant:
         helps: Whether the advice is worth giving; where it is not, the finding has to stay away.
         warm_up: Steps that a fit does first.
         steps: Steps of a fit that are timed.
+        environment: Environment variables that the advice sets: then every fit is a process of its own.
     """
 
     name: str
@@ -73,13 +73,18 @@ class Plant:
     helps: bool = True
     warm_up: int = 10
     steps: int = 60
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def _cpu(name: str, finding: str, before: Setup, *, steps: int, helps: bool = True, **advice: object) -> Plant:
     words = ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in advice.items())
-    words = words.replace("precision ", "").replace(" True", "").replace("keeps", "keep")
+    words = words.replace("precision ", "").replace("channels last True", "channels last")
     after = replace(before, **advice)  # type: ignore[arg-type]
     return Plant(name, finding, words, before, after, "cpu", helps, min(10, steps), steps)
+
+
+def _keeping(name: str, setup: Setup) -> Plant:
+    return Plant(name, "cpu-page-faults", "MALLOC_… as it says", setup, setup, "cpu", True, 8, 8, KEEP_MEMORY)
 
 
 PLANTS = (
@@ -139,28 +144,8 @@ PLANTS = (
     _cpu("tiny batches, MLP", "cpu-overhead", Setup(model="mlp", batch_size=8), steps=300, batch_size=32),
     _cpu("one of two cores, CNN", "cpu-threads", Setup(model="cnn", batch_size=32), steps=20, threads=2),
     _cpu("one of two cores, ResNet-18", "cpu-threads", Setup(model="resnet18", batch_size=32), steps=6, threads=2),
-    # Last: what glibc is told holds for the process, and the others are to find it as it is.
-    _cpu(
-        "memory given back, CNN",
-        "cpu-page-faults",
-        Setup(model="cnn", batch_size=128, keeps_memory=False),
-        steps=8,
-        keeps_memory=True,
-    ),
-    _cpu(
-        "memory given back, CNN, 2 threads",
-        "cpu-page-faults",
-        Setup(model="cnn", batch_size=128, keeps_memory=False, threads=2),
-        steps=8,
-        keeps_memory=True,
-    ),
-    _cpu(
-        "memory given back, ResNet-18",
-        "cpu-page-faults",
-        Setup(model="resnet18", batch_size=128, keeps_memory=False),
-        steps=4,
-        keeps_memory=True,
-    ),
+    _keeping("memory given back, CNN", Setup(model="cnn", batch_size=128)),
+    _keeping("memory given back, CNN, 2 threads", Setup(model="cnn", batch_size=128, threads=2)),
 )
 """A GPU's faults come from its host; a processor's from what it computes, and in which order and format."""
 

@@ -4,6 +4,16 @@
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON="${PYTHON:-.venv/bin/python}"
+RESULTS=benchmarks/results
 "$PYTHON" -m lightning_perf tune recipes.signlang.tune:resnet18 --minutes "${MINUTES:-10}" \
-    --markdown benchmarks/results/tune.md --json > benchmarks/results/tune.json.new
-mv benchmarks/results/tune.json.new benchmarks/results/tune.json
+    --markdown "$RESULTS/tune.md.new" --json > "$RESULTS/tune.json.new"
+{
+    echo '# What `lightning-perf tune` finds on the recipe'
+    echo
+    echo "Written by \`benchmarks/tune.sh\`: ResNet-18 on the synthetic set at 64 px, batches of 32."
+    echo "$("$PYTHON" -c 'from benchmarks.versions import versions_text; print(versions_text())')."
+    echo
+    cat "$RESULTS/tune.md.new"
+} > "$RESULTS/tune.md"
+rm "$RESULTS/tune.md.new"
+mv "$RESULTS/tune.json.new" "$RESULTS/tune.json"

@@ -70,11 +70,13 @@ def _discard_output() -> None:
 
 
 def _is_expected(error: Exception) -> bool:
+    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.trace.errors import TraceError
     from lightning_perf.view import ViewerError
 
-    return isinstance(error, (TraceError, ViewerError, PageError))
+    return isinstance(error, (TraceError, ViewerError, PageError, CompareError, MissingExtraError))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,6 +108,15 @@ def _add_analyze(commands: _Commands) -> None:
     parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     _add_outputs(parser, "report")
     parser.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where the recordings of many ranks are analysed: here, or on a Ray cluster (default: local)",
+    )
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="ray: the cluster (default: RAY_ADDRESS, or one of this machine)"
+    )
 
 
 def _add_diff(commands: _Commands) -> None:
@@ -143,8 +154,14 @@ def _add_view(commands: _Commands) -> None:
 
 def _analyze(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
+    from lightning_perf.report.recordings import Spread, analyze_recordings
 
-    report = analyze(options.path, by_shape=options.by_shape)
+    spread: Spread = analyze_recordings
+    if options.engine == "ray":
+        from lightning_perf.compare.engines.ray_recordings import RayRecordings
+
+        spread = RayRecordings(options.ray_address)
+    report = analyze(options.path, by_shape=options.by_shape, spread=spread)
     if options.html:
         from lightning_perf.page.html import write_html
         from lightning_perf.report.document import to_json

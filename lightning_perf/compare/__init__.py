@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.engines.local import LocalEngine
     from lightning_perf.compare.engines.ray import RayEngine
+    from lightning_perf.compare.engines.ray_recordings import RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.gates import parse_gate
@@ -28,6 +29,7 @@ _HOMES = {
     "InvalidRunsError": "errors",
     "LocalEngine": "engines.local",
     "RayEngine": "engines.ray",
+    "RayRecordings": "engines.ray_recordings",
     "RunRecord": "record",
     "Settings": "settings",
     "SlurmEngine": "engines.slurm",
@@ -48,6 +50,7 @@ __all__ = [
     "InvalidRunsError",
     "LocalEngine",
     "RayEngine",
+    "RayRecordings",
     "RunRecord",
     "Settings",
     "SlurmEngine",

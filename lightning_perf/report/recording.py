@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.rank_times import RankTimes, rank_times
 from lightning_perf.report.sources import rank_in_name
@@ -15,7 +17,7 @@ from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.reader import read_trace
 
-__all__ = ["Recording", "analyze_recording"]
+__all__ = ["Recording", "analyze_recording", "decode_recording", "encode_recording"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,21 @@ def _analyze(trace: Trace, by_shape: bool) -> RankAnalysis:
 def _overlap(traces: Sequence[Trace]) -> bool:
     spans = sorted((trace.begin_ns, trace.end_ns) for trace in traces)
     return any(begin < end for (_, end), (begin, _) in pairwise(spans))
+
+
+class _Message(msgspec.Struct):
+    analyses: tuple[RankAnalysis, ...]
+    times: tuple[RankTimes, ...]
+    faults: list[tuple[str, str, str]]
+
+
+def encode_recording(recording: Recording) -> bytes:
+    """A recording for another process: JSON, without a newline."""
+    faults = [(fault.path, fault.problem, fault.action) for fault in recording.faults]
+    return msgspec.json.encode(_Message(recording.analyses, recording.times, faults))
+
+
+def decode_recording(message: bytes) -> Recording:
+    """What `encode_recording` encoded."""
+    told = msgspec.json.decode(message, type=_Message)
+    return Recording(told.analyses, told.times, tuple(TraceError(*fault) for fault in told.faults))

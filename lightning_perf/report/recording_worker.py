@@ -17,10 +17,7 @@ from types import TracebackType
 
 import msgspec
 
-from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.rank_times import RankTimes
-from lightning_perf.report.recording import Recording, analyze_recording
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.report.recording import Recording, analyze_recording, decode_recording, encode_recording
 
 __all__ = ["RecordingWorker", "serve"]
 
@@ -30,12 +27,6 @@ _COMMAND = "from lightning_perf.report.recording_worker import serve; serve()"
 class _Task(msgspec.Struct):
     paths: list[str]
     by_shape: bool
-
-
-class _Answer(msgspec.Struct):
-    analyses: tuple[RankAnalysis, ...]
-    times: tuple[RankTimes, ...]
-    faults: list[tuple[str, str, str]]
 
 
 class RecordingWorker:
@@ -72,8 +63,7 @@ class RecordingWorker:
             if self._end() == -signal.SIGINT:
                 raise KeyboardInterrupt
             return analyze_recording(paths, by_shape=self._by_shape)
-        told = msgspec.json.decode(answer, type=_Answer)
-        return Recording(told.analyses, told.times, tuple(TraceError(*fault) for fault in told.faults))
+        return decode_recording(answer)
 
     def _ask(self, task: bytes) -> bytes:
         if self._process is None:
@@ -115,8 +105,6 @@ def serve() -> None:
     """Be a worker: carry out the tasks on standard input until it is closed."""
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=_Task)
-        result = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
-        faults = [(fault.path, fault.problem, fault.action) for fault in result.faults]
-        answer = _Answer(result.analyses, result.times, faults)
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        recording = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
+        sys.stdout.buffer.write(encode_recording(recording) + b"\n")
         sys.stdout.buffer.flush()

@@ -14,7 +14,7 @@ from lightning_perf import __version__
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
-from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure

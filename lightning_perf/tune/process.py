@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, OutOfTimeError, TrialError
+from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError
 from lightning_perf.tune.messages import Answer, Failed, Order, Ready, Run, Scouted, Stop, Window
 
 __all__ = ["TrialProcess"]

@@ -9,7 +9,7 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_perf.tune.errors import NoTrainingError, NotApplicableError, TrialError
+from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, TrialError
 from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.messages import Failed, Order, Ready, Run, Scouted, Stop, Window
 

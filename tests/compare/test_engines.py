@@ -7,13 +7,18 @@ import time
 
 import pytest
 
+import lightning_perf
+from lightning_perf.cli import main
 from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
+from lightning_perf.compare.engines.ray_recordings import RayRecordings
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study import StudyArm, run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
+from lightning_perf.report.document import from_json
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
+from tests.support.trace_builder import TraceBuilder
 
 pytestmark = pytest.mark.slow
 
@@ -107,3 +112,26 @@ def test_a_killed_ray_worker_loses_nothing_finished_and_the_report_tells(tmp_pat
     (lost,) = [run for run in runs if run.outcome.value == "interrupted"]
     assert lost.path.is_relative_to(tmp_path / cut_off.folder)
     assert {cut_off.arm, *finished} == {"a", "b"}
+
+
+def test_recordings_are_analysed_on_the_cluster(tmp_path, ray_engine, capsys):
+    for rank in range(3):
+        builder = TraceBuilder().rank(rank, 4)
+        for step in range(2):
+            builder.step(step, 100 * step, 100).op("aten::mm", 100 * step + 5, 30 + rank)
+        builder.write(tmp_path / f"rank{rank}.pt.trace.json")
+    (tmp_path / "rank3.pt.trace.json").write_text("not json")
+    here = lightning_perf.analyze(tmp_path)
+    assert [analysis.rank for analysis in here.ranks] == [0, 1, 2]
+    assert lightning_perf.analyze(tmp_path, spread=RayRecordings()) == here
+    assert main(["analyze", str(tmp_path), "--engine", "ray", "--json"]) == 0
+    assert from_json(capsys.readouterr().out.encode()) == here
+
+
+def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsys):
+    TraceBuilder().step(0, 0, 100).write(tmp_path / "a.pt.trace.json")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["analyze", str(tmp_path), "--engine", "ray"]) == 2
+    assert capsys.readouterr().err == (
+        'lightning-perf: ray is not installed. Install it with: pip install "lightning-perf[ray]"\n'
+    )

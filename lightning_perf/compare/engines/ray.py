@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lightning_perf.compare import journal
 from lightning_perf.compare.engines.block import Device, run_block
+from lightning_perf.compare.engines.ray_cluster import connect
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
 
 __all__ = ["RayEngine"]
 
@@ -46,7 +45,7 @@ class RayEngine:
             CompareError: No machine of the cluster has it, or there is no such cluster.
             MissingExtraError: Ray is not installed.
         """
-        ray = self._connect()
+        ray = connect(self._address, local_gpus=self._local_gpus)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if any(node.get("GPU", 0) >= self._gpus and node.get("CPU", 0) >= self._cpus for node in nodes):
             return
@@ -58,7 +57,7 @@ class RayEngine:
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over; see `Engine`."""
-        ray = self._connect()
+        ray = connect(self._address, local_gpus=self._local_gpus)
         # Ray would repeat a task whose worker died without telling: the journal has to know.
         task = ray.remote(num_gpus=self._gpus, num_cpus=self._cpus, max_retries=0)(_run_block)
         threads = os.environ.get(THREADS_VARIABLE)
@@ -87,23 +86,6 @@ class RayEngine:
         finally:
             for reference in tasks:
                 ray.cancel(reference, force=True)
-
-    def _connect(self) -> Any:
-        ray = import_extra("ray", "ray")
-        if not ray.is_initialized():
-            own = self._address is None and "RAY_ADDRESS" not in os.environ
-            options: dict[str, Any] = {"num_gpus": self._local_gpus} if own else {}
-            try:
-                ray.init(
-                    address=self._address or ("local" if own else "auto"),
-                    include_dashboard=False if own else None,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                    **options,
-                )
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise CompareError(f"There is no Ray cluster at {self._address or 'RAY_ADDRESS'}: {error}.") from error
-        return ray
 
 
 def _run_block(folder: str, block: int, threads: str | None) -> None:
