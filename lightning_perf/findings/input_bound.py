@@ -16,15 +16,15 @@ OPERATOR_SHARE = 0.5
 """Operators filling more than this part of the fetch: the work on tensors there is what takes the time."""
 
 COLD_SHARE = 0.05
-"""Up to this part of what follows a wait is spared besides: a processor that was idle resumes with cold caches (1.5 to
-4 % measured, benchmarks/results/planted.md)."""
+"""Up to this part of the wait is saved besides: a processor that was idle resumes with cold caches (1 to 3 % measured,
+benchmarks/results/planted.md)."""
 
 
 def input_bound(analysis: RankAnalysis) -> Finding | None:
     """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
 
     Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
-    ends, and what follows it may run a little faster, except that a step cannot be shorter than making its batch takes
+    ends, and what follows it runs with warm caches, except that a step cannot be shorter than making its batch takes
     the loader. Cores shared with the training process may leave half of the wait.
     """
     breakdown, loading = analysis.breakdown, analysis.loading
@@ -40,10 +40,10 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
         low_ns = best_ns / 2
         model = "Twice the workers halve the time between batches; at least half of that where cores allow it."
     else:
-        best_ns = wait_ns + COLD_SHARE * (step_ns - wait_ns)
+        best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
         model = (
-            "Batches made while the device computes leave no wait, and the rest of the step is up to 5 % faster without "
-            "one; half of the wait stays where workers compete for cores."
+            "Batches made while the device computes leave no wait, and no cold caches after it (up to 5 % more); half of "
+            "the wait stays where workers compete for cores."
         )
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
     if loading.fetch_ns:

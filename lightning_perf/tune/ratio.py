@@ -48,8 +48,8 @@ def noise_share(noise: Estimate) -> float:
 def is_gain(ratio: Estimate, noise: Estimate) -> bool:
     """Whether the interval lies below 1, and the ratio beyond what the training differs from itself.
 
-    Two processes of one training differ by more than their windows tell, as by where their memory lies. The interval
-    does not know of that; the training against itself does.
+    Two processes of one training differ by more than their windows tell, as by how much memory glibc gives back where
+    (`lightning_perf.page_faults`). The interval does not know of that; the training against itself does.
     """
     if ratio.value is None or ratio.high is None:
         return False
