@@ -42,8 +42,8 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
     else:
         best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
         model = (
-            "Batches made while the device computes leave no wait, and no cold caches after it (up to 5 % more); half of "
-            "the wait stays where workers compete for cores."
+            "Batches made while the device computes leave no wait, and no cold caches after it (up to 5 % more); half "
+            "of the wait stays where workers compete for cores."
         )
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
     if loading.fetch_ns:
