@@ -17,9 +17,6 @@ geometric means over rounds with their 95 % t interval; microseconds are the med
 differences with its signed-rank interval, which a disturbed round moves little. A callback's work does not depend on
 the length of the step, so its microseconds on the short step, where rounds differ least, tell its share of longer ones.
 
-glibc is told to keep freed memory: otherwise fits of one arm differ by how much of it happens to be given back, and
-taken anew page by page (`lightning_perf.page_faults`).
-
 Where the Trainer has no profiler of its own, `PerfCallback` spares the Trainer calls of its idle profiler; what that
 saves is part of the figures, as it is part of every fit.
 
@@ -55,11 +52,10 @@ from lightning_perf.compare.statistics.location import paired_ratio
 from lightning_perf.compare.statistics.ranks import walsh_interval
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.environment import cpu_name
-from lightning_perf.page_faults import keep_memory
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"
-METHOD = 4
+METHOD = 3
 """Version of the method: figures of different versions are not comparable."""
 
 NEVER = 10**9
@@ -182,7 +178,6 @@ def work(process: str, steps: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the arms print is no answer
     torch.set_num_threads(1)
-    keep_memory()
     be_quiet()
     if process == "traceml":
         importlib.import_module(TRACEML).init()

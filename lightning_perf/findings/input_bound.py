@@ -15,8 +15,8 @@ MIN_SHARE = 0.05
 OPERATOR_SHARE = 0.5
 """Operators filling more than this part of the fetch: the work on tensors there is what takes the time."""
 
-COLD_SHARE = 0.05
-"""Up to this part of the wait is saved besides: a processor that was idle resumes with cold caches (1 to 3 % measured,
+COLD_SHARE = 0.1
+"""Up to this part of the wait is saved besides: a processor that was idle resumes with cold caches (1 to 6 % measured,
 benchmarks/results/planted.md)."""
 
 
@@ -42,7 +42,7 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
     else:
         best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
         model = (
-            "Batches made while the device computes leave no wait, and no cold caches after it (up to 5 % more); half "
+            "Batches made while the device computes leave no wait, and no cold caches after it (up to 10 % more); half "
             "of the wait stays where workers compete for cores."
         )
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
