@@ -16,16 +16,16 @@ OPERATOR_SHARE = 0.5
 """Operators filling more than this part of the fetch: the work on tensors there is what takes the time."""
 
 COLD_SHARE = 0.1
-"""Up to this part of the wait is saved besides: a processor that was idle resumes with cold caches (1 to 6 % measured,
-benchmarks/results/planted.md)."""
+"""Up to this part of the wait is saved besides where the processor itself trains: after a wait its caches are cold (1
+to 6 % measured, benchmarks/results/planted.md)."""
 
 
 def input_bound(analysis: RankAnalysis) -> Finding | None:
     """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
 
     Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
-    ends, and what follows it runs with warm caches, except that a step cannot be shorter than making its batch takes
-    the loader. Cores shared with the training process may leave half of the wait.
+    ends, except that a step cannot be shorter than making its batch takes the loader; on the processor, caches that it
+    leaves cold may cost as much as a tenth of it besides. Cores shared with the training process may leave half of it.
     """
     breakdown, loading = analysis.breakdown, analysis.loading
     waiting = breakdown.category("input")
@@ -40,11 +40,14 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
         low_ns = best_ns / 2
         model = "Twice the workers halve the time between batches; at least half of that where cores allow it."
     else:
-        best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
-        model = (
-            "Batches made while the device computes leave no wait, and no cold caches after it (up to 10 % more); half "
-            "of the wait stays where workers compete for cores."
-        )
+        best_ns = wait_ns
+        model = "Batches made while the device computes leave no wait; half of it where workers compete for cores."
+        if not breakdown.has_device:
+            best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
+            model = (
+                "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more); half of the "
+                "wait stays where they compete for cores."
+            )
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
     if loading.fetch_ns:
         evidence.append(_who(loading.loader))

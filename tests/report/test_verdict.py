@@ -17,7 +17,7 @@ def test_where_why_and_next() -> None:
     )
     assert verdict.why.startswith("Input-bound: 20.0 % of the step waits for data. The training thread waits 2.50 ms")
     assert "num_workers=4" in verdict.next
-    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.75 ms a step (10.0 % to 22.0 %).")
+    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.50 ms a step (10.0 % to 20.0 %).")
 
 
 def test_a_healthy_training_is_told_what_is_left() -> None:
