@@ -41,8 +41,8 @@ def cpu_page_faults(analysis: RankAnalysis) -> Finding | None:
             ),
             "glibc returns large blocks when they are freed, those of the activations in every step.",
         ),
-        f"Start the training with {settings} in the environment: glibc then keeps what is freed. Or preload jemalloc "
-        "or tcmalloc.",
+        f"Start the training with {settings} in the environment: glibc then keeps what is freed, and the process stays "
+        "as large as it once was. Or preload jemalloc or tcmalloc.",
         saving_ns=(min(LEAST * cost_ns, high_ns), high_ns),
         step_ns=step_ns(analysis),
         model="The faults go away: half to five quarters of what they cost one thread.",
