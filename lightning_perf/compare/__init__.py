@@ -5,8 +5,9 @@ The public names load on first use: a study starts, and reads its options, witho
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.compare.build import compare_arms
@@ -65,12 +66,4 @@ __all__ = [
     "study_arms",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ The public names load on first use: the command line asks for its options withou
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.inference.artefact import Artefact, load_artefact, read_artefact
@@ -52,12 +53,4 @@ __all__ = [
     "sweep_backbones",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
