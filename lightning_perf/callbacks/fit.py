@@ -72,10 +72,12 @@ class Fit:
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
-        page_faults = FaultCounter(is_profiling=self._is_profiling) if device.type == "cpu" else None
+        page_faults: FaultCounter | None = None
         self._windows_path = folder / f"windows.rank{rank}.jsonl" if folder is not None else None
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
+            if device.type == "cpu":
+                page_faults = FaultCounter(is_profiling=self._is_profiling)
             if max_overhead is not None:
                 self._budget = OverheadBudget(max_overhead, is_profiling=self._is_profiling)
             self._profiler = WindowProfiler(
