@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_perf.compare.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Latency
+from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.tradeoff import Cell, Row, Tradeoff
 from lightning_perf.units import format_bytes, format_duration
 
@@ -86,7 +87,7 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
         named = [(row.variant, latency.p50_ms, height) for row, latency, height in points]
         if len(named) > MOST_NAMES:
             named = _number(axes, named)
-        _label(figure, axes, named)
+        name_points(figure, axes, named)
     return figure
 
 
@@ -165,27 +166,3 @@ def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[st
     key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
     axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)
     return [(str(number), x, y) for number, (_, x, y) in enumerate(points, 1)]
-
-
-def _label(figure: Figure, axes: Axes, points: list[tuple[str, float, float]]) -> None:
-    """Put names beside their points, each at the first place where it covers no other."""
-    figure.draw_without_rendering()
-    taken: list[Any] = []
-    for name, x, y in sorted(points, key=lambda point: (-point[2], point[1])):
-        text = None
-        for offset in ((8, 6), (8, -12), (8, 18), (8, -24), (8, 30), (8, -36), (8, 42), (8, -48), (8, 54), (8, -60)):
-            if text is not None:
-                text.remove()
-            text = axes.annotate(
-                name,
-                (x, y),
-                xytext=offset,
-                textcoords="offset points",
-                fontsize=8,
-                arrowprops={"arrowstyle": "-", "color": "#9aa5b1", "lw": 0.5},
-                zorder=5,
-            )
-            box = text.get_window_extent()
-            if not any(box.overlaps(other) for other in taken):
-                break
-        taken.append(box)

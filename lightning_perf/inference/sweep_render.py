@@ -11,6 +11,7 @@ from rich.table import Table
 
 from lightning_perf.compare.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.sweep_document import Sweep, SweepRow
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
@@ -138,6 +139,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
         macs = [(row.macs or 0) / 1e9 for row in rows]
         line = [2e12 * ends / sweep.peaks.flops_per_s for ends in (min(macs), max(macs))]
         axes.plot([min(macs), max(macs)], line, color=FAINT, linestyle="--", label="at the peak rate of arithmetic")
+        points: list[tuple[str, float, float]] = []
         for row, x in zip(rows, macs, strict=True):
             latency = row.latency
             assert latency is not None
@@ -146,9 +148,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
             axes.scatter(
                 [x], [latency.p50_ms], s=20 + 4 * (row.size_bytes or 0) / 2**20, color="#0072B2", alpha=0.5, zorder=3
             )
-            axes.annotate(
-                short_name(row.name), (x, latency.p50_ms), (5, 4), textcoords="offset points", fontsize=8, zorder=4
-            )
+            points.append((short_name(row.name), x, latency.p50_ms))
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
@@ -161,6 +161,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
         axes.set_ylabel("median latency (ms), bar from p10 to p90")
         axes.set_title(f"{_title(sweep)}\narea = size of the weights", fontsize=9.5, loc="left")
         axes.legend(loc="lower right", frameon=False)
+        name_points(figure, axes, points)
     return figure
 
 

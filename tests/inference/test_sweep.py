@@ -126,7 +126,9 @@ def test_the_table_shows_all_rows(sweep: Sweep):
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
     pytest.importorskip("matplotlib", reason="needs the compare extra")
     (axes,) = draw_sweep(sweep).axes
-    assert [text.get_text() for text in axes.texts] == ["fast", "middle", "slow"]
+    named = {text.get_text(): text.xy for text in axes.texts}
+    assert named == {row.name: (row.macs / 1e9, row.latency.p50_ms) for row in sweep.rows if row.macs and row.latency}
+    assert list(named) == ["slow", "middle", "fast"]
     peak = axes.lines[0]
     macs = [row.macs for row in sweep.rows if row.macs]
     assert list(peak.get_ydata()) == pytest.approx([2e3 * m / sweep.peaks.flops_per_s for m in (min(macs), max(macs))])
