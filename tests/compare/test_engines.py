@@ -1,6 +1,7 @@
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
+from lightning_perf.compare.engines.ray_cluster import connect
 from lightning_perf.compare.engines.ray_recordings import RayRecordings
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
@@ -136,3 +138,16 @@ def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().err == (
         'lightning-perf: ray is not installed. Install it with: pip install "lightning-perf[ray]"\n'
     )
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
+        with pytest.raises(CompareError, match=re.escape(f"There is no Ray cluster at {address}: Connection refused.")):
+            connect(address)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
+    with pytest.raises(CompareError, match=re.escape("There is no Ray cluster at 127.0.0.1:99999: ")):
+        connect()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.extras import import_extra
 
 __all__ = ["connect"]
+
+CONNECT_S = 10.0
 
 
 def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any:
@@ -28,6 +31,9 @@ def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any
     ray = import_extra("ray", "ray")
     if ray.is_initialized():
         return ray
+    named = address or os.environ.get("RAY_ADDRESS")
+    if named is not None and (problem := _unreachable(named)) is not None:
+        raise CompareError(f"There is no Ray cluster at {named}: {problem}. Start one there, or give another address.")
     own = address is None and "RAY_ADDRESS" not in os.environ
     options: dict[str, Any] = {"num_gpus": local_gpus} if own else {}
     try:
@@ -41,3 +47,15 @@ def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise CompareError(f"There is no Ray cluster at {address or 'RAY_ADDRESS'}: {error}.") from error
     return ray
+
+
+def _unreachable(address: str) -> str | None:
+    """Why nothing answers at ``host:port``, or None: Ray itself would try for minutes, without a word."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return None  # "auto" and "local" are Ray's to find
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
