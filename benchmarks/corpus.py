@@ -3,8 +3,9 @@
     python benchmarks/corpus.py /path/to/corpus
 
 The corpus is a folder that holds ``traces/`` with a ``reference.json``. A difference is printed in nanoseconds, and
-none is expected but those in `EXPECTED`. Writes ``results/corpus.md`` beside this file; the exit status is 1 when an
-unexpected difference was found.
+none is expected but those in `EXPECTED`. Where the corpus has the recording of eight ranks (docs/corpus.md), who waits
+for whom is told too. Writes ``results/corpus.md`` beside this file; the exit status is 1 when an unexpected difference
+was found.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ EXPECTED = {
         "compute there)"
     ),
 }
+RANKS = Path("param", "dlrm_kineto")
 COPIES = ("h2d", "d2h", "d2d", "p2p", "copy", "memcpy")
 
 
@@ -97,6 +99,33 @@ def _covered_ns(trace: Any, rows: Any) -> int:
     return covered
 
 
+def ranks_table(folder: Path) -> list[str]:
+    """The ranks of one recorded run side by side, in Markdown; nothing where the corpus lacks it."""
+    import lightning_perf
+    from lightning_perf.report.rank_words import who_waits
+    from lightning_perf.units import format_duration
+
+    if not folder.is_dir():
+        print(f"no {folder}: see docs/corpus.md")
+        return []
+    compared = lightning_perf.analyze(folder).distributed
+    rows = [
+        (f"{share.rank}", *map(format_duration, times), f"{share.last_arrivals}")
+        for share in compared.ranks
+        for times in [(share.step_ns, share.work_ns, share.wait_ns, share.awaited_ns, share.late_ns)]
+    ]
+    return [
+        "",
+        f"## Ranks of {'/'.join(RANKS.parts)}",
+        "",
+        " ".join(who_waits(compared)),
+        "",
+        "| rank | step | own work | waits | others wait for it | began late | arrived last |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+
+
 def main() -> int:
     """Print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,6 +161,7 @@ def main() -> int:
         cells = (row["file"], report.verdict.where, finding, agreement, f"{took:.2f}")
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
         print(lines[-1])
+    lines += ranks_table(corpus / "traces" / RANKS)
     (HERE / "results").mkdir(exist_ok=True)
     (HERE / "results" / "corpus.md").write_text("\n".join(lines) + "\n")
     print(f"{unexpected} unexpected differences")

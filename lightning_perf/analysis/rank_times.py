@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.collective_names import is_host_collective
-from lightning_perf.analysis.windows import in_averaged_steps
+from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Trace
 
 __all__ = ["COLLECTIVES_KEPT", "CollectiveCall", "RankTimes", "rank_times"]
@@ -49,6 +49,8 @@ class RankTimes:
         categories_ns: Time by top category of the breakdown, as pairs of name and time.
         collectives: Its collectives in time order: those on the device, or else those on the host.
         truncated: Its file ends early, so that its device times are lower bounds.
+        first_step: Number of the first averaged step; None when the recording marks none.
+        begin_ns: When that step began, on the recording's clock.
     """
 
     rank: int
@@ -59,6 +61,8 @@ class RankTimes:
     categories_ns: tuple[tuple[str, float], ...]
     collectives: tuple[CollectiveCall, ...]
     truncated: bool
+    first_step: int | None = None
+    begin_ns: int | None = None
 
 
 def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
@@ -72,6 +76,7 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
     Returns:
         The times.
     """
+    averaged = np.flatnonzero(averaged_steps(trace) & trace.steps.marked)
     return RankTimes(
         rank=rank,
         world_size=trace.metadata.world_size,
@@ -83,6 +88,8 @@ def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
         ),
         collectives=_on_device(trace) or _on_host(trace),
         truncated=trace.problems.truncated,
+        first_step=int(trace.steps.number[averaged[0]]) if len(averaged) else None,
+        begin_ns=int(trace.steps.start_ns[averaged[0]]) if len(averaged) else None,
     )
 
 

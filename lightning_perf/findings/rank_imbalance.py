@@ -13,6 +13,11 @@ ACTIONS = {
     "device_compute": "Give ranks equal work: batches of equal size and length (bucket by length); and compare the "
     "clocks and temperatures of the devices (nvidia-smi -q -d CLOCK,PERFORMANCE).",
 }
+WORK = {
+    "host_compute": "operators on the host",
+    "host_other": "Python and waiting on the host",
+    "input": "waiting for input",
+}
 OTHERWISE = "Look at that rank's own report for what it does more of: logging, checkpoints and metrics on one rank."
 
 
@@ -29,15 +34,19 @@ def rank_imbalance(distributed: Distributed) -> Finding | None:
     saving_ns = distributed.balanced_saving_ns
     if step_ns <= 0 or saving_ns < MIN_SHARE * step_ns:
         return None
-    category = straggler.category.replace("_", " ")
+    category = WORK.get(straggler.category, straggler.category.replace("_", " "))
     evidence = [f"It takes {format_duration(straggler.excess_ns)} a step more than the others in {category}."]
     if straggler.last_arrival_share is not None:
         share = format_share(straggler.last_arrival_share)
         evidence.append(f"It comes last to {share} of {distributed.matched_collectives:,} collectives.")
+    awaited = distributed.awaited
+    if awaited is not None and awaited.rank != straggler.rank:
+        evidence.append(f"But {format_share(awaited.share)} of the waits in collectives are for rank {awaited.rank}.")
+    holds_up = awaited is not None and awaited.rank == straggler.rank
     return finding(
         "rank-imbalance",
-        f"Rank {straggler.rank} holds up the others: the longest work is {format_share(distributed.imbalance)} over "
-        "the mean",
+        f"Rank {straggler.rank} {'holds up the others' if holds_up else 'has the most work of its own'}: "
+        f"{format_share(distributed.imbalance)} over the mean",
         evidence,
         ACTIONS.get(straggler.category, OTHERWISE),
         saving_ns=(saving_ns / 2, saving_ns),

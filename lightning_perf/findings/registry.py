@@ -72,9 +72,19 @@ RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 """Rules that weigh ranks against each other."""
 
 
-SHARED_WAITS = frozenset({"exposed-communication", "stop-flags"})
-"""Waits that end for all ranks at once: the rank that arrives last has nothing but the transfer, and what the others
-have beyond that is their wait for it. So the rank with the least speaks, and none does if it has none worth telling."""
+def _exposed_ns(analysis: RankAnalysis) -> float:
+    return analysis.breakdown.category("communication").mean_ns or 0.0
+
+
+def _flag_ns(analysis: RankAnalysis) -> float:
+    flags = analysis.stop_flags
+    return 0.0 if flags is None else flags.exposed_ns / max(flags.steps, 1)
+
+
+SHARED_WAITS: dict[Rule, Callable[[RankAnalysis], float]] = {exposed_communication: _exposed_ns, stop_flags: _flag_ns}
+"""Waits that end for all ranks at once, and how long a rank's are: the rank that arrives last has nothing but the
+transfer, and what the others have beyond that is their wait for it. So the rank with the least speaks, and none does if
+it has none worth telling."""
 
 
 def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
@@ -91,16 +101,13 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
         Findings, the most to save first; those without a predicted saving last.
     """
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
-    found: dict[str, list[Finding]] = {}
-    for analysis in sound:
-        for rule in RULES:
-            finding = rule(analysis)
-            if finding is not None:
-                found.setdefault(finding.kind, []).append(finding)
-    for kind in SHARED_WAITS & found.keys():
-        least = min(found[kind], key=_weight)
-        found[kind] = [least] if len(found[kind]) == len(sound) else []
-    findings = [max(each, key=_weight) for each in found.values() if each]
+    findings = []
+    for rule in RULES:
+        wait_ns = SHARED_WAITS.get(rule)
+        asked = sound if wait_ns is None or not sound else [min(sound, key=wait_ns)]
+        found = [finding for analysis in asked if (finding := rule(analysis)) is not None]
+        if found:
+            findings.append(max(found, key=_weight))
     if distributed is not None:
         findings += [finding for rule in RUN_RULES if (finding := rule(distributed)) is not None]
     return tuple(sorted(findings, key=lambda finding: (*(-part for part in _weight(finding)), finding.kind)))

@@ -10,6 +10,7 @@ from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slow
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.report.rank_words import who_waits
 from lightning_perf.report.recording import Recording
 from lightning_perf.report.recordings import analyze_recordings
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
@@ -123,7 +124,7 @@ def _captured(
         step_ns=lead.breakdown.wall.mean_ns if lead is not None else None,
         diff=changed,
         distributed=compared,
-        evidence=(*_evidence(first, slowdown, lead, changed), *_straggler(compared)),
+        evidence=(*_evidence(first, slowdown, lead, changed), *who_waits(compared)),
     )
 
 
@@ -170,14 +171,6 @@ def _differences(changed: Diff, *, by_request: bool) -> list[str]:
         if names:
             lines.append(f"Among {what}: {', '.join(names)}.")
     return lines
-
-
-def _straggler(compared: Distributed | None) -> list[str]:
-    straggler = compared.straggler if compared is not None else None
-    if straggler is None:
-        return []
-    category = CATEGORY_LABELS.get(straggler.category, straggler.category)
-    return [f"Rank {straggler.rank} is what others wait for: +{format_duration(straggler.excess_ns)} in {category}."]
 
 
 def _largest(table: DiffTable, labels: dict[str, str], of_ns: float | None = None) -> list[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lightning_perf.analysis.distributed import Distributed, distributed
@@ -79,3 +81,16 @@ def test_a_rank_with_more_work_holds_up_the_others() -> None:
 
 def test_equal_ranks_are_fine() -> None:
     assert rank_imbalance(compared(reducing(100), reducing(100, rank=1))) is None
+
+
+def test_most_work_is_not_said_to_hold_up_others_who_wait_for_another_rank() -> None:
+    value = compared(reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400))
+    ours = rank_imbalance(value)
+    assert ours is not None
+    assert ours.title.startswith("Rank 1 holds up the others: ")
+    assert value.awaited is not None
+    other = rank_imbalance(replace(value, awaited=replace(value.awaited, rank=0, share=0.7)))
+    assert other is not None
+    assert other.title.startswith("Rank 1 has the most work of its own: ")
+    assert "But 70.0 % of the waits in collectives are for rank 0." in other.evidence
+    assert other.saving_high_ms == ours.saving_high_ms

@@ -135,3 +135,11 @@ def test_every_kind_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
     for rule in (*RULES, *RUN_RULES):
         assert f"| `{rule.__name__.replace('_', '-')}` |" in documented
+
+
+def test_of_shared_waits_the_shortest_speaks_whatever_it_could_save() -> None:
+    # Rank 0 can hide less, since it computes less, but waits longer: mostly for rank 1.
+    uneven = [reducing(900, compute_us=100), reducing(300, rank=1, compute_us=700)]
+    (finding,) = [f for f in find(map(analysis, uneven)) if f.kind == "exposed-communication"]
+    assert finding.rank == 1
+    assert finding.saving_high_ms == pytest.approx(0.3, rel=0.01)

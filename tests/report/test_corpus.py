@@ -9,7 +9,9 @@ import pytest
 import lightning_perf
 from lightning_perf.report.console import print_report
 from lightning_perf.report.document import from_json, to_json
+from tests.analysis.test_collective_waits import RECORDED
 from tests.conftest import corpus_rows
+from tests.support.naive_breakdown import naive_breakdown
 
 ROWS = corpus_rows()
 
@@ -47,3 +49,29 @@ def test_a_recording_of_the_host_alone_has_no_device_rows(corpus: Path, row: dic
     print_report(report, file=file, width=100)
     for word in ("device compute", "kernel launch", "Tensor Cores", "GPU", "Launches"):
         assert word not in file.getvalue()
+
+
+@pytest.mark.corpus
+def test_eight_ranks_of_one_run(corpus: Path) -> None:
+    folder = corpus / "traces" / "param" / "dlrm_kineto"
+    if not folder.is_dir():
+        pytest.skip("needs the recording of eight ranks: docs/corpus.md")
+    report = lightning_perf.analyze(folder)
+    assert [analysis.rank for analysis in report.ranks] == list(range(8))
+    for analysis, path in zip(report.ranks, sorted(folder.iterdir()), strict=True):
+        ((start_ns, end_ns, by_category),) = naive_breakdown(path)
+        breakdown = analysis.breakdown
+        assert breakdown.wall.mean_ns == end_ns - start_ns
+        for row in breakdown.categories:
+            if row.name in by_category:
+                assert row.mean_ns == by_category[row.name], row.name
+        times = {row.name: row.mean_ns for row in breakdown.categories}
+        _, length_us, exposed_us, host_us, _ = RECORDED[analysis.rank or 0]
+        expected = [time * 1000 for time in (length_us, exposed_us, host_us)]
+        assert [breakdown.wall.mean_ns, times["communication"], times["host_compute"]] == expected
+    compared = report.distributed
+    assert compared is not None
+    assert compared.matched_collectives == 8
+    assert compared.straggler is not None
+    assert compared.awaited is not None
+    assert (compared.straggler.rank, compared.awaited.rank) == (5, 7)

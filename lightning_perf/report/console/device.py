@@ -16,7 +16,7 @@ from lightning_perf.analysis.memory import DeviceMemory, Memory
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.sync_points import SyncPoints
 from lightning_perf.findings.amdahl import each
-from lightning_perf.report.console.safe import plain
+from lightning_perf.report.console.safe import kernel_text, plain
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.words import GAP_LABELS
 from lightning_perf.units import (
@@ -187,7 +187,7 @@ def _communication(communication: Communication, steps: int, top: int) -> Render
         grid = table("collective", "size", "calls", "mean", "least", "bus bandwidth")
         for row in communication.collectives[:top]:
             grid.add_row(
-                label(f"{row.name}{f' {row.dtype}' if row.dtype else ''}"),
+                label(f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}"),
                 format_bytes(row.bytes),
                 format_count(row.calls / steps),
                 format_duration(row.mean_ns),

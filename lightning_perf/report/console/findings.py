@@ -25,9 +25,12 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
         findings: The findings.
         lead: The rank whose step time the savings are a part of.
     """
+    several = lead is not None and (lead.metadata.world_size or 1) > 1
     yield Text("\nFindings", style="bold")
     for number, finding in enumerate(findings, start=1):
-        yield Text.assemble(f"{number}. ", prose(finding.title, STYLES[finding.severity]), f"  [{finding.severity}]")
+        whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
+        title = prose(finding.title, STYLES[finding.severity])
+        yield Text.assemble(f"{number}. ", title, f"  [{finding.severity}{whose}]")
         lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:

@@ -9,6 +9,7 @@ from rich.text import Text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.console.safe import Label, plain, prose
 from lightning_perf.report.document import PerfReport, Verdict
+from lightning_perf.report.rank_words import who_waits
 from lightning_perf.report.words import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
@@ -58,16 +59,7 @@ def ranks_table(report: PerfReport) -> RenderableType:
     lines = []
     if len(report.ranks) > MAX_RANKS:
         lines.append(Text(f"… and {len(report.ranks) - MAX_RANKS} more", style="dim"))
-    compared = report.distributed
-    if compared is not None and compared.straggler is not None:
-        straggler = compared.straggler
-        lines.append(
-            Text(
-                f"Rank {straggler.rank} is what others wait for: {format_duration(straggler.excess_ns)} a step more "
-                f"in {CATEGORY_LABELS[straggler.category]}; evenly spread, a step would take "
-                f"{format_duration(compared.balanced_saving_ns)} less."
-            )
-        )
+    lines += [Text(sentence) for sentence in who_waits(report.distributed)]
     return Group(grid, *lines)
 
 

@@ -41,7 +41,7 @@ function render(context) {
 }
 
 function summary(compared) {
-  const { straggler } = compared;
+  const { awaited } = compared;
   if (compared.ranks.length < 2) {
     const text = "One rank was read: who waits for whom is told by the traces of all ranks in one folder.";
     return section("Ranks compared", { definition: "straggler", aside: ranksRead(compared) }, notice(text));
@@ -52,17 +52,7 @@ function summary(compared) {
       definition: "straggler",
       aside: ranksRead(compared),
     },
-    straggler
-      ? notice(
-          `Rank ${straggler.rank} is what others wait for: ${format.duration(straggler.excess_ns)} a step more in ` +
-            `${label("categories", straggler.category)}; evenly spread, a step would take ${format.duration(compared.balanced_saving_ns)} less.`,
-        )
-      : notice(
-          compared.world_size > compared.ranks.length
-            ? "None of the ranks that were read keeps the others waiting."
-            : "No rank keeps the others waiting.",
-          "good",
-        ),
+    whoWaits(compared),
     compared.clocks_comparable === false
       ? notice("The ranks' clocks differ: who arrives last is told by durations instead.")
       : null,
@@ -76,13 +66,42 @@ function summary(compared) {
       { label: "If balanced", value: format.duration(compared.balanced_saving_ns), note: "less a step" },
       { label: "Collectives matched", value: format.count(compared.matched_collectives), definition: "skew" },
       {
-        label: "Last to arrive",
-        value: format.share(straggler?.last_arrival_share),
-        note: straggler ? `rank ${straggler.rank}` : null,
-        definition: "arrived-last",
+        label: "Waited for most",
+        value: awaited ? `rank ${awaited.rank}` : "none",
+        note: awaited ? `last to ${format.share(awaited.last_arrival_share)}` : null,
+        definition: "awaited",
       },
     ]),
   );
+}
+
+function whoWaits({ straggler, awaited, ranks, balanced_saving_ns: saving_ns, world_size: world }) {
+  const notices = [];
+  if (straggler) {
+    const waited = awaited?.rank === straggler.rank;
+    notices.push(
+      notice(
+        `Rank ${straggler.rank} ${waited ? "is what others wait for" : "has the most work of its own"}: ` +
+          `${format.duration(straggler.excess_ns)} a step more in ${label("categories", straggler.category)}; ` +
+          `evenly spread, a step would take ${format.duration(saving_ns)} less.`,
+      ),
+    );
+  }
+  if (awaited && awaited.rank !== straggler?.rank) {
+    const late =
+      awaited.late_ns === null
+        ? ""
+        : ` It began the recording ${format.duration(awaited.late_ns)} after the first rank, for a reason that lies before it.`;
+    notices.push(
+      notice(
+        `In collectives the others wait longest for rank ${awaited.rank}: ${format.duration(awaited.wait_ns)} a step, ` +
+          `${format.share(awaited.share)} of all waits.${late}`,
+      ),
+    );
+  }
+  if (notices.length) return notices;
+  const text = world > ranks.length ? "None of the ranks that were read keeps the others waiting." : "No rank keeps the others waiting.";
+  return notice(text, "good");
 }
 
 function ranksRead({ ranks, world_size: world }) {
@@ -131,11 +150,13 @@ function rankTable(compared) {
     column.count("steps", "Steps"),
     column.time("step_ns", "Step time", { definition: "step" }),
     column.time("work_ns", "Own work", { definition: "own-work" }),
-    column.time("wait_ns", "Wait for ranks", { definition: "wait-for-ranks" }),
+    column.time("wait_ns", "Waits", { definition: "wait-for-ranks" }),
     column.time("compute_ns", "Compute", { definition: "device_compute" }),
     column.time("exposed_communication_ns", "Exposed comm.", { definition: "communication" }),
     column.time("input_ns", "Input", { definition: "input" }),
+    column.time("awaited_ns", "Awaited", { definition: "awaited" }),
     column.count("last_arrivals", "Arrived last", { csv: "arrived_last", definition: "arrived-last" }),
+    column.time("late_ns", "Began late", { definition: "began-late" }),
   ]);
   return section(
     "Ranks",
