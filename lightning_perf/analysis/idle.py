@@ -100,6 +100,8 @@ class Idle:
         median_gap_ns: Median length of a gap; None when there is none.
         classes: One for each of `gaps.GAP_CLASSES`, most first.
         longest: The longest gaps, longest first.
+        stalls: Gaps above 100 µs in most of which work was queued: it waited for more than the host's next launch.
+        stalled_ns: Time in these gaps in which work was queued.
     """
 
     steps: int
@@ -110,6 +112,8 @@ class Idle:
     median_gap_ns: int | None
     classes: tuple[IdleClass, ...]
     longest: tuple[IdleGap, ...]
+    stalls: int = 0
+    stalled_ns: int = 0
 
 
 def idle(trace: Trace) -> Idle | None:
@@ -144,6 +148,7 @@ def idle(trace: Trace) -> Idle | None:
         IdleClass(name, total_ns, count, share(total_ns), REMEDIES[name])
         for name, total_ns, count in zip(GAP_CLASSES, totals, caused, strict=True)
     ]
+    stalled = (cause == GAP_CLASSES.index("kernel_gap")) & (length > _LONG_KERNEL_GAP_NS)
     top = np.argsort(-length, kind="stable")[:_GAPS_LISTED].tolist()
     return Idle(
         steps=int(averaged.sum()),
@@ -154,6 +159,8 @@ def idle(trace: Trace) -> Idle | None:
         median_gap_ns=round(float(np.median(length))) if len(gaps) else None,
         classes=tuple(sorted(classes, key=lambda row: -row.total_ns)),
         longest=tuple(_describe(trace, gaps, row, GAP_CLASSES[cause[row]]) for row in top),
+        stalls=int(stalled.sum()),
+        stalled_ns=int(gaps.parts_ns["kernel_gap"][stalled].sum()),
     )
 
 

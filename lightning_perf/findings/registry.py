@@ -26,6 +26,7 @@ from lightning_perf.findings.launch_bound import launch_bound
 from lightning_perf.findings.memory_full import memory_full
 from lightning_perf.findings.memory_spare import memory_spare
 from lightning_perf.findings.pageable_copies import pageable_copies
+from lightning_perf.findings.queued_stalls import queued_stalls
 from lightning_perf.findings.rank_imbalance import rank_imbalance
 from lightning_perf.findings.small_kernels import small_kernels
 from lightning_perf.findings.stop_flags import stop_flags
@@ -59,6 +60,7 @@ RULES: tuple[Rule, ...] = (
     memory_full,
     memory_spare,
     pageable_copies,
+    queued_stalls,
     small_kernels,
     stop_flags,
     sync_points,

@@ -39,7 +39,7 @@ class EventText:
         header: What stands before the events, as the JSON text of an object.
         trailer: What stands behind them, likewise; known when all pieces were read.
         truncated: Whether the text ended before the events did; known when all pieces were read.
-        event_start: The first key of the events, with quotes: where an event begins after a comma.
+        event_start: The first key of the events read last, with quotes: where an event begins after a comma.
     """
 
     def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
@@ -150,7 +150,11 @@ class EventText:
                 if text[comma : comma + 1] == b"," and text[_before(text, comma) : comma].startswith(b"}"):
                     return comma, brace
             key = text.rfind(self.event_start, 0, key)
-        return self._scanned_boundary(text)
+        scanned = self._scanned_boundary(text)
+        if scanned is not None and (found := _FIRST_KEY.match(text, scanned[1])):
+            # Events of another kind may begin otherwise, and mostly many follow: following brackets is slow.
+            self.event_start = found.group(1)
+        return scanned
 
     @staticmethod
     def _scanned_boundary(text: bytes) -> tuple[int, int] | None:

@@ -54,6 +54,18 @@ def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path, monkeypat
     assert_all_read(turned, tmp_path)
 
 
+def test_brackets_are_followed_once_for_each_kind_of_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
+    follow, followed = pieces.EventText._scanned_boundary, []
+    monkeypatch.setattr(
+        pieces.EventText, "_scanned_boundary", staticmethod(lambda text: followed.append(len(text)) or follow(text))
+    )
+    one, other = [operator(number) for number in range(3000)], [operator(number) for number in range(3000, 6000)]
+    assert_all_read([*one, *(dict(reversed(event.items())) for event in other)], tmp_path)
+    assert len(followed) == 1
+
+
 def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
     monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
