@@ -10,6 +10,10 @@ from lightning_perf.callbacks.host import Trainer
 
 __all__ = ["claim_run_folder", "new_folder"]
 
+MARK = ".lightning_perf"
+"""An empty file that says whose a folder is: its first other file may be written seconds later, and of two processes
+that start at once only one can make it."""
+
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, faults: Faults) -> Path | None:
     """Make the folder of a fit. A collective call: every rank makes it, and all get the same answer.
@@ -48,7 +52,7 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, faults: Faults) -> P
 
 
 def new_folder(path: str) -> Path:
-    """Make a folder that is empty.
+    """Make a folder that is empty but for a hidden mark, and nobody else's.
 
     Args:
         path: Where it shall be.
@@ -69,6 +73,10 @@ def new_folder(path: str) -> Path:
         except FileExistsError:
             if not folder.is_dir() or any(folder.iterdir()):
                 continue
+        try:
+            (folder / MARK).touch(exist_ok=False)
+        except FileExistsError:
+            continue
         return folder
     raise AssertionError("unreachable")
 

@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import fit_report
+from lightning_perf.callbacks.run_folder import MARK
 from lightning_perf.report.document import from_json
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, step_marks, trace_files
 
@@ -30,7 +31,7 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
     assert [step.number for step in rank.breakdown.steps] == [2, 3]
     assert report.step_times is not None
     assert [Path(source).name for source in report.sources] == [file.name for file in trace_files(tmp_path)]
-    assert not list((tmp_path / "perf").glob(".*")), "a half-written file was left"
+    assert [path.name for path in (tmp_path / "perf").glob(".*")] == [MARK], "a half-written file was left"
 
 
 def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
