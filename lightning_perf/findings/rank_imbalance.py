@@ -45,7 +45,7 @@ def rank_imbalance(distributed: Distributed) -> Finding | None:
     holds_up = awaited is not None and awaited.rank == straggler.rank
     return finding(
         "rank-imbalance",
-        f"Rank {straggler.rank} {'holds up the others' if holds_up else 'has the most work of its own'}: "
+        f"Rank {straggler.rank} {'holds up the others: its work is' if holds_up else 'has the most work of its own:'} "
         f"{format_share(distributed.imbalance)} over the mean",
         evidence,
         ACTIONS.get(straggler.category, OTHERWISE),
