@@ -109,6 +109,8 @@ def ranks_table(folder: Path) -> list[str]:
         print(f"no {folder}: see docs/corpus.md")
         return []
     compared = lightning_perf.analyze(folder).distributed
+    if compared is None:
+        return []
     rows = [
         (f"{share.rank}", *map(format_duration, times), f"{share.last_arrivals}")
         for share in compared.ranks

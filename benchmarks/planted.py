@@ -70,14 +70,16 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> None:
+def fit(
+    setup: Setup, data: PictureData, callback: pl.Callback, steps: int, module_type: type[PlantedModule] = PlantedModule
+) -> None:
     """Train for some steps."""
     pictures, labels, classes = data
     torch.manual_seed(0)
     if not torch.cuda.is_available():
         torch.set_num_threads(setup.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.tf32
-    module = PlantedModule(setup, classes, IMAGE_SIZE)
+    module = module_type(setup, classes, IMAGE_SIZE)
     rows = torch.arange(setup.batch_size * steps) % len(pictures)  # as long as the fit: no end of an epoch in it
     memory = MemoryPictures(pictures, labels, rows)
     dataset: Dataset[Batch] = SlowPictures(memory, setup.seconds_a_picture) if setup.seconds_a_picture else memory
@@ -100,21 +102,21 @@ def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> N
     trainer.fit(module, loader)
 
 
-def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
+def profile(plant: Plant, data: PictureData, module_type: type[PlantedModule] = PlantedModule) -> tuple[Finding, ...]:
     """The findings of a profiled fit with the fault."""
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(
             skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, print_report=False
         )
-        fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS)
+        fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS, module_type)
         return build_report(sorted(Path(folder).glob("rank*.pt.trace.json.gz"))).findings
 
 
-def step_ms(plant: Plant, part: Part, data: PictureData) -> float:
+def step_ms(plant: Plant, part: Part, data: PictureData, module_type: type[PlantedModule] = PlantedModule) -> float:
     """Mean time of an unprofiled fit, after its warm-up, for as many samples as a step has with the fault."""
     setup = plant.after if part == "after" else plant.before
     clock = StepClock(plant.warm_up)
-    fit(setup, data, clock, plant.warm_up + plant.steps)
+    fit(setup, data, clock, plant.warm_up + plant.steps, module_type)
     return clock.seconds * 1e3 / plant.steps * plant.before.batch_size / setup.batch_size
 
 

@@ -1,0 +1,246 @@
+"""Do predictions hold on networks that they were not made with?
+
+The constants of the findings for processors were measured on the networks of `benchmarks.planted`. Here they meet
+others, of torchvision and torch: each is profiled as a user would have it, and each advice is followed whether the
+report gives it or not. Of advice that was given, the gain is set against the prediction; of advice that was not, it
+tells what a user would have missed, or was spared.
+
+Run as ``python -m benchmarks.unseen_models`` on a quiet machine without a GPU, about 40 minutes: prints a table, and
+writes it to ``benchmarks/results/unseen_models.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from benchmarks.planted import IMAGE_SIZE, PictureData, profile, step_ms
+from benchmarks.plants import Plant, PlantedModule, Setup
+from benchmarks.quiet import be_quiet
+from benchmarks.versions import device_name, versions_text
+from lightning_perf.compare.statistics.location import interval, paired_difference
+from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.findings.finding import Finding
+from recipes.signlang.image_set import read_image_set
+from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+
+RESULTS = Path(__file__).parent / "results" / "unseen_models.md"
+METHOD = 1
+"""Version of the method: figures of different versions are not comparable."""
+
+FIT_SECONDS = 2.5
+"""How long the timed steps of a fit take, about."""
+
+WORTH = 0.05
+"""A gain of more than this part of the step is one that advice should not have missed."""
+
+
+class Coloured(nn.Module):
+    """A network for colour pictures on grey ones."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        logits: Tensor = self.network(images.expand(-1, 3, -1, -1))
+        return logits
+
+
+class Recurrent(nn.Module):
+    """Two layers of an LSTM on the rows of a picture."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.rows, self.head = nn.LSTM(IMAGE_SIZE, 256, 2, batch_first=True), nn.Linear(256, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        states, _ = self.rows(images.squeeze(1))
+        logits: Tensor = self.head(states[:, -1])
+        return logits
+
+
+class Language(nn.Module):
+    """A causal transformer that takes a picture's pixels for words: 256 tokens of 256, an output for each token."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
+        self.words, self.layers = nn.Embedding(256, 192), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head, self.labels = nn.Linear(192, 256), nn.Linear(256, classes)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(256))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        words = (images.squeeze(1)[:, ::4, ::4] * 255).flatten(1).long()
+        logits: Tensor = self.labels(self.head(self.layers(self.words(words), mask=self.mask, is_causal=True)).mean(1))
+        return logits
+
+
+def _vit(classes: int) -> nn.Module:
+    return Coloured(models.VisionTransformer(IMAGE_SIZE, 8, 6, 6, 192, 768, num_classes=classes))
+
+
+def _of_torchvision(name: str) -> Callable[[int], nn.Module]:
+    return lambda classes: Coloured(models.get_model(name, num_classes=classes))
+
+
+NETWORKS: dict[str, tuple[Callable[[int], nn.Module], int]] = {
+    "MobileNetV3-small": (_of_torchvision("mobilenet_v3_small"), 32),
+    "EfficientNet-B0": (_of_torchvision("efficientnet_b0"), 16),
+    "DenseNet-121": (_of_torchvision("densenet121"), 16),
+    "VGG-11": (_of_torchvision("vgg11_bn"), 8),
+    "RegNetY-400MF": (_of_torchvision("regnet_y_400mf"), 16),
+    "ConvNeXt-tiny": (_of_torchvision("convnext_tiny"), 8),
+    "ViT, 6 layers of 192": (_vit, 16),
+    "Swin-T": (_of_torchvision("swin_t"), 8),
+    "LSTM, 2 layers of 256": (Recurrent, 32),
+    "language model, 4 layers of 192": (Language, 8),
+}
+"""Each with its batch size."""
+
+ADVICE: dict[str, tuple[str, dict[str, Any]]] = {
+    "bf16-mixed": ("cpu-bf16", {"precision": "bf16-mixed"}),
+    "channels last": ("cpu-channels-last", {"channels_last": True}),
+    "two threads": ("cpu-threads", {"threads": 2}),
+    "twice the batch": ("cpu-overhead", {}),
+}
+
+
+class UnseenModule(PlantedModule):
+    """The recipe's module with one of `NETWORKS`."""
+
+    def __init__(self, setup: Setup, classes: tuple[str, ...], image_size: int) -> None:
+        super().__init__(replace(setup, model="mlp", channels_last=False), classes, image_size)
+        self.network = NETWORKS[setup.model][0](len(classes))
+        if setup.channels_last:
+            self.to(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one advice on one network.
+
+    Attributes:
+        found: The finding that gives it; None where none does.
+        before_ms: Mean step as it was.
+        gain_ms: Gain a step, for as many samples.
+    """
+
+    found: Finding | None
+    before_ms: float
+    gain_ms: Estimate
+
+    @property
+    def verdict(self) -> str:
+        """Whether the prediction holds, or what its absence cost."""
+        gain, least_ms = self.gain_ms, WORTH * self.before_ms
+        if self.found is None or self.found.saving_low_ms is None or self.found.saving_high_ms is None:
+            return "missed" if (gain.low or 0) > least_ms else "rightly not given"
+        low, high = self.found.saving_low_ms, self.found.saving_high_ms
+        if low <= (gain.value or 0) <= high:
+            return "inside"
+        apart = (gain.high or 0) < low or (gain.low or 0) > high
+        return ("**below**" if (gain.value or 0) < low else "**above**") if apart else "cannot be told"
+
+
+def outcome(plant: Plant, findings: tuple[Finding, ...], rounds: int, data: PictureData) -> Outcome:
+    """Follow one advice, fits with and without it in turns."""
+    found = next((finding for finding in findings if finding.kind == plant.finding), None)
+    before: list[float] = []
+    after: list[float] = []
+    for number in range(rounds):
+        for part in ("before", "after") if number % 2 else ("after", "before"):
+            (before if part == "before" else after).append(step_ms(plant, part, data, UnseenModule))
+    return Outcome(found, sum(before) / len(before), interval(paired_difference(after, before)))
+
+
+def rows(name: str, rounds: int, data: PictureData) -> list[tuple[str, Outcome]]:
+    """All advice on one network."""
+    setup = Setup(model=name, batch_size=NETWORKS[name][1])
+    trial = Plant(name, "", "", setup, setup, "cpu", warm_up=2, steps=2)
+    steps = max(3, min(200, round(FIT_SECONDS * 1e3 / step_ms(trial, "before", data, UnseenModule))))
+    findings = profile(replace(trial, warm_up=min(steps, 10)), data, UnseenModule)
+    found = []
+    for advice, (kind, change) in ADVICE.items():
+        advised = change or {"batch_size": 2 * setup.batch_size}
+        plant = Plant(name, kind, advice, setup, replace(setup, **advised), "cpu", warm_up=min(steps, 10), steps=steps)
+        if kind == "cpu-channels-last" and not any(
+            isinstance(part, nn.Conv2d) for part in UnseenModule(setup, data[2], IMAGE_SIZE).modules()
+        ):
+            continue
+        found.append((advice, outcome(plant, findings, rounds, data)))
+        print(line(name, *found[-1]), flush=True)
+    return found
+
+
+def line(name: str, advice: str, result: Outcome) -> str:
+    """One row of the table."""
+    found, gain = result.found, result.gain_ms
+    predicted = "–"
+    if found is not None and found.saving_low_ms is not None and found.saving_high_ms is not None:
+        predicted = f"{found.saving_low_ms:.1f} – {found.saving_high_ms:.1f}"
+    return (
+        f"| {name} | {advice} | {result.before_ms:.1f} | {predicted} "
+        f"| {gain.value:.1f} ({gain.low:.1f} – {gain.high:.1f}) | {result.verdict} |"
+    )
+
+
+def summary(results: list[Outcome]) -> str:
+    """Counts of all verdicts."""
+    given = [one for one in results if one.found is not None]
+    spared = [one for one in results if one.found is None]
+    inside = sum(one.verdict == "inside" for one in given)
+    apart = sum(one.verdict.startswith("**") for one in given)
+    missed = sum(one.verdict == "missed" for one in spared)
+    slower = sum((one.gain_ms.high or 0) < 0 for one in given)
+    return (
+        f"{len(given)} predictions: {inside} gains inside, {apart} clearly outside, {len(given) - inside - apart} "
+        f"cannot be told; {slower} of the given advice made the training slower. {len(spared)} times no advice was "
+        f"given: {missed} of them would have gained more than {WORTH:.0%} of the step."
+    )
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="fits of each setup (default: 5)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="networks whose name contains it; no file")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
+    options = parser.parse_args()
+    if torch.cuda.is_available():
+        parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
+    be_quiet()
+    images = read_image_set(ensure_synthetic(SyntheticSet(seed=0, size=IMAGE_SIZE), default_cache_dir()), IMAGE_SIZE)
+    data = (torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes)
+    table, results = [], []
+    for name in NETWORKS:
+        if options.only in name:
+            for advice, result in rows(name, options.rounds, data):
+                table.append(line(name, advice, result))
+                results.append(result)
+    text = (
+        f"# Predictions on unseen networks\n\nWritten by `python -m benchmarks.unseen_models`, method {METHOD}: "
+        f"{options.rounds} fits of each setup, alternating; {device_name()}, one thread where no other number is said; "
+        f"load average {os.getloadavg()[0]:.1f} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
+        f"{summary(results)}\n\n"
+        "| network | advice | step, ms | predicted saving, ms | gain, ms (95 % interval) | |\n"
+        "|---|---|---|---|---|---|\n" + "\n".join(table) + "\n"
+    )
+    print(text)
+    if not options.only:
+        options.results.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
