@@ -64,7 +64,7 @@ function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms, of
 
 // Calls and settings in a sentence, as `DataLoader(…, num_workers=4)`, are set as code.
 function withCode(text) {
-  const code = /[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[a-z_]+(?:\.[a-z_]+)*=[\w"'.]*[\w"']/g;
+  const code = /[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[a-z_]+)*=[\w"'.]*[\w"']/g;
   const parts = [];
   let from = 0;
   for (const found of text.matchAll(code)) {
