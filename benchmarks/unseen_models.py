@@ -165,14 +165,16 @@ def outcome(plant: Plant, findings: tuple[Finding, ...], rounds: int, data: Pict
     return Outcome(found, sum(before) / len(before), interval(paired_difference(after, before)))
 
 
-def rows(name: str, rounds: int, data: PictureData) -> list[tuple[str, Outcome]]:
-    """All advice on one network."""
+def rows(name: str, rounds: int, data: PictureData, only: str = "") -> list[tuple[str, Outcome]]:
+    """All advice on one network, or that whose name contains a text, as may the network's."""
     setup = Setup(model=name, batch_size=NETWORKS[name][1])
     trial = Plant(name, "", "", setup, setup, "cpu", warm_up=2, steps=2)
     steps = max(3, min(200, round(FIT_SECONDS * 1e3 / step_ms(trial, "before", data, UnseenModule))))
     findings = profile(replace(trial, warm_up=min(steps, 10)), data, UnseenModule)
     found = []
     for advice, (kind, change) in ADVICE.items():
+        if only not in f"{name}, {advice}":
+            continue
         advised = change or {"batch_size": 2 * setup.batch_size}
         plant = Plant(name, kind, advice, setup, replace(setup, **advised), "cpu", warm_up=min(steps, 10), steps=steps)
         if kind == "cpu-channels-last" and not any(
@@ -215,7 +217,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="fits of each setup (default: 5)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="networks whose name contains it; no file")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose network or advice contains it; no file")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     options = parser.parse_args()
     if torch.cuda.is_available():
@@ -225,10 +227,9 @@ def main() -> None:
     data = (torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes)
     table, results = [], []
     for name in NETWORKS:
-        if options.only in name:
-            for advice, result in rows(name, options.rounds, data):
-                table.append(line(name, advice, result))
-                results.append(result)
+        for advice, result in rows(name, options.rounds, data, options.only):
+            table.append(line(name, advice, result))
+            results.append(result)
     text = (
         f"# Predictions on unseen networks\n\nWritten by `python -m benchmarks.unseen_models`, method {METHOD}: "
         f"{options.rounds} fits of each setup, alternating; {device_name()}, one thread where no other number is said; "

@@ -57,6 +57,8 @@ class _Place(NamedTuple):
     """The weight that it casts in mixed precision, or that it makes the gradient of."""
     activations: tuple[int, ...] = ()
     """Input and output of the layer that it is the backward pass of."""
+    calls: bool = True
+    """Whether it counts as a call: not where it only calls the product that computes."""
 
 
 def _named(place: _Place, *names: str) -> dict[str, _Place]:
@@ -71,10 +73,9 @@ _OPERATORS: dict[str, _Place] = {
     **_named(_Place("elementwise"), *_SIMPLE),
     **_named(_Place("convolution", (0, 1), 1), "mkldnn_convolution", "_slow_conv2d_forward", "slow_conv3d_forward"),
     **_named(_Place("convolution backward", (1, 2, 0), 2, (0, 1)), "convolution_backward", "_slow_conv2d_backward"),
-    **_named(_Place("matrix product"), "mm", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+    **_named(_Place("matrix product"), "mm", "addmm", "mkldnn_linear", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
     **_named(_Place("batched product"), "bmm", "baddbmm"),
-    **_named(_Place("matrix product", weight=2), "addmm"),
-    **_named(_Place("matrix product", weight=1), "linear", "mkldnn_linear"),
+    **_named(_Place("matrix product", weight=1, calls=False), "linear"),
     **_named(_Place("attention"), _ATTENTION, f"{_ATTENTION}_backward"),
     **_named(_Place("pooling", (0,)), "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"),
     **_named(_Place("normalization", (0,)), "native_batch_norm"),
@@ -91,10 +92,10 @@ class HostWork:
         kind: What they compute; ``other`` are those of no other kind.
         arithmetic: One of `lightning_perf.analysis.arithmetic.ARITHMETICS`, by their input types.
         layout: Order of their inputs in memory; ``None`` where it does not matter, or the recording does not tell.
-        calls: Calls, over all averaged steps.
+        calls: Calls, over all averaged steps. A linear layer counts with the product that it calls.
         time_ns: Host time of the calls outside the operators that they call.
-        weights: Elements of the weights of convolutions, forward and backward each, and of products with a bias, each
-            call counted; 0 for other kinds.
+        weights: Elements of the weights of convolutions, forward and backward each, and of linear layers, each call
+            counted; 0 for other kinds.
         activations: Elements of the inputs and outputs of convolutions in the backward pass, which knows both; 0 for
             other kinds.
     """
@@ -152,14 +153,14 @@ def host_compute(trace: Trace) -> HostCompute | None:
     time = np.bincount(index, weights=own, minlength=len(first)).astype(np.int64)  # exact below 2**53 ns, 104 days
     sums: defaultdict[tuple[HostKind, str, Layout | None], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row, number, spent in zip(counted[first].tolist(), calls.tolist(), time.tolist(), strict=True):
-        kind, layout, weights, activations = _classified(
+        kind, layout, weights, activations, counts = _classified(
             trace.names[table.name[row]],
             trace.shape_lists[table.input_shapes[row]],
             trace.stride_lists[table.input_strides[row]],
         )
         arithmetic = operand_arithmetic(trace.type_lists[table.input_types[row]]) or "unknown"
         parts = sums[kind, arithmetic, layout]
-        for place, value in enumerate((number, spent, number * weights, number * activations)):
+        for place, value in enumerate((number * counts, spent, number * weights, number * activations)):
             parts[place] += value
     work = [HostWork(*key, *values) for key, values in sums.items()]
     work.sort(key=lambda row: (-row.time_ns, row.kind, row.arithmetic, row.layout or ""))
@@ -203,11 +204,11 @@ def _gaps_ns(trace: Trace) -> int:
 
 
 @lru_cache(maxsize=65536)
-def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKind, Layout | None, int, int]:
-    """The kind of an operator, its layout, and how many elements its weight and its activations have."""
+def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKind, Layout | None, int, int, bool]:
+    """The kind of an operator, its layout, how many elements its weight and its activations have; if calls count."""
     place = _OPERATORS.get(name)
     if place is None:
-        return "other", None, 0, 0
+        return "other", None, 0, 0, True
     kind: HostKind = place.kind
     shapes, strides = _lists(shapes_json), _lists(strides_json)
     tensors = [at for at in place.ordered if at < len(shapes)]
@@ -217,7 +218,7 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
     orders = {_layout(shapes[at], strides[at]) for at in tensors if at < len(strides)}
     # One operand with channels last is enough for a convolution to compute and answer so.
     layout = next((order for order in ("channels last", "channels first") if order in orders), None)
-    return kind, layout, weights, _elements(shapes, place.activations)
+    return kind, layout, weights, _elements(shapes, place.activations), place.calls
 
 
 def _elements(shapes: Sequence[tuple[int, ...]], places: Sequence[int]) -> int:
