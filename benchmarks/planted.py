@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ from benchmarks.step_clock import StepClock
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.compare.statistics.location import interval, paired_difference
+from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.findings.finding import Finding
 from lightning_perf.page_faults import allocator_name
 from lightning_perf.report.build import build_report
@@ -70,16 +72,14 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def fit(
-    setup: Setup, data: PictureData, callback: pl.Callback, steps: int, module_type: type[PlantedModule] = PlantedModule
-) -> None:
+def fit(setup: Setup, data: PictureData, callback: pl.Callback, steps: int) -> None:
     """Train for some steps."""
     pictures, labels, classes = data
     torch.manual_seed(0)
     if not torch.cuda.is_available():
         torch.set_num_threads(setup.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.tf32
-    module = module_type(setup, classes, IMAGE_SIZE)
+    module = PlantedModule(setup, classes, IMAGE_SIZE)
     rows = torch.arange(setup.batch_size * steps) % len(pictures)  # as long as the fit: no end of an epoch in it
     memory = MemoryPictures(pictures, labels, rows)
     dataset: Dataset[Batch] = SlowPictures(memory, setup.seconds_a_picture) if setup.seconds_a_picture else memory
@@ -102,21 +102,21 @@ def fit(
     trainer.fit(module, loader)
 
 
-def profile(plant: Plant, data: PictureData, module_type: type[PlantedModule] = PlantedModule) -> tuple[Finding, ...]:
+def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
     """The findings of a profiled fit with the fault."""
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(
             skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, print_report=False
         )
-        fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS, module_type)
+        fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS)
         return build_report(sorted(Path(folder).glob("rank*.pt.trace.json.gz"))).findings
 
 
-def step_ms(plant: Plant, part: Part, data: PictureData, module_type: type[PlantedModule] = PlantedModule) -> float:
+def step_ms(plant: Plant, part: Part, data: PictureData) -> float:
     """Mean time of an unprofiled fit, after its warm-up, for as many samples as a step has with the fault."""
     setup = plant.after if part == "after" else plant.before
     clock = StepClock(plant.warm_up)
-    fit(setup, data, clock, plant.warm_up + plant.steps, module_type)
+    fit(setup, data, clock, plant.warm_up + plant.steps)
     return clock.seconds * 1e3 / plant.steps * plant.before.batch_size / setup.batch_size
 
 
@@ -137,6 +137,31 @@ def apart(plant: Plant, part: Part) -> Figures:
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Figures)
 
 
+def in_turns(rounds: int, measure: Callable[[Part], float]) -> tuple[list[float], list[float]]:
+    """Milliseconds of a step without and with the advice, once a round, the order turned about in each."""
+    times: dict[Part, list[float]] = {"before": [], "after": []}
+    for number in range(rounds):
+        parts: tuple[Part, Part] = ("before", "after") if number % 2 else ("after", "before")
+        for part in parts:
+            times[part].append(measure(part))
+    return times["before"], times["after"]
+
+
+def holds(found: Finding, gain: Estimate) -> bool | None:
+    """Whether a prediction holds a gain in milliseconds; None where the gain is outside and its interval is not."""
+    low, high = found.saving_low_ms or 0.0, found.saving_high_ms or 0.0
+    if gain.value is not None and low <= gain.value <= high:
+        return True
+    outside = (gain.high is not None and gain.high < low) or (gain.low is not None and gain.low > high)
+    return False if outside else None
+
+
+def picture_data() -> PictureData:
+    """The recipe's synthetic pictures."""
+    images = read_image_set(ensure_synthetic(SyntheticSet(seed=0, size=IMAGE_SIZE), default_cache_dir()), IMAGE_SIZE)
+    return torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes
+
+
 def row(plant: Plant, rounds: int, data: PictureData) -> str:
     """Profile, follow the advice, measure, and compare with the prediction."""
     head = f"| {plant.name} | `{plant.finding}` | {plant.advice} "
@@ -151,23 +176,14 @@ def row(plant: Plant, rounds: int, data: PictureData) -> str:
     findings = figures("profile").findings
     found = next((one for one in findings if one.kind == plant.finding), None)
     kinds = [one.kind for one in findings]
-    before: list[float] = []
-    after: list[float] = []
-    for number in range(rounds):
-        parts: tuple[Part, Part] = ("before", "after") if number % 2 else ("after", "before")
-        for part in parts:
-            (before if part == "before" else after).append(figures(part).step_ms)
+    before, after = in_turns(rounds, lambda part: figures(part).step_ms)
     estimate = interval(paired_difference(after, before))
     spread = f" ({estimate.low:.2f} – {estimate.high:.2f})" if estimate.low is not None else ""
     step = f"{sum(before) / len(before):.2f} → {sum(after) / len(after):.2f}"
     if found is None or found.saving_low_ms is None or found.saving_high_ms is None:
         named = "**not**" if plant.helps else "no, as it should be"
         return head + f"| {named}; found: {', '.join(kinds) or 'nothing'} | {step} | | {estimate.value:.2f}{spread} | |"
-    inside = estimate.value is not None and found.saving_low_ms <= estimate.value <= found.saving_high_ms
-    outside = (estimate.high is not None and estimate.high < found.saving_low_ms) or (
-        estimate.low is not None and estimate.low > found.saving_high_ms
-    )
-    verdict = "yes" if inside else "**no**" if outside else "cannot be told"
+    verdict = {True: "yes", False: "**no**", None: "cannot be told"}[holds(found, estimate)]
     named = f"yes, number {kinds.index(found.kind) + 1}" if plant.helps else "**yes, though it does not help**"
     return head + (
         f"| {named} | {step} | {found.saving_low_ms:.2f} – {found.saving_high_ms:.2f} | {estimate.value:.2f}{spread} "
@@ -184,8 +200,7 @@ def main() -> None:
     parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     be_quiet()
-    images = read_image_set(ensure_synthetic(SyntheticSet(seed=0, size=IMAGE_SIZE), default_cache_dir()), IMAGE_SIZE)
-    data = (torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes)
+    data = picture_data()
     if options.fit:
         plant, part = PLANTS[int(options.fit[0])], options.fit[1]
         print(msgspec.json.encode(here(plant, part, data)).decode())

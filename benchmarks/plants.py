@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,6 +33,7 @@ class Setup:
         tf32: Whether FP32 products may use TF32.
         channels_last: Whether weights, and so activations, have the channels of a pixel side by side.
         threads: Threads of an operator on a CPU; one, so that other cores are left to workers.
+        network: Makes the network, of its classes and the side of pictures in pixels; None for that of `model`.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Setup:
     tf32: bool = True
     channels_last: bool = False
     threads: int = 1
+    network: Callable[[int, int], nn.Module] | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class PlantedModule(SignModule):
     """The recipe's module with the network of a setup; on request it asks for its loss in the middle of each step."""
 
     def __init__(self, setup: Setup, classes: tuple[str, ...], image_size: int) -> None:
-        own = {"transformer": Transformer, "mlp": Mlp}.get(setup.model)
+        own = setup.network or {"transformer": Transformer, "mlp": Mlp}.get(setup.model)
         super().__init__("cnn" if own else setup.model, classes, image_size)
         if own is not None:
             self.network = own(len(classes), image_size)

@@ -1,7 +1,7 @@
 """Do predictions hold on networks that they were not made with?
 
-The constants of the findings for processors were measured on the networks of `benchmarks.planted`. Here they meet
-others, of torchvision and torch: each is profiled as a user would have it, and each advice is followed whether the
+The constants of the findings for processors were drawn from the networks that ``docs/findings.md`` names. Here they
+meet others, of torchvision and torch: each is profiled as a user would have it, and each advice is followed whether the
 report gives it or not. Of advice that was given, the gain is set against the prediction; of advice that was not, it
 tells what a user would have missed, or was spared.
 
@@ -22,15 +22,13 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from benchmarks.planted import IMAGE_SIZE, PictureData, profile, step_ms
-from benchmarks.plants import Plant, PlantedModule, Setup
+from benchmarks.planted import IMAGE_SIZE, PictureData, holds, in_turns, picture_data, profile, step_ms
+from benchmarks.plants import Plant, Setup
 from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.compare.statistics.location import interval, paired_difference
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.findings.finding import Finding
-from recipes.signlang.image_set import read_image_set
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
 
 RESULTS = Path(__file__).parent / "results" / "unseen_models.md"
 METHOD = 1
@@ -59,9 +57,9 @@ class Coloured(nn.Module):
 class Recurrent(nn.Module):
     """Two layers of an LSTM on the rows of a picture."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, image_size: int) -> None:
         super().__init__()
-        self.rows, self.head = nn.LSTM(IMAGE_SIZE, 256, 2, batch_first=True), nn.Linear(256, classes)
+        self.rows, self.head = nn.LSTM(image_size, 256, 2, batch_first=True), nn.Linear(256, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, ``(n, classes)``."""
@@ -71,14 +69,14 @@ class Recurrent(nn.Module):
 
 
 class Language(nn.Module):
-    """A causal transformer that takes a picture's pixels for words: 256 tokens of 256, an output for each token."""
+    """A causal transformer that takes every fourth pixel of every fourth row for a word, one of 256."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, image_size: int) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
         self.words, self.layers = nn.Embedding(256, 192), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
         self.head, self.labels = nn.Linear(192, 256), nn.Linear(256, classes)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(256))
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask((image_size // 4) ** 2))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, ``(n, classes)``."""
@@ -87,15 +85,15 @@ class Language(nn.Module):
         return logits
 
 
-def _vit(classes: int) -> nn.Module:
-    return Coloured(models.VisionTransformer(IMAGE_SIZE, 8, 6, 6, 192, 768, num_classes=classes))
+def _vit(classes: int, image_size: int) -> nn.Module:
+    return Coloured(models.VisionTransformer(image_size, 8, 6, 6, 192, 768, num_classes=classes))
 
 
-def _of_torchvision(name: str) -> Callable[[int], nn.Module]:
-    return lambda classes: Coloured(models.get_model(name, num_classes=classes))
+def _of_torchvision(name: str) -> Callable[[int, int], nn.Module]:
+    return lambda classes, _: Coloured(models.get_model(name, num_classes=classes))
 
 
-NETWORKS: dict[str, tuple[Callable[[int], nn.Module], int]] = {
+NETWORKS: dict[str, tuple[Callable[[int, int], nn.Module], int]] = {
     "MobileNetV3-small": (_of_torchvision("mobilenet_v3_small"), 32),
     "EfficientNet-B0": (_of_torchvision("efficientnet_b0"), 16),
     "DenseNet-121": (_of_torchvision("densenet121"), 16),
@@ -117,16 +115,6 @@ ADVICE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class UnseenModule(PlantedModule):
-    """The recipe's module with one of `NETWORKS`."""
-
-    def __init__(self, setup: Setup, classes: tuple[str, ...], image_size: int) -> None:
-        super().__init__(replace(setup, model="mlp", channels_last=False), classes, image_size)
-        self.network = NETWORKS[setup.model][0](len(classes))
-        if setup.channels_last:
-            self.to(memory_format=torch.channels_last)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of one advice on one network.
@@ -144,41 +132,38 @@ class Outcome:
     @property
     def verdict(self) -> str:
         """Whether the prediction holds, or what its absence cost."""
-        gain, least_ms = self.gain_ms, WORTH * self.before_ms
-        if self.found is None or self.found.saving_low_ms is None or self.found.saving_high_ms is None:
-            return "missed" if (gain.low or 0) > least_ms else "rightly not given"
-        low, high = self.found.saving_low_ms, self.found.saving_high_ms
-        if low <= (gain.value or 0) <= high:
-            return "inside"
-        apart = (gain.high or 0) < low or (gain.low or 0) > high
-        return ("**below**" if (gain.value or 0) < low else "**above**") if apart else "cannot be told"
+        gain = self.gain_ms
+        if self.found is None:
+            return "missed" if (gain.low or 0) > WORTH * self.before_ms else "no certain gain"
+        above = (gain.value or 0) > (self.found.saving_high_ms or 0)
+        outside = "**above**" if above else "**below**"
+        return {True: "inside", False: outside, None: "cannot be told"}[holds(self.found, gain)]
 
 
 def outcome(plant: Plant, findings: tuple[Finding, ...], rounds: int, data: PictureData) -> Outcome:
     """Follow one advice, fits with and without it in turns."""
     found = next((finding for finding in findings if finding.kind == plant.finding), None)
-    before: list[float] = []
-    after: list[float] = []
-    for number in range(rounds):
-        for part in ("before", "after") if number % 2 else ("after", "before"):
-            (before if part == "before" else after).append(step_ms(plant, part, data, UnseenModule))
+    before, after = in_turns(rounds, lambda part: step_ms(plant, part, data))
     return Outcome(found, sum(before) / len(before), interval(paired_difference(after, before)))
 
 
 def rows(name: str, rounds: int, data: PictureData, only: str = "") -> list[tuple[str, Outcome]]:
     """All advice on one network, or that whose name contains a text, as may the network's."""
-    setup = Setup(model=name, batch_size=NETWORKS[name][1])
+    asked = [advice for advice in ADVICE if only in f"{name}, {advice}"]
+    if not asked:
+        return []
+    network, batch_size = NETWORKS[name]
+    setup = Setup(model=name, batch_size=batch_size, network=network)
     trial = Plant(name, "", "", setup, setup, "cpu", warm_up=2, steps=2)
-    steps = max(3, min(200, round(FIT_SECONDS * 1e3 / step_ms(trial, "before", data, UnseenModule))))
-    findings = profile(replace(trial, warm_up=min(steps, 10)), data, UnseenModule)
+    steps = max(3, min(200, round(FIT_SECONDS * 1e3 / step_ms(trial, "before", data))))
+    findings = profile(replace(trial, warm_up=min(steps, 10)), data)
     found = []
-    for advice, (kind, change) in ADVICE.items():
-        if only not in f"{name}, {advice}":
-            continue
+    for advice in asked:
+        kind, change = ADVICE[advice]
         advised = change or {"batch_size": 2 * setup.batch_size}
         plant = Plant(name, kind, advice, setup, replace(setup, **advised), "cpu", warm_up=min(steps, 10), steps=steps)
         if kind == "cpu-channels-last" and not any(
-            isinstance(part, nn.Conv2d) for part in UnseenModule(setup, data[2], IMAGE_SIZE).modules()
+            isinstance(part, nn.Conv2d) for part in network(len(data[2]), IMAGE_SIZE).modules()
         ):
             continue
         found.append((advice, outcome(plant, findings, rounds, data)))
@@ -223,13 +208,14 @@ def main() -> None:
     if torch.cuda.is_available():
         parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")
     be_quiet()
-    images = read_image_set(ensure_synthetic(SyntheticSet(seed=0, size=IMAGE_SIZE), default_cache_dir()), IMAGE_SIZE)
-    data = (torch.from_numpy(images.pictures), torch.from_numpy(images.labels), images.classes)
+    data = picture_data()
     table, results = [], []
     for name in NETWORKS:
         for advice, result in rows(name, options.rounds, data, options.only):
             table.append(line(name, advice, result))
             results.append(result)
+    if not results:
+        parser.error(f"no network or advice contains {options.only!r}: {', '.join((*NETWORKS, *ADVICE))}")
     text = (
         f"# Predictions on unseen networks\n\nWritten by `python -m benchmarks.unseen_models`, method {METHOD}: "
         f"{options.rounds} fits of each setup, alternating; {device_name()}, one thread where no other number is said; "

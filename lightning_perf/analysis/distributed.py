@@ -13,7 +13,8 @@ from lightning_perf.analysis.rank_times import RankTimes
 __all__ = ["Awaited", "Distributed", "RankShare", "Straggler", "distributed"]
 
 _IMBALANCE = 0.01
-"""Ranks whose work differs by less than this part of it are taken for equal: no straggler is named."""
+"""Ranks whose work differs by less than this part of it are taken for equal: no straggler is named. Nor is a
+rank for which the others wait less than that part of a step."""
 
 _MOST = 2 / 3
 """A rank is what the others wait for when at least this part of all waits is for it, and they matter to a step."""

@@ -67,7 +67,7 @@ function summary(compared) {
       { label: "Collectives matched", value: format.count(compared.matched_collectives), definition: "skew" },
       {
         label: "Waited for most",
-        value: awaited ? `rank ${awaited.rank}` : "none",
+        value: awaited ? `rank ${awaited.rank}` : compared.matched_collectives ? "none" : "–",
         note: awaited ? `last to ${format.share(awaited.last_arrival_share)}` : null,
         definition: "awaited",
       },
