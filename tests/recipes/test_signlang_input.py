@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 
 from lightning_perf.callbacks.run_facts import dataset_files
-from recipes.signlang.augment import augment
+from recipes.signlang.augment import MAX_DEGREES, MAX_SHIFT, augment
 from recipes.signlang.data_module import SignData
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import ImageSet, read_image_set
@@ -121,3 +123,23 @@ def test_each_picture_of_a_batch_is_moved_by_an_amount_of_its_own() -> None:
     centre = (weight.sum(dim=1) * places).sum(dim=1) / weight.sum(dim=(1, 2))
     assert ((centre - 31.5).abs() <= 0.05 * 64 + 0.1).all()
     assert (centre - 31.5).abs().max() > 1
+
+
+@pytest.mark.parametrize("size", [(64, 64), (5, 9), (1, 1)])
+def test_pictures_are_moved_as_by_torchs_own_affine_grid(size: tuple[int, int]) -> None:
+    pictures = torch.randint(0, 256, (7, 1, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    moved = augment(pictures, torch.Generator().manual_seed(2))
+    degrees, *shifts = torch.empty(3, 7).uniform_(-1, 1, generator=torch.Generator().manual_seed(2)).tolist()
+    for row, (angle, x, y) in enumerate(zip(degrees, *shifts, strict=True)):
+        turn = math.radians(angle * MAX_DEGREES)
+        affine = torch.tensor(
+            [
+                [math.cos(turn), -math.sin(turn), 2 * MAX_SHIFT * x],
+                [math.sin(turn), math.cos(turn), 2 * MAX_SHIFT * y],
+            ]
+        )
+        grid = functional.affine_grid(affine[None].double(), [1, 1, *size], align_corners=False)
+        exact = functional.grid_sample(
+            pictures[row : row + 1].double(), grid, padding_mode="border", align_corners=False
+        )
+        assert (moved[row].double() - exact[0]).abs().max() <= 0.5 + 0.01
