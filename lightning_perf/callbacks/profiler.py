@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch.profiler import profile
@@ -24,6 +24,8 @@ from lightning_perf.callbacks.trace_export import export_trace
 from lightning_perf.callbacks.window_plan import WindowPlan
 
 __all__ = ["WindowProfiler"]
+
+T = TypeVar("T")
 
 
 class WindowProfiler(StepObserver):
@@ -169,7 +171,7 @@ class WindowProfiler(StepObserver):
         self._pause_ns = self._export_ns = self._trace_bytes = self._whole_steps = 0
         return self._timed(self._prepare)
 
-    def _timed(self, function: Callable[[], bool]) -> bool:
+    def _timed(self, function: Callable[[], T]) -> T:
         """Call a function and count its time as a pause of training."""
         begin_ns = time.perf_counter_ns()
         try:
@@ -247,6 +249,8 @@ class WindowProfiler(StepObserver):
             self.foreign_profiler = True
         elif recording and (self._whole_steps or self._trained):
             self._export(stopped)
+        if not cancelled:
+            self._timed(self._detach)
         # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
         # comes by (pytorch#193348), and asking it to come costs more than the window.
         stopped.profiler = None
@@ -256,6 +260,16 @@ class WindowProfiler(StepObserver):
             self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
         )
         self._on_window(window)
+
+    def _detach(self) -> None:
+        """Have CUPTI leave now.
+
+        After a window it leaves with the next call to CUDA, whosesoever: in the midst of a step, which that makes
+        slower, or of a window that begins at once, which would then have no device work
+        (https://github.com/pytorch/kineto/pull/1554).
+        """
+        if self._device_type == "cuda":
+            torch.cuda.synchronize()  # the device has nothing left to do: it did all of it before the recorder stopped
 
     def _export(self, stopped: profile) -> None:
         begin_ns = time.perf_counter_ns()

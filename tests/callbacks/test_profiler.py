@@ -40,13 +40,15 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         window.close()
 
 
-def profiler(folder: Path, *, options: RecordingOptions | None = None, **schedule: int) -> WindowProfiler:
+def profiler(
+    folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
+) -> WindowProfiler:
     return WindowProfiler(
         plan=WindowPlan(
             Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
         ),
         options=options or RecordingOptions(),
-        device_type="cpu",
+        device_type=device_type,
         numbers=StepNumbers(lambda: 10),
         rank=3,
         faults=Faults(),
@@ -217,6 +219,19 @@ def test_a_window_that_is_written_leaves_no_memory_behind(tmp_path: Path, monkey
         assert recording() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling")
+def test_cupti_leaves_between_two_windows_and_not_in_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It leaves with the first call to CUDA after a window is written: without one here, the next window would make it.
+    calls: list[tuple[int, bool]] = []
+    window = profiler(tmp_path, device_type="cuda", active=1, repeat=2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window.active)))
+    for index in range(3):
+        step(window, index)
+    assert calls == [(1, False), (2, False)]
 
 
 def test_options_reach_the_recorder(tmp_path: Path) -> None:
