@@ -95,4 +95,5 @@ def artefact_predictor(folder: Path, device: str = "cpu", threads: int = 1) -> P
         call = load_artefact(folder, device, threads)
     except (InferenceError, VariantError, RuntimeError) as error:
         raise RecipeError(folder, f"cannot be loaded here ({error})", "Choose another variant") from error
-    return Predictor(f"{artefact.variant} of {artefact.source}", artefact.labels, shape[1], call)
+    name = f"{artefact.variant} of {artefact.source}"
+    return Predictor(name, artefact.labels, shape[1], lambda pictures: call(pictures.to(device)).cpu())

@@ -166,6 +166,27 @@ def test_networks_that_are_none_are_said(artefact, pictures, tmp_path, capsys):
     assert "was built for cpu" in capsys.readouterr().err
 
 
+def test_pictures_go_to_the_device_of_an_artefact_and_what_comes_back_leaves_it(artefact, monkeypatch):
+    from recipes.signlang import predictor
+
+    seen = []
+
+    class Logits(torch.Tensor):
+        def cpu(self):
+            seen.append("cpu")
+            return torch.zeros(2, 3)
+
+    def call(inputs):
+        seen.append(inputs.device.type)
+        return torch.zeros(2, 3).as_subclass(Logits)
+
+    monkeypatch.setattr(predictor, "load_artefact", lambda folder, device, threads: call)
+    # No GPU is needed: to a tensor "meta" is a device as another.
+    found = predictor.artefact_predictor(artefact, device="meta").probabilities(np.zeros((2, SIZE, SIZE), np.uint8))
+    assert seen == ["meta", "cpu"]
+    assert found.tolist() == [[pytest.approx(1 / 3)] * 3] * 2
+
+
 def a_prediction(number, probability=0.95):
     picture = np.full((SIZE, SIZE), number % 256, np.uint8)
     return Prediction(f"/far/a_{number}.png", (Guess("a", probability),), None, picture)
