@@ -147,7 +147,7 @@ def dataset_files(dataset: Any) -> list[str] | None:
             path; or subsets and concatenations of such.
 
     Returns:
-        The paths in the order of the samples; None for any other data set.
+        The paths in the order of the samples; None for any other data set, as one of texts with their labels.
     """
     if isinstance(dataset, Subset):
         files = dataset_files(dataset.dataset)
@@ -162,7 +162,8 @@ def dataset_files(dataset: Any) -> list[str] | None:
         isinstance(sample, tuple) and sample and isinstance(sample[0], (str, os.PathLike)) for sample in samples
     ):
         return None
-    return [os.fspath(sample[0]) for sample in samples]
+    # Not Path.is_file: a long text is no file, and no error either.
+    return [os.fspath(sample[0]) for sample in samples] if os.path.isfile(samples[0][0]) else None  # noqa: PTH113
 
 
 def _classes(parts: Sequence[Any]) -> str:

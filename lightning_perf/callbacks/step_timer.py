@@ -62,9 +62,13 @@ class StepTimer(StepObserver):
 
     def batch(self, batch: Any) -> None:
         """Count the samples of a batch towards the open step."""
-        if self._samples is not None:
+        if self._samples is None:
+            return
+        try:
             samples = batch_samples(batch)
-            self._samples = None if samples is None else self._samples + samples
+        except Exception:  # a batch may be of any make, and lead back to itself
+            samples = None
+        self._samples = None if samples is None else self._samples + samples
 
     def finish(self) -> None:
         """Hand on what still waits for its device time; where the device has not passed it, without one."""

@@ -19,6 +19,17 @@ WHOLE_BYTES = 2**30
 
 SAMPLE_BYTES = 2**16
 
+PLAIN = (str, bytes, int, float, bool, type(None))
+
+_SPARSE = {
+    "sparse_coo": ("indices", "values"),
+    "sparse_csr": ("crow_indices", "col_indices", "values"),
+    "sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+"""The tensors that one of such a layout consists of."""
+
 
 def hash_files(paths: Iterable[str | Path], root: str | Path) -> str:
     """Hash the files of a data set: their names below a root, sizes and content.
@@ -66,7 +77,7 @@ def hash_tensors(value: Any) -> str | None:
         True
     """
     parts: list[tuple[str, Any]] = []
-    _flatten("", value, parts)
+    _flatten("", value, parts, within=())
     arrays = [part for _, part in parts if _is_array(part)]
     if not arrays:
         return None
@@ -81,17 +92,42 @@ def hash_tensors(value: Any) -> str | None:
     return digest.hexdigest() + ("" if whole else "-sampled")
 
 
-def _flatten(name: str, value: Any, parts: list[tuple[str, Any]]) -> None:
-    if _is_array(value) or isinstance(value, (str, bytes, int, float, bool, type(None))):
+def _flatten(name: str, value: Any, parts: list[tuple[str, Any]], within: tuple[int, ...]) -> None:
+    if id(value) in within:  # an object that leads back to itself
+        return
+    within = (*within, id(value))
+    if _is_array(value) and (pieces := _pieces(value)) is not None:
+        _flatten(name, pieces, parts, within)
+    elif _is_array(value) or isinstance(value, PLAIN):
         parts.append((name, value))
     elif isinstance(value, Mapping):
         for key in value:
-            _flatten(f"{name}.{key}", value[key], parts)
+            _flatten(f"{name}.{key}", value[key], parts, within)
     elif isinstance(value, Sequence):
         for position, item in enumerate(value):
-            _flatten(f"{name}.{position}", item, parts)
+            _flatten(f"{name}.{position}", item, parts, within)
     elif hasattr(value, "__dict__"):
-        _flatten(name, vars(value), parts)
+        _flatten(name, vars(value), parts, within)
+
+
+def _pieces(array: Any) -> Any | None:
+    """What an array consists of that is no plain block of numbers; None where it is one."""
+    if isinstance(array, np.ndarray):
+        if not array.dtype.hasobject:
+            return None
+        items = array.reshape(-1).tolist()  # the array itself holds addresses, which no other process has
+        if not all(isinstance(item, PLAIN) for item in items):
+            return [array.shape, items]
+        return [array.shape, np.frombuffer("\0".join(map(repr, items)).encode(), np.uint8)]
+    array = array.detach()
+    if array.is_nested:
+        return list(array.unbind())
+    layout = str(array.layout).removeprefix("torch.")
+    names = _SPARSE.get(layout)
+    if names is None:
+        return None
+    array = array.coalesce() if layout == "sparse_coo" else array
+    return {"layout": layout, "shape": tuple(array.shape), **{name: getattr(array, name)() for name in names}}
 
 
 def _is_array(value: Any) -> bool:
@@ -109,7 +145,7 @@ def _content(array: Any, whole: bool) -> bytes:
         if not whole:
             flat = flat[:: max(1, flat.nbytes // SAMPLE_BYTES)]
         return flat.tobytes()
-    flat = array.detach().reshape(-1)
+    flat = array.detach().resolve_conj().reshape(-1)
     if not whole and flat.numel():
         flat = flat[:: max(1, int(flat.nbytes) // SAMPLE_BYTES)]
     # As bytes: numpy has no bfloat16.

@@ -91,7 +91,9 @@ def test_arrays_in_memory() -> None:
     assert manifest(ConcatDataset([base, base])) != manifest(base)
 
 
-@pytest.mark.parametrize("samples", [[], [1, 2], [("a.png", 0), 3], "text"])
+@pytest.mark.parametrize(
+    "samples", [[], [1, 2], [("a.png", 0), 3], "text", [("a fine film", 1), ("/ bad", 0)], [("long " * 2000, 1)]]
+)
 def test_samples_that_are_no_files(samples: Any) -> None:
     assert dataset_files(SimpleNamespace(samples=samples)) is None
 

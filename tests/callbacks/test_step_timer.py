@@ -115,6 +115,24 @@ def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
     assert bench.samples[0].samples is None
 
 
+class Surface:
+    def shape(self) -> str:
+        return "round"
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
+def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
+    bench = Bench()
+    endless: list[Any] = []
+    endless.append(endless)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for step, odd in enumerate((Surface(), nested, endless)):
+        bench.timer.step_begins(step)
+        bench.timer.batch(odd)
+        bench.timer.step_ends()
+    assert [sample.samples for sample in bench.samples] == [None, None, None]
+
+
 @dataclass
 class Batch:
     name: str

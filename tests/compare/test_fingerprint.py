@@ -100,6 +100,46 @@ def test_tensors_of_every_kind(tmp_path):
     assert None not in hashes
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_tensors_that_are_no_plain_block_of_numbers():
+    torch = pytest.importorskip("torch")
+    dense = torch.tensor([[1.0, 0.0, 0.0, 2.0], [0.0, 3.0, 0.0, 0.0]])
+    twice = torch.sparse_coo_tensor([[0, 0], [1, 1]], [1.0, 2.0], (2, 2))
+    assert hash_tensors(twice) == hash_tensors(twice.coalesce())
+    kinds = {
+        "coo": lambda values: values.to_sparse(),
+        "csr": lambda values: values.to_sparse_csr(),
+        "csc": lambda values: values.to_sparse_csc(),
+        "bsr": lambda values: values.to_sparse_bsr((1, 2)),
+        "bsc": lambda values: values.to_sparse_bsc((1, 2)),
+        "conjugate": lambda values: (values + 1j).conj(),
+        "nested": lambda values: torch.nested.nested_tensor([values[0], values[1, :2]], layout=torch.jagged),
+    }
+    hashes = {hash_tensors(kind(dense)) for kind in kinds.values()}
+    assert len(hashes) == len(kinds)
+    for name, kind in kinds.items():
+        assert hash_tensors(kind(dense)) == hash_tensors(kind(dense.clone())) != hash_tensors(kind(2 * dense)), name
+
+
+def test_arrays_of_objects_hash_by_what_they_hold_and_not_by_addresses():
+    def column(*texts):
+        return np.array(["".join(list(text)) for text in texts], dtype=object)  # each a string of its own
+
+    assert hash_tensors(column("one text", "two")) == hash_tensors(column("one text", "two"))
+    assert hash_tensors(column("one text", "two")) != hash_tensors(column("one text", "2"))
+    assert hash_tensors(column("a", "b").reshape(1, 2)) != hash_tensors(column("a", "b"))
+    ragged = np.array([np.ones(2), np.ones(3)], dtype=object)
+    assert hash_tensors(ragged) == hash_tensors(np.array([np.ones(2), np.ones(3)], dtype=object))
+    assert hash_tensors(ragged) != hash_tensors(np.array([np.ones(2), np.zeros(3)], dtype=object))
+
+
+def test_a_batch_that_leads_back_to_itself():
+    batch = {"x": np.ones(2)}
+    alone = hash_tensors(batch)
+    batch["parent"] = {"child": batch}
+    assert hash_tensors(batch) == alone
+
+
 def test_large_tensors_are_sampled_and_say_so(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(fingerprint, "WHOLE_BYTES", 100)
