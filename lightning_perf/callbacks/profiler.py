@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -50,8 +51,8 @@ class WindowProfiler(StepObserver):
         page_faults: Those of a step, asked before each window; None where they are not counted.
     """
 
-    _holder: ClassVar[WindowProfiler | None] = None
-    """The one of this process that warms up or records: torch has one recorder."""
+    _recorder: ClassVar[threading.Lock] = threading.Lock()
+    """Held from warm-up until the trace is written: torch has one recorder a process, for all of its threads."""
     _preparing: ClassVar[bool] = False
     """Whether it is one of ours that takes the recorder just now."""
 
@@ -183,9 +184,18 @@ class WindowProfiler(StepObserver):
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
         if self._gave_way:
             return False
-        if _profiler_records() or WindowProfiler._holder is not None:
+        if _profiler_records() or not self._recorder.acquire(blocking=False):
             self.foreign_profiler = True
             return False
+        try:
+            # Kept only now: a profiler that failed to prepare must not be started, not even to stop it: it would crash.
+            self._profile = self._prepared()
+        finally:
+            if self._profile is None:
+                self._recorder.release()
+        return True
+
+    def _prepared(self) -> profile:
         prepared = new_recorder(self._options, self._device_type, self._page_faults())
         with warnings.catch_warnings():
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
@@ -196,10 +206,7 @@ class WindowProfiler(StepObserver):
                 prepared.prepare_trace()
             finally:
                 WindowProfiler._preparing = False
-        # Kept only now: a profiler that failed to prepare must not be started, not even to stop it (it would crash).
-        self._profile = prepared
-        WindowProfiler._holder = self
-        return True
+        return prepared
 
     def _give_way(self) -> None:
         """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit.
@@ -233,7 +240,18 @@ class WindowProfiler(StepObserver):
         self._profile, self._recording = None, False
         if stopped is None:
             return
-        WindowProfiler._holder = None
+        try:
+            self._end_recording(stopped, recording)
+        finally:
+            self._recorder.release()
+        recorded = self._whole_steps if self._trace_bytes else 0
+        first, last = self._numbers.of(self._begun_at), self._numbers.of(self._index)
+        window = RecordedWindow(
+            self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
+        )
+        self._on_window(window)
+
+    def _end_recording(self, stopped: profile, recording: bool) -> None:
         begin_ns = time.perf_counter_ns()
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
         cancelled = recording is not _profiler_records()
@@ -254,12 +272,6 @@ class WindowProfiler(StepObserver):
         # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
         # comes by (pytorch#193348), and asking it to come costs more than the window.
         stopped.profiler = None
-        recorded = self._whole_steps if self._trace_bytes else 0
-        first, last = self._numbers.of(self._begun_at), self._numbers.of(self._index)
-        window = RecordedWindow(
-            self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
-        )
-        self._on_window(window)
 
     def _detach(self) -> None:
         """Have CUPTI leave now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -118,7 +119,9 @@ def _does_nothing(profiler: Any) -> bool:
 
 
 class OptimizerTap:
-    """Hears when any optimizer's `step` begins and ends, from inside the range that torch marks it with.
+    """Hears when an optimizer's `step` begins and ends, from inside the range that torch marks it with.
+
+    It hears any optimizer that steps in the thread that made the tap: another thread trains something else.
 
     Args:
         on_enter: Called when a step begins.
@@ -126,9 +129,11 @@ class OptimizerTap:
     """
 
     def __init__(self, *, on_enter: Callable[[], None], on_leave: Callable[[], None]) -> None:
+        thread = threading.get_ident()
+
         def hook(listener: Callable[[], None]) -> Callable[..., None]:
             def heard(*_: Any) -> None:
-                if not torch.compiler.is_compiling():
+                if not torch.compiler.is_compiling() and threading.get_ident() == thread:
                     listener()
 
             return heard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from lightning_perf.callbacks import profiler as profiler_module
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.profiler import WindowProfiler
@@ -200,6 +202,41 @@ def test_a_foreign_profiler_after_some_steps_leaves_us_those(tmp_path: Path) -> 
     (file,) = window.files
     assert [m.name for m in step_marks(file) if m.finished] == ["ProfilerStep#10"]
     assert window.recorded_steps == 1
+
+
+def test_another_thread_gets_the_recorder_when_the_trace_is_written_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A recording that another thread takes while it is stopped or written ends the process.
+    first, second = profiler(tmp_path, active=1), profiler(tmp_path, active=1)
+    seen: list[tuple[str, bool]] = []
+
+    def try_to_begin(moment: str) -> None:
+        thread = threading.Thread(target=second.step_begins, args=(0,))
+        thread.start()
+        thread.join()
+        seen.append((moment, second.active))
+
+    with monkeypatch.context() as patches:
+        for owner, name in ((torch.profiler.profile, "stop_trace"), (profiler_module, "export_trace")):
+
+            def hooked(*args: Any, name: str = name, original: Any = getattr(owner, name)) -> Any:
+                try_to_begin(f"before {name}")
+                result = original(*args)
+                try_to_begin(f"after {name}")
+                return result
+
+            patches.setattr(owner, name, hooked)
+        step(first, 0)
+    assert seen == [
+        ("before stop_trace", False),
+        ("after stop_trace", False),
+        ("before export_trace", False),
+        ("after export_trace", False),
+    ]
+    assert second.foreign_profiler
+    step(second, 0)
+    assert [window.recorded_steps for window in (first, second)] == [1, 1]
 
 
 def test_a_window_that_is_written_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

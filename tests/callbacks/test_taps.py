@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
@@ -93,6 +95,19 @@ def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> Non
     tap.remove()
     optimizer.step(lambda: None)
     assert len(heard) == 3
+
+
+def test_optimizers_of_another_thread_are_not_heard() -> None:
+    heard: list[str] = []
+    tap = OptimizerTap(on_enter=lambda: heard.append("enter"), on_leave=lambda: heard.append("leave"))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
+    thread = threading.Thread(target=optimizer.step)
+    thread.start()
+    thread.join()
+    assert heard == []
+    optimizer.step()
+    assert heard == ["enter", "leave"]
+    tap.remove()
 
 
 def test_a_profiler_that_does_nothing_is_not_called_for_actions_without_a_signal() -> None:
