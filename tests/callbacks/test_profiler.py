@@ -217,16 +217,18 @@ def test_another_thread_gets_the_recorder_when_the_trace_is_written_and_not_befo
         thread.join()
         seen.append((moment, second.active))
 
+    def around(name: str, original: Any) -> Any:
+        def call(*args: Any) -> Any:
+            try_to_begin(f"before {name}")
+            result = original(*args)
+            try_to_begin(f"after {name}")
+            return result
+
+        return call
+
     with monkeypatch.context() as patches:
         for owner, name in ((torch.profiler.profile, "stop_trace"), (profiler_module, "export_trace")):
-
-            def hooked(*args: Any, name: str = name, original: Any = getattr(owner, name)) -> Any:
-                try_to_begin(f"before {name}")
-                result = original(*args)
-                try_to_begin(f"after {name}")
-                return result
-
-            patches.setattr(owner, name, hooked)
+            patches.setattr(owner, name, around(name, getattr(owner, name)))
         step(first, 0)
     assert seen == [
         ("before stop_trace", False),
