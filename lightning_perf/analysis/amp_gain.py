@@ -19,6 +19,7 @@ from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
+from lightning_perf.analysis.host_phases import host_phases
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import kernel_arithmetic
 from lightning_perf.analysis.launches import Launches
@@ -152,8 +153,8 @@ def amp_gain(
     shown = min(1.0, exposed_ns / (total_ns / number))
     if launches is not None and launches.launch_bound is not None:
         shown *= 1 - launches.launch_bound.share
-    host_ns = operators.host_ns / max(operators.steps, 1) if operators is not None else 0.0
-    limit_ns = max(0.0, step_ns - host_ns)
+    issuing_ns = operators.issuing_ns / max(operators.steps, 1) if operators is not None else 0.0
+    limit_ns = max(0.0, step_ns - issuing_ns)
     return AmpGain(
         device=peak.name if peak is not None else None,
         steps=number,
@@ -254,18 +255,11 @@ def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
 
 
 def _in_optimizer(trace: Trace, kernels: Int64Array) -> BoolArray:
-    """Whether each kernel was launched inside the optimizer's step."""
-    marks = trace.annotations
-    stepping = trace.names_where(lambda name: name.startswith(("Optimizer.step", "perf::optimizer")))[marks.name]
-    starts, ends = marks.start_ns[stepping], np.maximum.accumulate(marks.end_ns[stepping])
-    inside = np.zeros(len(kernels), dtype=np.bool_)
+    """Whether each kernel was launched by the optimizer, and not by a closure that it runs."""
     call = trace.links.device_runtime[kernels]
     known = call != NO_ROW
-    if not len(starts) or not known.any():
-        return inside
-    when = trace.runtime.start_ns[call[known]]
-    row = np.searchsorted(starts, when, side="right") - 1
-    inside[known] = (row >= 0) & (when < ends[np.maximum(row, 0)])
+    inside = np.zeros(len(kernels), dtype=np.bool_)
+    inside[known] = host_phases(trace)["optimizer"].contains(trace.runtime.start_ns[call[known]])
     return inside
 
 

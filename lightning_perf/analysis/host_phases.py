@@ -6,7 +6,8 @@ import numpy as np
 
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
 from lightning_perf.analysis.marks import has_own_marks, is_backward_node, marks_by_phase
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.analysis.once import once_per_trace
+from lightning_perf.trace.columns import BoolArray, Int64Array, Spans, Trace
 
 __all__ = ["host_phases"]
 
@@ -15,6 +16,7 @@ __all__ = ["host_phases"]
 _INNERMOST_FIRST = ("checkpoint", "validation", "transfer", "fetch", "backward", "forward", "optimizer")
 
 
+@once_per_trace
 def host_phases(trace: Trace) -> dict[str, Intervals]:
     """When the host is in each phase.
 
@@ -27,10 +29,11 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
         trace: The recording.
 
     Returns:
-        The phases, the innermost first: where two overlap, the first in order is meant.
+        The phases. No two overlap: what lies inside another phase is taken out of that.
     """
     found = dict.fromkeys(_INNERMOST_FIRST, EMPTY)
-    for name, marks in marks_by_phase(trace).items():
+    of_phase = marks_by_phase(trace)
+    for name, marks in of_phase.items():
         if name in found:
             # Only the training thread waits for its batch; a loader's own thread does not.
             rows = marks.thread == trace.steps.thread if name == "fetch" else np.ones(len(marks), dtype=np.bool_)
@@ -40,7 +43,11 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
         own = (trace.operators.thread == trace.steps.thread) & ~node
         found["backward"] = union(found["backward"], _backward(trace, node, own))
         if not len(found["forward"]):
-            found["forward"] = _forward(trace, own, found)
+            found["forward"] = _forward(trace, own, found, of_phase.get("optimizer"))
+    claimed = EMPTY
+    for name, active in found.items():
+        found[name] = subtract(active, claimed)
+        claimed = union(claimed, active)
     return found
 
 
@@ -53,12 +60,13 @@ def _backward(trace: Trace, node: BoolArray, own: BoolArray) -> Intervals:
     return _close_gaps(nodes, starts)
 
 
-def _forward(trace: Trace, own: BoolArray, found: dict[str, Intervals]) -> Intervals:
+def _forward(trace: Trace, own: BoolArray, found: dict[str, Intervals], optimizer: Spans | None) -> Intervals:
     """When the training thread runs operators before the last backward of the step, outside other phases."""
-    backward, optimizer = found["backward"], found["optimizer"]
-    # An optimizer's step that runs the backward is running the closure, and so the forward too.
-    closure = backward.covered(optimizer.start_ns, optimizer.end_ns) > 0
-    plain = Intervals(optimizer.start_ns[~closure], optimizer.end_ns[~closure])
+    backward, plain = found["backward"], EMPTY
+    if optimizer is not None:
+        # An optimizer's step that runs the backward is running the closure, and so the forward too.
+        closure = backward.covered(optimizer.start_ns, optimizer.end_ns) > 0
+        plain = merge(optimizer.start_ns[~closure], optimizer.end_ns[~closure])
     others = union(plain, *(active for name, active in found.items() if name not in ("forward", "optimizer")))
     work = subtract(merge(trace.operators.start_ns[own], trace.operators.end_ns[own]), others)
     steps = trace.steps

@@ -7,8 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.analysis.intervals import EMPTY, Intervals, merge
-from lightning_perf.analysis.marks import is_backward_node, marks_by_phase
+from lightning_perf.analysis.host_phases import host_phases
+from lightning_perf.analysis.intervals import union
+from lightning_perf.analysis.marks import is_backward_node
 from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans, Trace
 from lightning_perf.trace.nesting import enclosing_rows
 
@@ -107,9 +108,8 @@ def _outermost_operator(trace: Trace, born: Int64Array) -> Int32Array:
 
 
 def _categories(trace: Trace, born: Int64Array, died: Int64Array, operator: Int32Array) -> list[MemoryCategory]:
-    marks = marks_by_phase(trace)
-    batches = _covered(marks.get("fetch"), marks.get("transfer"))
-    optimizing = _covered(marks.get("optimizer"))
+    phases = host_phases(trace)
+    batches, optimizing = union(phases["fetch"], phases["transfer"]), phases["optimizer"]
     is_node = trace.names_where(is_backward_node)[trace.operators.name] if len(trace.operators) else np.zeros(0, bool)
     is_node |= trace.operators.forward_thread != 0
     backward_begins = trace.operators.start_ns[is_node]
@@ -139,13 +139,6 @@ def _categories(trace: Trace, born: Int64Array, died: Int64Array, operator: Int3
             kind = "activations" if died[row] > next_backward[row] else "temporaries"
         category.append(kind)
     return category
-
-
-def _covered(*spans: Spans | None) -> Intervals:
-    known = [each for each in spans if each is not None]
-    if not known:
-        return EMPTY
-    return merge(np.concatenate([s.start_ns for s in known]), np.concatenate([s.end_ns for s in known]))
 
 
 def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.analysis.intervals import merge
+from lightning_perf.analysis.host_phases import host_phases
+from lightning_perf.analysis.intervals import merge, subtract, union
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Trace
 
@@ -18,11 +19,12 @@ Implementation = Literal["fused", "foreach", "loop"]
 
 # `torch.optim.Optimizer` marks its steps with its class: `Optimizer.step#AdamW.step`.
 _STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
+_ZERO_GRAD = "Optimizer.zero_grad#"
 
 
 @dataclass(frozen=True)
 class OptimizerSteps:
-    """The optimizer steps of the averaged steps.
+    """The optimizer steps of the averaged steps, without what a closure that they run does.
 
     Attributes:
         name: The optimizer's class; several joined by ``, ``.
@@ -63,7 +65,11 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     if not len(rows):
         return None
     threads = np.unique(marks.thread[rows])
-    inside = merge(marks.start_ns[rows], marks.end_ns[rows])
+    # Under Lightning's automatic optimization `step` runs the closure, and so the whole training step.
+    zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
+    others = (active for phase, active in host_phases(trace).items() if phase != "optimizer")
+    closure = union(merge(marks.start_ns[zeroing], marks.end_ns[zeroing]), *others)
+    inside = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), closure)
     called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime

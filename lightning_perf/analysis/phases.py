@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
 from lightning_perf.analysis.host_phases import host_phases
-from lightning_perf.analysis.intervals import EMPTY, Intervals, exclusive_ns, merge, subtract, union
+from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.marks import PHASES, has_own_marks
 from lightning_perf.analysis.windows import averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
@@ -175,13 +175,10 @@ def phase_times(trace: Trace) -> Int64Array:
 
 def _timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
     """The host's phase over time: from ``begin[i]`` on it is in ``PHASES[phase[i]]``, until the next begins."""
-    claimed = EMPTY
     begins, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int8)]
     for name, active in host_phases(trace).items():
-        own = subtract(active, claimed)
-        claimed = union(claimed, active)
-        begins += [own.start_ns, own.end_ns]
-        codes += [np.full(len(own), PHASES.index(name), dtype=np.int8), np.full(len(own), _OTHER, dtype=np.int8)]
+        begins += [active.start_ns, active.end_ns]
+        codes += [np.full(len(active), PHASES.index(name), dtype=np.int8), np.full(len(active), _OTHER, dtype=np.int8)]
     begin, phase = np.concatenate(begins), np.concatenate(codes)
     # Where one phase ends and another begins at the same instant, the begin comes last and so holds from there on.
     order = np.lexsort((phase != _OTHER, begin))

@@ -56,6 +56,23 @@ def test_kernels_fall_into_their_parts():
     assert (gain.device, gain.casts_ns, gain.steps, gain.step_ns) == (None, 0.0, 1, 1_000_000)
 
 
+def test_a_closure_that_the_optimizer_runs_is_predicted_like_any_training():
+    """Under Lightning's automatic optimization forward and backward run inside ``optimizer.step``."""
+    plain = recording(UNKNOWN, MM, RELU)
+    builder = TraceBuilder(deviceProperties=[UNKNOWN]).step(1, 0, STEP_US).annotation("Optimizer.step#SGD.step", 5, 95)
+    builder.annotation("perf::forward", 8, 13).annotation("perf::optimizer", 30, 70)
+    for at, (operator, kernel, duration, dims), start in ((10, MM, 100), (15, RELU, 500), (40, STEP, 700)):
+        name = "aten::add_" if operator.startswith("Optimizer") else operator
+        builder.op(name, at, 4, types=["float"] * len(dims), dims=dims)
+        builder.launch(kernel, call_us=at + 1, call_duration_us=1, start_us=start, duration_us=duration)
+    gain, parts = predicted(builder.build())
+    _, expected = predicted(plain)
+    assert {name: parts[name] for name in expected} == expected
+    assert set(parts) - set(expected) == {"fixed"}
+    assert parts["fixed"].time_ns == 100_000
+    assert gain.most_saving_ns > 0
+
+
 def test_saving_by_hand_without_known_peaks():
     gain, parts = predicted(recording(UNKNOWN, MM, RELU, SOFTMAX))
     assert (parts["products"].fastest_ns, parts["products"].slowest_ns) == (100_000, 200_000)

@@ -31,3 +31,22 @@ def test_a_loader_on_its_own_thread_makes_nobody_wait():
     mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     builder = TraceBuilder().step(1, 0, 100).annotation(mark, 10, 30, thread=3000).annotation(mark, 50, 5)
     assert spans(builder.build(), "fetch") == [(50, 55)]
+
+
+def test_zeroing_gradients_in_a_closure_is_the_optimizers():
+    builder = TraceBuilder().step(1, 0, 100).annotation("Optimizer.step#SGD.step", 5, 90).op("aten::mm", 10, 10)
+    builder.annotation("Optimizer.zero_grad#SGD.zero_grad", 20, 10).op("aten::zero_", 21, 8).op("aten::mean", 32, 3)
+    trace = builder.op(NODE, 40, 20, thread=AUTOGRAD).op("aten::add_", 70, 5).build()
+    assert spans(trace, "forward") == [(10, 20), (32, 35)]
+    assert spans(trace, "optimizer") == [(5, 10), (20, 32), (35, 40), (60, 95)]
+
+
+def test_no_two_phases_overlap():
+    builder = TraceBuilder().step(1, 0, 100).annotation("perf::optimizer", 0, 100)
+    builder.annotation("perf::forward", 10, 30).annotation("perf::transfer", 20, 5).annotation("perf::backward", 35, 30)
+    trace = builder.annotation("perf::validation", 60, 10).build()
+    assert spans(trace, "transfer") == [(20, 25)]
+    assert spans(trace, "forward") == [(10, 20), (25, 35)]
+    assert spans(trace, "backward") == [(35, 60)]
+    assert spans(trace, "validation") == [(60, 70)]
+    assert spans(trace, "optimizer") == [(0, 10), (70, 100)]

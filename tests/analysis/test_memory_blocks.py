@@ -57,6 +57,23 @@ def test_blocks_are_told_apart_by_birth_and_death():
     )
 
 
+def test_what_a_closure_of_the_optimizer_allocates_is_not_the_optimizers():
+    builder = TraceBuilder().step(1, 0, 300).annotation("Optimizer.step#SGD.step", 10, 240)
+    builder.op("aten::conv2d", 20, 20).memory(24, 1, address=1)  # freed in backward
+    builder.op("autograd::engine::evaluate_function: ConvolutionBackward0", 60, 20, thread=ENGINE)
+    builder.memory(62, 2, address=2, thread=ENGINE)  # alive when the update begins
+    builder.memory(70, -1, address=1, thread=ENGINE)
+    builder.op("aten::zeros_like", 105, 10).memory(110, 4, address=3)  # not freed
+    trace = builder.memory(260, -2, address=2).build()
+    assert {row.category: row.bytes for row in alive(trace, trace.memory.time_ns.tolist().index(24_000))} == {
+        "activations": 1
+    }
+    assert {row.category: row.bytes for row in alive(trace, trace.memory.time_ns.tolist().index(110_000))} == {
+        "gradients": 2,
+        "optimizer_state": 4,
+    }
+
+
 def test_inference_has_no_activations():
     trace = TraceBuilder().op("aten::mm", 0, 10).memory(5, 10, address=1).memory(20, -10, address=1).build()
     assert alive(trace, 0) == (AliveBlocks("aten::mm", "temporaries", 1, 10),)

@@ -35,3 +35,26 @@ def test_figures(operators: tuple[str, ...], implementation: str | None) -> None
 
 def test_zero_grad_is_no_step() -> None:
     assert optimizer_steps(TraceBuilder().annotation("Optimizer.zero_grad#Adam.zero_grad", 0, 5).build()) is None
+
+
+@pytest.mark.parametrize("own_marks", [False, True])
+def test_a_closure_that_the_step_runs_is_not_the_optimizers(own_marks: bool) -> None:
+    """As under Lightning's automatic optimization: the whole training step runs inside ``optimizer.step``."""
+    builder = TraceBuilder().step(1, 0, 1000).annotation("Optimizer.step#LBFGS.step", 20, 900)
+    if own_marks:
+        builder.annotation("perf::forward", 50, 300).annotation("perf::backward", 400, 300)
+        builder.annotation("perf::optimizer", 700, 220)
+    builder.op("aten::add_", 50, 300)
+    builder.launch("forward", call_us=60, call_duration_us=5, start_us=70, duration_us=200)
+    builder.annotation("Optimizer.zero_grad#LBFGS.zero_grad", 370, 20).op("aten::zero_", 370, 20)
+    builder.launch("zero", call_us=372, call_duration_us=5, start_us=378, duration_us=4)
+    builder.op("autograd::engine::evaluate_function: AddBackward0", 400, 300, thread=2000)
+    builder.launch("backward", call_us=410, call_duration_us=5, start_us=420, duration_us=200, thread=2000)
+    builder.op("aten::_foreach_add_", 710, 100)
+    builder.launch("update", call_us=720, call_duration_us=5, start_us=730, duration_us=50)
+    found = optimizer_steps(builder.build())
+    assert found is not None
+    assert found.implementation == "foreach"
+    assert (found.calls, found.operators, found.launches, found.device_ns) == (1, 1, 1, 50_000)
+    # From the begin of the step to the forward, from there to zeroing, to the backward, and after it.
+    assert found.host_ns == 1000 * (30 + 20 + 10 + 220)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,28 @@ def test_a_prediction_holds_in_the_recording_after_the_change(corpus: Path) -> N
     assert advice.saving_low_ms is not None
     assert advice.saving_high_ms is not None
     assert advice.saving_low_ms <= (first - second) / 1e6 <= advice.saving_high_ms
+
+
+@pytest.mark.corpus
+def test_a_training_whose_optimizer_runs_the_closure_is_told_the_same(corpus: Path, tmp_path: Path) -> None:
+    # As under Lightning's automatic optimization: the mark of the optimizer's step lies around the whole step.
+    plain = next((corpus / "traces" / "kineto" / "resnet50_num_workers_0").glob("worker0.162*"))
+    with gzip.open(plain) as file:
+        document = json.load(file)
+    host = [event for event in document["traceEvents"] if event.get("ph") == "X" and event.get("cat") == "Operator"]
+    loads = [event["ts"] + event["dur"] for event in host if event["name"].startswith("enumerate(DataLoader)")]
+    steps = [event for event in host if event["name"].startswith("Optimizer.step#")]
+    for event in steps:
+        start = max(end for end in loads if end < event["ts"])
+        event["dur"] += event["ts"] - start
+        event["ts"] = start
+    assert len(steps) == 6
+    (tmp_path / "closure.json").write_text(json.dumps(document), encoding="utf-8")
+    first, second = (lightning_perf.analyze(path).findings for path in (plain, tmp_path / "closure.json"))
+    assert [finding.kind for finding in second] == [finding.kind for finding in first]
+    for one, other in zip(first, second, strict=True):
+        # What lay outside of all phases, 0.2 % of the step, is the optimizer's now.
+        assert other.saving_high_ms == pytest.approx(one.saving_high_ms, rel=0.05)
 
 
 def test_the_recordings_here_are_what_they_say() -> None:
