@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.whole_file import write_whole
@@ -40,6 +41,8 @@ def report_fit(
     """
     try:
         notes = fit.notes()
+        if notes and fit.folder is not None:
+            _give(fit.faults, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
         report = build_fit_report(fit.folder, fit.samples(), notes, precision)

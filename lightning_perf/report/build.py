@@ -10,6 +10,7 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.distributed import Distributed, distributed
+from lightning_perf.analysis.fit_notes import NOTES_NAME, read_notes
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
 from lightning_perf.analysis.run_precision import RunPrecision, read_precision
@@ -83,10 +84,15 @@ def analyze(path: str | os.PathLike[str], *, by_shape: bool = False, spread: Spr
                 raise
             notes.append(f"Step times are left out: {error}")
     precision = None
-    described = (traces[0].parent if traces else Path(path)) / "precision.json"
-    if Path(path).is_dir() and described.exists():
+    folder = _folder(Path(path), traces)
+    if folder is not None and (folder / NOTES_NAME).exists():
         try:
-            precision = read_precision(described)
+            notes += read_notes(folder / NOTES_NAME)
+        except TraceError as error:
+            notes.append(f"The callback's notes are left out: {error}")
+    if folder is not None and (folder / "precision.json").exists():
+        try:
+            precision = read_precision(folder / "precision.json")
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
     return build_report(
@@ -95,7 +101,7 @@ def analyze(path: str | os.PathLike[str], *, by_shape: bool = False, spread: Spr
         notes=notes,
         precision=precision,
         by_shape=by_shape,
-        folder=_folder(Path(path), traces),
+        folder=folder,
         spread=spread,
     )
 

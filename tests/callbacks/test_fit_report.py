@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_perf import PerfCallback, analyze
@@ -39,6 +40,14 @@ def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
     saved = from_json((tmp_path / "perf" / "report.json").read_bytes())
     again = analyze(tmp_path / "perf")
     assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
+
+
+def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    saved = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert "another torch.profiler" in saved.notes[0]
+    assert analyze(tmp_path / "perf").notes == saved.notes
 
 
 def test_recorded_steps_are_as_long_as_their_marks(tmp_path: Path) -> None:

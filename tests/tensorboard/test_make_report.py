@@ -71,9 +71,11 @@ def test_broken_side_files_become_notes(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     (tmp_path / "steps.rank0.jsonl").write_text("nonsense\nnonsense\n")
     (tmp_path / "precision.json").write_text("[]")
+    (tmp_path / "notes.rank0.jsonl").write_text("nonsense\nnonsense\n")
     report = make_report(tmp_path, [trace], str(tmp_path))
     assert [note.split(":")[0] for note in report.notes] == [
         "Step times are left out",
+        "The callback's notes are left out",
         "The run's precision is left out",
     ]
 
