@@ -7,11 +7,24 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+ON_GPU_VARIABLE = "LIGHTNING_PERF_TEST_ON_GPU"
+GPUS_VARIABLE = "LIGHTNING_PERF_TEST_GPUS"
+"""What ``CUDA_VISIBLE_DEVICES`` was, also for the worker processes of pytest, which find it changed."""
+ALL_GPUS = "all"
+
+if not os.environ.get(ON_GPU_VARIABLE):
+    # Before anything asks CUDA, and for every process that a test starts: what tests expect is a processor's, and a
+    # Trainer left to itself would take all GPUs of the machine.
+    os.environ.setdefault(GPUS_VARIABLE, os.environ.get("CUDA_VISIBLE_DEVICES", ALL_GPUS))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 CORPUS_VARIABLE = "LIGHTNING_PERF_CORPUS"
 
@@ -46,6 +59,19 @@ def reference(corpus: Path) -> list[dict[str, Any]]:
     if not rows:
         pytest.skip(f"needs the independent readings: {corpus / 'traces' / 'reference.json'}, see docs/corpus.md")
     return rows
+
+
+@pytest.fixture(scope="session")
+def gpu_environment() -> dict[str, str]:
+    """The environment of a process that may use this machine's GPUs; skips the test where there is none."""
+    environment = {**os.environ, ON_GPU_VARIABLE: "1", "CUDA_VISIBLE_DEVICES": os.environ[GPUS_VARIABLE]}
+    if environment["CUDA_VISIBLE_DEVICES"] == ALL_GPUS:
+        del environment["CUDA_VISIBLE_DEVICES"]
+    ask = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
+    # Torch takes seconds to ask: where the driver's own tool is missing, there is nothing to ask for.
+    if shutil.which("nvidia-smi") is None or subprocess.run(ask, env=environment, check=False).returncode:
+        pytest.skip("needs a CUDA GPU")
+    return environment
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.slow
 def ray_engine():
     ray = pytest.importorskip("ray")
     engine = RayEngine(gpus=1, local_gpus=1)
-    engine.check()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("CUDA_VISIBLE_DEVICES")  # Ray declares no more GPUs than may be used, nor pretended ones
+        engine.check()
     yield engine
     ray.shutdown()
 
