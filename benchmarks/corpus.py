@@ -102,13 +102,13 @@ def _covered_ns(trace: Any, rows: Any) -> int:
 def ranks_table(folder: Path) -> list[str]:
     """The ranks of one recorded run side by side, in Markdown; nothing where the corpus lacks it."""
     import lightning_perf
-    from lightning_perf.report.rank_words import who_waits
     from lightning_perf.units import format_duration
 
     if not folder.is_dir():
         print(f"no {folder}: see docs/corpus.md")
         return []
-    compared = lightning_perf.analyze(folder).distributed
+    report = lightning_perf.analyze(folder)
+    compared = report.distributed
     if compared is None:
         return []
     rows = [
@@ -120,7 +120,7 @@ def ranks_table(folder: Path) -> list[str]:
         "",
         f"## Ranks of {'/'.join(RANKS.parts)}",
         "",
-        " ".join(who_waits(compared)),
+        " ".join(report.who_waits),
         "",
         "| rank | step | own work | waits | others wait for it | began late | arrived last |",
         "|--:|--:|--:|--:|--:|--:|--:|",

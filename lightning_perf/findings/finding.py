@@ -33,6 +33,7 @@ class Finding:
         saving_high_ms: Most predicted saving, milliseconds a step.
         model: How the saving was predicted: which share can shrink, and by what factor.
         rank: The rank that it was found on, ``None`` in a recording that does not tell.
+        step_ms: That rank's mean step time, which the saving is a part of; ``None`` where no saving is predicted.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Finding:
     saving_high_ms: float | None
     model: str
     rank: int | None = None
+    step_ms: float | None = None
 
 
 def severity_of(saving_ms: float, step_ms: float) -> Severity:
@@ -80,7 +82,7 @@ def finding(
         evidence: Figures that show it.
         action: What to change.
         saving_ns: Least and most predicted saving, nanoseconds a step.
-        step_ns: Step time.
+        step_ns: Mean step time of the rank.
         model: How the saving was predicted.
         rank: The rank that it was found on.
     """
@@ -95,4 +97,5 @@ def finding(
         saving_high_ms=high / 1e6,
         model=model,
         rank=rank,
+        step_ms=step_ns / 1e6,
     )

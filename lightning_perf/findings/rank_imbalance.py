@@ -30,7 +30,7 @@ def rank_imbalance(distributed: Distributed) -> Finding | None:
     straggler = distributed.straggler
     if straggler is None or not distributed.ranks:
         return None
-    step_ns = max(share.step_ns for share in distributed.ranks)
+    step_ns = next(share.step_ns for share in distributed.ranks if share.rank == straggler.rank)
     saving_ns = distributed.balanced_saving_ns
     if step_ns <= 0 or saving_ns < MIN_SHARE * step_ns:
         return None

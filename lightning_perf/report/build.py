@@ -19,6 +19,7 @@ from lightning_perf.analysis.trust import Trust, trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
+from lightning_perf.report.rank_words import who_waits
 from lightning_perf.report.recordings import Spread, analyze_recordings
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
@@ -176,6 +177,7 @@ def build_report(
         precision=precision,
         trust=trusted,
         captures=captures,
+        who_waits=who_waits(compared),
     )
 
 

@@ -58,6 +58,7 @@ class PerfReport:
         precision: The run's precision and what it did to the numbers, ``None`` when nothing was recorded of it.
         trust: How far the recording can be trusted; ``None`` when nothing was recorded.
         captures: Windows outside of the schedule, because steps turned slow or somebody asked.
+        who_waits: Which rank the others wait for and which has the most to do, in sentences; empty for a run of one.
     """
 
     schema_version: int
@@ -73,6 +74,7 @@ class PerfReport:
     precision: RunPrecision | None = None
     trust: Trust | None = None
     captures: tuple[Captured, ...] = ()
+    who_waits: tuple[str, ...] = ()
 
 
 def to_json(report: PerfReport, *, indent: int | None = None) -> bytes:

@@ -9,17 +9,17 @@ from lightning_perf.units import format_duration, format_share
 __all__ = ["who_waits"]
 
 
-def who_waits(compared: Distributed | None) -> list[str]:
+def who_waits(compared: Distributed | None) -> tuple[str, ...]:
     """Say which rank holds the others up and why, as far as the recordings tell.
 
     Args:
         compared: The ranks compared; ``None`` for a run of one.
 
     Returns:
-        None to two sentences.
+        One or two sentences; none where fewer than two ranks were read.
     """
-    if compared is None:
-        return []
+    if compared is None or len(compared.ranks) < 2:
+        return ()
     straggler, awaited = compared.straggler, compared.awaited
     lines = []
     if straggler is not None:
@@ -41,4 +41,7 @@ def who_waits(compared: Distributed | None) -> list[str]:
                 "lies before it."
             )
         lines.append(line)
-    return lines
+    if not lines:
+        who = "None of the ranks that were read" if compared.missing_ranks else "No rank"
+        lines.append(f"{who} keeps the others waiting.")
+    return tuple(lines)

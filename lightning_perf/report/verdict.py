@@ -52,7 +52,7 @@ def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: St
         little = "Little that a known change would win back. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
-            why=f"{little}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
+            why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
         )
     return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
@@ -63,21 +63,29 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
 
     Args:
         finding: The finding.
-        lead: The rank whose step time the saving is a part of, if one is known.
+        lead: The rank that the report speaks of, if one is known; of another one's step the shares say so.
     """
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    step_ns = None if lead is None else lead.breakdown.wall.mean_ns
     of_what = "a step" if lead is None else each(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
         return f"Predicted saving: {high_text} {of_what}."
-    if low <= 0:
-        share = f" ({format_share(high * 1e6 / step_ns)})" if step_ns else ""
-        return f"Predicted saving: up to {high_text} {of_what}{share}."
-    shares = f" ({format_share(low * 1e6 / step_ns)} to {format_share(high * 1e6 / step_ns)})" if step_ns else ""
-    return f"Predicted saving: {low_text} to {high_text} {of_what}{shares}."
+    shares = ""
+    if finding.step_ms:
+        least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
+        whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
+        shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
+    return f"Predicted saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
+
+
+def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:
+    return lead is not None and finding.rank not in (None, lead.rank)
+
+
+def _whose(finding: Finding, lead: RankAnalysis) -> str:
+    return f"On rank {finding.rank}: " if _of_another(finding, lead) else ""
 
 
 def _where(lead: RankAnalysis) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
+from lightning_perf.analysis.step_times import StepSample, summarize_step_times
 from lightning_perf.report.build import analyze
+from lightning_perf.report.console.step_times import step_times_section
 from lightning_perf.report.document import to_json
 from lightning_perf.units import format_duration, format_share
 from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
@@ -53,13 +56,17 @@ def test_every_view_of_a_real_recording_opens(corpus: Path, open_page: Any, patt
 
 
 def test_views_show_the_figures_of_the_document(tmp_path: Path, open_page: Any) -> None:
-    opened = open_page(hand_made_report(tmp_path, trained_precision()), view="kernels")
+    report = hand_made_report(tmp_path, trained_precision())
+    opened = open_page(report, view="kernels")
     assert opened.texts("#table-kernels tbody tr:first-child > *")[:4] == ["gemm", "600 µs", "75.0 %", "1"]
     opened.show("operators")
     assert opened.texts("#table-operators tbody th") == ["aten::mm", "aten::add"]
     opened.show("distributed")
     ranks = opened.texts("#table-ranks tbody tr")
     assert [row.split()[0] for row in ranks] == ["0", "1"]
+    shown = opened.page.inner_text("main")
+    assert report.who_waits
+    assert all(sentence in shown for sentence in report.who_waits)
     assert "400 µs" in ranks[0]
     assert "600 µs" in ranks[1]
     opened.show("memory")
@@ -127,6 +134,28 @@ def test_one_rank_alone_is_not_called_balanced(tmp_path: Path, open_page: Any) -
     assert "No rank keeps" not in shown
 
 
+def test_step_times_are_told_as_on_the_console(tmp_path: Path, open_page: Any) -> None:
+    samples = [
+        StepSample(step, 900_000_000 if step == 50 else 10**8 + 2 * 10**6 * step, 10**7, None, 32, 30 <= step < 34)
+        for step in range(100)
+    ]
+    times = summarize_step_times(samples)
+    opened = open_page(replace(hand_made_report(tmp_path), step_times=times))
+    shown = " ".join(opened.page.inner_text("main").replace("\u00a0", " ").split())
+    _, facts, *sentences = step_times_section(times).renderables
+    assert len(sentences) == 3  # the run became slower, after the profiler too, and a step stood out
+    for text in (*facts.plain.split(" · "), *(line.plain for line in sentences)):
+        assert text in shown
+
+
+def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
+    document = json.loads(to_json(hand_made_report(tmp_path)))
+    first, last = document["distributed"]["ranks"]
+    document["distributed"]["ranks"] = [first | {"rank": rank} for rank in range(20)] + [last | {"rank": 20}]
+    opened = open_page(json.dumps(document).encode(), view="distributed")
+    assert opened.texts("#table-ranks tbody th")[0] == "20"
+
+
 def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> None:
     opened = open_page(hand_made_report(tmp_path), view="kernels")
     assert "600 µs" in opened.page.inner_text("#table-kernels tbody tr:first-child")
@@ -135,13 +164,13 @@ def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> No
     assert "rank=0" in opened.page.url
 
 
-def test_savings_are_parts_of_the_step_of_the_verdict_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
+def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
     document = json.loads(to_json(hand_made_report(tmp_path)))
     assert document["lead"] == 1
-    document["ranks"][0]["breakdown"]["wall"]["mean_ns"] *= 2
+    document["findings"][0] |= {"rank": 0, "step_ms": 2.0}  # that of rank 1, in the verdict, takes 1 ms
     opened = open_page(json.dumps(document).encode())
     shares = opened.texts(".saving b")
-    assert "200 µs a step (5.0 % to 20.0 %)" in shares[0]
+    assert "200 µs a step (2.5 % to 10.0 % of rank 0's)" in shares[0]
     opened.show("overview", rank="0")
     assert opened.page.input_value("#rank") == "0"
     assert opened.texts(".saving b") == shares

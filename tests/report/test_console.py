@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,35 @@ def test_shorten_keeps_both_ends() -> None:
     assert short.startswith("aaaa")
     assert short.endswith("zzzz")
     assert shorten("short", 21) == "short"
+
+
+def test_the_rank_that_the_verdict_speaks_of_stands_among_the_few_that_are_shown(tmp_path: Path) -> None:
+    for rank in range(20):
+        builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8).rank(rank, 20)
+        compute_us = 700 if rank == 18 else 300
+        builder.step(0, 0, 1000).op("aten::mm", 10, 20)
+        builder.launch("gemm", call_us=12, call_duration_us=5, start_us=20, duration_us=compute_us)
+        builder.launch(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+            call_us=22,
+            call_duration_us=5,
+            start_us=20 + compute_us,
+            duration_us=800 - compute_us,
+        )
+        builder.write(tmp_path / f"rank{rank}.pt.trace.json")
+    text = printed(lightning_perf.analyze(tmp_path), 80)
+    assert "on rank 18" in text.splitlines()[0]
+    table = text[text.index("\nRanks\n") : text.index("… and 4 more")]
+    shown = [int(line.split()[0]) for line in table.splitlines() if line[:1].isdigit()]
+    assert shown == [*range(15), 18]
+
+
+def test_what_does_not_fit_on_a_line_goes_on_below_its_own_text(report: PerfReport) -> None:
+    notes = [line for line in printed(replace(report, notes=("word " * 40,)), 60).splitlines() if "word" in line]
+    assert len(notes) > 1
+    assert notes[0].startswith("Note  word")
+    assert all(line.startswith("      word") for line in notes[1:])
+    (long, *_) = (replace(finding, title="cause " * 20) for finding in report.findings)
+    title = [line for line in printed(replace(report, findings=(long,)), 60).splitlines() if "cause" in line]
+    assert len(title) > 1
+    assert all(line.startswith("   cause") for line in title[1:])

@@ -4,13 +4,14 @@ import io
 from dataclasses import replace
 
 import lightning_perf
-from lightning_perf.analysis.distributed import Awaited, Distributed, Straggler
+from lightning_perf.analysis.distributed import Awaited, Distributed, RankShare, Straggler
 from lightning_perf.report.console import print_report
 from lightning_perf.report.rank_words import who_waits
 from tests.findings.test_registry import training
 
 WORK = Straggler(5, "host_compute", 1_376_000.0, 0.25)
-EVEN = Distributed((), 8, (), (), True, 8, (), 0.181, 1_800_000.0, None)
+RANK = RankShare(0, None, 1, 1e6, None, None, 0.0, None, 1e6, 0)
+EVEN = Distributed((RANK, replace(RANK, rank=1)), 8, (), (), True, 8, (), 0.181, 1_800_000.0, None)
 
 
 def test_one_rank_with_most_work_for_which_the_others_wait():
@@ -34,9 +35,16 @@ def test_work_and_waits_may_name_two_ranks():
     assert alone == "In collectives the others wait longest for rank 7: 5.08 ms a step, 75.9 % of all waits."
 
 
-def test_equal_ranks_need_no_words():
-    assert who_waits(EVEN) == []
-    assert who_waits(None) == []
+def test_equal_ranks_are_said_to_be_equal_as_far_as_they_were_read():
+    assert who_waits(EVEN) == ("No rank keeps the others waiting.",)
+    assert who_waits(replace(EVEN, missing_ranks=(3,))) == (
+        "None of the ranks that were read keeps the others waiting.",
+    )
+
+
+def test_one_rank_waits_for_nobody_that_is_known():
+    assert who_waits(None) == ()
+    assert who_waits(replace(EVEN, ranks=(RANK,))) == ()
 
 
 def test_findings_say_whose_they_are_where_there_are_several(tmp_path):

@@ -76,7 +76,18 @@ def test_a_saving_with_equal_bounds_is_one_figure() -> None:
 def test_a_saving_says_what_it_is_of() -> None:
     lead = analysis(training(fetch_us=2500))  # steps of 12.5 ms
     (finding,) = find([lead])
+    assert finding.step_ms == 12.5
     saving = replace(finding, saving_low_ms=0.0, saving_high_ms=2.5)
     assert saving_text(saving, lead) == "Predicted saving: up to 2.50 ms a step (20.0 %)."
     unmarked = replace(lead, breakdown=replace(lead.breakdown, marked=False))
     assert saving_text(saving, unmarked) == "Predicted saving: up to 2.50 ms in the recording (20.0 %)."
+
+
+def test_what_is_found_on_another_rank_is_measured_by_the_step_of_that_rank() -> None:
+    lead, other = analysis(training().rank(3, 8)), analysis(training(fetch_us=2500).rank(5, 8))  # steps of 10, 12.5 ms
+    (finding,) = find([lead, other])
+    assert (finding.rank, finding.step_ms) == (5, 12.5)
+    verdict = judge(lead, [finding], None)
+    assert verdict.why.startswith("On rank 5: Input-bound: 20.0 % of the step")
+    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.50 ms a step (10.0 % to 20.0 % of rank 5's).")
+    assert "rank 5" not in judge(other, [finding], None).next

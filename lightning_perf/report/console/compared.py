@@ -13,7 +13,7 @@ from lightning_perf.analysis.diff import DiffRow, DiffTable
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.render import TOP, ReportConsole
 from lightning_perf.report.console.safe import kernel_text, prose
-from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.console.summary import hanging, label, table
 from lightning_perf.report.words import CATEGORY_LABELS
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
@@ -57,7 +57,7 @@ def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
     if compared.mixed_precision is not None:
         yield _prediction(compared.mixed_precision)
     for note in compared.notes:
-        yield Text.assemble(("Note  ", "yellow"), prose(note))
+        yield hanging("Note", prose(note), style="yellow")
     yield from _section("By category", diff.categories, len(diff.categories.rows), CATEGORY_LABELS)
     for title, changes in (
         ("Operators, device self time", diff.operators_device),

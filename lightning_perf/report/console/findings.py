@@ -11,6 +11,7 @@ from rich.text import Text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.console.safe import prose
+from lightning_perf.report.console.summary import hanging
 from lightning_perf.report.verdict import saving_text
 
 __all__ = ["findings_section"]
@@ -30,7 +31,7 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
     for number, finding in enumerate(findings, start=1):
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
         title = prose(finding.title, STYLES[finding.severity])
-        yield Text.assemble(f"{number}. ", title, f"  [{finding.severity}{whose}]")
+        yield hanging(f"{number}.", Text.assemble(title, f"  [{finding.severity}{whose}]"), gap=1)
         lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:

@@ -18,7 +18,7 @@ from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.console.safe import UNBREAKABLE, plain, prose
 from lightning_perf.report.console.step_times import step_times_section
-from lightning_perf.report.console.summary import device_line, ranks_table, verdict_block
+from lightning_perf.report.console.summary import device_line, hanging, ranks_table, verdict_block
 from lightning_perf.report.console.trust import captures_section, trust_text
 from lightning_perf.report.document import PerfReport
 
@@ -60,7 +60,7 @@ def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
     if lead is not None:
         yield plain(device_line(report, lead), "dim")
     for note in report.notes:
-        yield Text.assemble(("Note  ", "yellow"), prose(note))
+        yield hanging("Note", prose(note), style="yellow")
     if report.trust is not None:
         yield trust_text(report.trust)
     if report.findings:

@@ -9,11 +9,10 @@ from rich.text import Text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.console.safe import Label, plain, prose
 from lightning_perf.report.document import PerfReport, Verdict
-from lightning_perf.report.rank_words import who_waits
 from lightning_perf.report.words import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
-__all__ = ["device_line", "label", "ranks_table", "table", "verdict_block"]
+__all__ = ["device_line", "hanging", "label", "ranks_table", "table", "verdict_block"]
 
 RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
 MAX_RANKS = 16
@@ -28,6 +27,15 @@ def verdict_block(verdict: Verdict) -> RenderableType:
     grid.add_row("Why", prose(verdict.why))
     grid.add_row("Next", prose(verdict.next, "green"))
     return Group(grid, Text())
+
+
+def hanging(label: str, text: Text, *, style: str = "", gap: int = 2) -> RenderableType:
+    """A label with its text, whose further lines begin below its first one and not below the label."""
+    grid = Table.grid(padding=(0, gap))
+    grid.add_column(style=style, no_wrap=True)
+    grid.add_column()
+    grid.add_row(label, text)
+    return grid
 
 
 def device_line(report: PerfReport, lead: RankAnalysis) -> str:
@@ -49,7 +57,7 @@ def ranks_table(report: PerfReport) -> RenderableType:
     """One row a rank: step time and the shares of the main categories."""
     names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
     grid = table("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names))
-    for analysis in report.ranks[:MAX_RANKS]:
+    for analysis in _shown(report):
         breakdown = analysis.breakdown
         grid.add_row(
             NOT_AVAILABLE if analysis.rank is None else str(analysis.rank),
@@ -59,8 +67,19 @@ def ranks_table(report: PerfReport) -> RenderableType:
     lines = []
     if len(report.ranks) > MAX_RANKS:
         lines.append(Text(f"… and {len(report.ranks) - MAX_RANKS} more", style="dim"))
-    lines += [Text(sentence) for sentence in who_waits(report.distributed)]
+    lines += [Text(sentence) for sentence in report.who_waits]
     return Group(grid, *lines)
+
+
+def _shown(report: PerfReport) -> list[RankAnalysis]:
+    """The first ranks, and those that the report speaks of wherever they are."""
+    told = {finding.rank for finding in report.findings}
+    if report.distributed is not None and report.distributed.awaited is not None:
+        told.add(report.distributed.awaited.rank)
+    lead = None if report.lead is None else report.ranks[report.lead]
+    ranks = sorted(report.ranks, key=lambda each: (each is not lead, each.rank is None or each.rank not in told))
+    first = {id(each) for each in ranks[:MAX_RANKS]}
+    return [each for each in report.ranks if id(each) in first]
 
 
 def table(first: str, *others: str) -> Table:

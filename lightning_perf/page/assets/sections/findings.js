@@ -4,19 +4,24 @@ import { h } from "../dom.js";
 import * as format from "../format.js";
 import { per } from "../words.js";
 
-/** The findings of a report, the most to save first; savings are parts of the step that the verdict is about. */
+/** The findings of a report, the most to save first; savings are parts of the step of the rank that each is about. */
 export function findingsList({ findings, ranks, lead }) {
   const rank = ranks[lead];
-  const step_ms = rank?.breakdown.wall.mean_ns ? rank.breakdown.wall.mean_ns / 1e6 : null;
   const ofWhat = rank ? per(rank) : "a step";
+  const several = (rank?.metadata.world_size ?? 1) > 1;
   return h(
     "div",
     { class: "findings" },
-    findings.map((finding, i) => one(finding, i + 1, step_ms, ofWhat)),
+    findings.map((finding, i) => one(finding, i + 1, { ofWhat, several, whoseStep: whose(finding, rank) })),
   );
 }
 
-function one(finding, number, step_ms, ofWhat) {
+// Whose step the shares are of, where it is not that of the verdict.
+function whose(finding, rank) {
+  return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;
+}
+
+function one(finding, number, { ofWhat, several, whoseStep }) {
   return h(
     "article",
     { class: `finding ${finding.severity}`, "aria-labelledby": `finding-${number}` },
@@ -25,19 +30,19 @@ function one(finding, number, step_ms, ofWhat) {
       { class: "finding-head" },
       h("h3", { id: `finding-${number}` }, `${number}. ${finding.title}`),
       h("span", { class: "severity" }, finding.severity),
-      finding.rank === null ? null : h("span", { class: "faint" }, `rank ${finding.rank}`),
+      several && finding.rank !== null ? h("span", { class: "faint" }, `rank ${finding.rank}`) : null,
     ),
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, withCode(finding.action)),
-    saving(finding, step_ms, ofWhat),
+    saving(finding, ofWhat, whoseStep),
   );
 }
 
-function saving({ saving_low_ms: low, saving_high_ms: high, model }, step_ms, ofWhat) {
+function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, ofWhat, whoseStep) {
   if (low === null || high === null) return null;
   const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
   const share = (part_ms) => format.share(part_ms / step_ms);
-  const shares = !step_ms ? "" : low > 0 ? ` (${share(low)} to ${share(high)})` : ` (${share(high)})`;
+  const shares = step_ms ? ` (${low > 0 ? `${share(low)} to ` : ""}${share(high)}${whoseStep})` : "";
   const range = least === most ? most : low > 0 ? `${least} to ${most}` : `up to ${most}`;
   const ends = step_ms
     ? {

@@ -1,6 +1,7 @@
 // What the timer that is always on measured.
 
 import * as column from "../column.js";
+import { h } from "../dom.js";
 import * as format from "../format.js";
 import { notice, section } from "../parts.js";
 import { table } from "../table.js";
@@ -15,15 +16,25 @@ export function stepTimes(times) {
       : [{ name: "Device", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
   ];
   const figure = (key, title) => column.time(key, title, { csv: `${key}_ns` });
-  const trend = (value, text) =>
+  const trend = (value, before, after) =>
     value !== null && Math.abs(value) >= 0.05
-      ? notice(`${text} ${format.share(Math.abs(value))} ${value > 0 ? "slower" : "faster"}.`)
+      ? notice(`${before} ${format.share(Math.abs(value))} ${value > 0 ? "slower" : "faster"} than ${after}.`)
       : null;
+  const leftOut = [
+    times.warmup_steps ? `${times.warmup_steps} to warm up` : null,
+    times.profiled_steps ? `${times.profiled_steps} profiled` : null,
+  ].filter(Boolean);
   return section(
     "Step times without the profiler",
     {
       definition: "step-timer",
-      aside: `${format.countOf(times.steps, "step")}, ${format.share(times.data_wait_share)} waiting for data`,
+      aside: [
+        format.countOf(times.steps, "step"),
+        `${format.share(times.data_wait_share)} waiting for data`,
+        leftOut.length ? `left out: ${leftOut.join(", ")}` : null,
+      ]
+        .filter(Boolean)
+        .join(" · "),
     },
     table({
       id: "step-times",
@@ -38,7 +49,18 @@ export function stepTimes(times) {
       ],
     }),
     times.only_profiled ? notice("Every step after the warm-up was profiled: these times include the profiler's own cost.") : null,
-    trend(times.drift, "Against its first quarter, the last quarter of the run was"),
-    trend(times.after_profiling, "Against the steps before, those after the profiled ones were"),
+    trend(times.drift, "The last quarter of the run was", "the first"),
+    trend(times.after_profiling, "Steps after the profiled ones were", "those before"),
+    outliers(times),
+  );
+}
+
+function outliers({ outlier_steps: number, outlier_excess_ns: excess_ns, outliers: [longest] }) {
+  if (!number) return null;
+  return h(
+    "p",
+    {},
+    `${format.countOf(number, "step")} stood out, ${format.duration(excess_ns)} over the median together; ` +
+      `the longest was step ${longest.step} with ${format.duration(longest.step_ns)}.`,
   );
 }

@@ -8,6 +8,8 @@ import { legend, missing, notice, section, tiles } from "../parts.js";
 import { table } from "../table.js";
 import { label } from "../words.js";
 
+const MANY_RANKS = 16; // beyond, bars are thin, and those with the most work come first
+
 export const distributed = {
   id: "distributed",
   title: "Distributed",
@@ -32,7 +34,7 @@ function render(context) {
   const compared = report.distributed;
   return [
     compared
-      ? [summary(compared), sideBySide(report), rankTable(compared), skew(compared)]
+      ? [summary(report), sideBySide(report), rankTable(compared), skew(compared)]
       : report.ranks.length > 1
         ? [notice("The recordings do not tell their ranks, so who waits for whom is not known."), sideBySide(report)]
         : null,
@@ -40,8 +42,8 @@ function render(context) {
   ];
 }
 
-function summary(compared) {
-  const { awaited } = compared;
+function summary({ distributed: compared, who_waits: sentences }) {
+  const { awaited, straggler } = compared;
   if (compared.ranks.length < 2) {
     const text = "One rank was read: who waits for whom is told by the traces of all ranks in one folder.";
     return section("Ranks compared", { definition: "straggler", aside: ranksRead(compared) }, notice(text));
@@ -52,7 +54,7 @@ function summary(compared) {
       definition: "straggler",
       aside: ranksRead(compared),
     },
-    whoWaits(compared),
+    sentences.map((text) => notice(text, awaited || straggler ? "note" : "good")),
     compared.clocks_comparable === false
       ? notice("The ranks' clocks differ: who arrives last is told by durations instead.")
       : null,
@@ -73,35 +75,6 @@ function summary(compared) {
       },
     ]),
   );
-}
-
-function whoWaits({ straggler, awaited, ranks, balanced_saving_ns: saving_ns, world_size: world }) {
-  const notices = [];
-  if (straggler) {
-    const waited = awaited?.rank === straggler.rank;
-    notices.push(
-      notice(
-        `Rank ${straggler.rank} ${waited ? "is what others wait for" : "has the most work of its own"}: ` +
-          `${format.duration(straggler.excess_ns)} a step more in ${label("categories", straggler.category)}; ` +
-          `evenly spread, a step would take ${format.duration(saving_ns)} less.`,
-      ),
-    );
-  }
-  if (awaited && awaited.rank !== straggler?.rank) {
-    const late =
-      awaited.late_ns === null
-        ? ""
-        : ` It began the recording ${format.duration(awaited.late_ns)} after the first rank, for a reason that lies before it.`;
-    notices.push(
-      notice(
-        `In collectives the others wait longest for rank ${awaited.rank}: ${format.duration(awaited.wait_ns)} a step, ` +
-          `${format.share(awaited.share)} of all waits.${late}`,
-      ),
-    );
-  }
-  if (notices.length) return notices;
-  const text = world > ranks.length ? "None of the ranks that were read keeps the others waiting." : "No rank keeps the others waiting.";
-  return notice(text, "good");
 }
 
 function ranksRead({ ranks, world_size: world }) {
@@ -138,7 +111,7 @@ function sideBySide(report) {
     chart({
       title: "Mean step time by category, a bar a rank; the table has the figures.",
       draw,
-      height: 70 + 30 * report.ranks.length,
+      height: 70 + (report.ranks.length > MANY_RANKS ? 14 : 30) * report.ranks.length,
     }),
   );
 }
@@ -147,16 +120,16 @@ function rankTable(compared) {
   const columns = column.filled(compared.ranks, [
     column.number("rank", "Rank", { show: String }),
     column.text("hostname", "Host", { csv: "host" }),
-    column.count("steps", "Steps"),
     column.time("step_ns", "Step time", { definition: "step" }),
     column.time("work_ns", "Own work", { definition: "own-work" }),
     column.time("wait_ns", "Waits", { definition: "wait-for-ranks" }),
+    column.time("awaited_ns", "Awaited", { definition: "awaited" }),
     column.time("compute_ns", "Compute", { definition: "device_compute" }),
     column.time("exposed_communication_ns", "Exposed comm.", { definition: "communication" }),
     column.time("input_ns", "Input", { definition: "input" }),
-    column.time("awaited_ns", "Awaited", { definition: "awaited" }),
     column.count("last_arrivals", "Arrived last", { csv: "arrived_last", definition: "arrived-last" }),
     column.time("late_ns", "Began late", { definition: "began-late" }),
+    column.count("steps", "Steps"),
   ]);
   return section(
     "Ranks",
@@ -166,8 +139,9 @@ function rankTable(compared) {
       caption: "Ranks side by side",
       columns,
       rows: compared.ranks,
-      sort: "rank",
-      descending: false,
+      ...(compared.ranks.length > MANY_RANKS
+        ? { sort: "work_ns", descending: true }
+        : { sort: "rank", descending: false }),
     }),
   );
 }
