@@ -111,7 +111,9 @@ def _accuracy_details(
 ) -> list[str]:
     details = []
     if accuracy is not None:
-        margin = f"margin {100 * accuracy.margin:.3g} points"
+        points = f"{100 * accuracy.margin:.3g}"
+        margin = f"margin {points} point{'' if points == '1' else 's'}"
+        bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
         if accuracy.lower_bound is None or accuracy.upper_bound is None:
             seen = f"{points_text(change)}; " if change is not None else ""
             details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
@@ -119,15 +121,16 @@ def _accuracy_details(
             worse = collapsed is not None and collapsed.worse
             kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
             details.append(
-                f"{kept}: {points_text(change)}, at the least {points_text(accuracy.lower_bound)} ({margin})."
+                f"{kept}: {points_text(change)}, at the least {points_text(accuracy.lower_bound)} ({bound})."
             )
         elif accuracy.kept is Kept.LOST:
             details.append(
-                f"Accuracy lost: {points_text(change)}, at the best {points_text(accuracy.upper_bound)} ({margin})."
+                f"Accuracy lost: {points_text(change)}, at the best {points_text(accuracy.upper_bound)} ({bound})."
             )
         else:
             bounds = f"{points_text(accuracy.lower_bound)} to {points_text(accuracy.upper_bound)}"
-            details.append(f"Accuracy undecided: {points_text(change)}, somewhere from {bounds} ({margin}).")
+            level = f"{100 * (2 * accuracy.confidence - 1):.3g} % interval"  # between two one-sided bounds
+            details.append(f"Accuracy undecided: {points_text(change)}, somewhere from {bounds} ({level}, {margin}).")
     if collapsed is not None and (collapsed.baseline or collapsed.candidate):
         details.append(f"Collapsed runs: {collapsed}; they are counted here and not in the accuracy.")
     return details

@@ -118,9 +118,9 @@ def test_without_step_times_the_training_time_decides_and_without_any_nothing_do
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        (-0.001, 0.001, "Accuracy kept: −0.10 points, at the least −0.30 points (margin 1 points)."),
-        (-0.05, 0.001, "Accuracy lost: −5.00 points, at the best −4.80 points (margin 1 points)."),
-        (-0.01, 0.01, "Accuracy undecided: −1.00 points, somewhere from −3.02 points to +1.02 points"),
+        (-0.001, 0.001, "Accuracy kept: −0.10 points, at the least −0.30 points (95 % bound, margin 1 point)."),
+        (-0.05, 0.001, "Accuracy lost: −5.00 points, at the best −4.80 points (95 % bound, margin 1 point)."),
+        (-0.01, 0.01, "Accuracy undecided: −1.00 points, somewhere from −3.02 points to +1.02 points (90 % int"),
     ],
 )
 def test_accuracy_in_words(value, error, text):

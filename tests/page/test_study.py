@@ -143,6 +143,13 @@ def test_few_noisy_runs_have_factors_and_a_legible_axis(comparison: Comparison, 
         chart_number(opened, "ratio to the baseline"),
     )
     assert -4 < low < -3 < 3 < high < 4
+    arrows = opened.page.evaluate(
+        """(number) => document.querySelectorAll(".chart")[number].data
+            .filter((trace) => /left|right/.test(trace.marker?.symbol))
+            .map((trace) => [trace.marker.symbol, trace.x[0], trace.y[0]])""",
+        chart_number(opened, "ratio to the baseline"),
+    )
+    assert arrows == [["triangle-left", 1e-3, 0], ["triangle-right", 1e3, 0]]
 
 
 def test_runs_stand_with_the_reasons_why_they_are_left_out(comparison: Comparison, open_page: Any) -> None:

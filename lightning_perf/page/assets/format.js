@@ -111,6 +111,16 @@ export function digits(value) {
   return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
 }
 
+/** A number with so many significant digits at most, as Python's format `g` has it. */
+export function significant(value, most) {
+  if (!Number.isFinite(value)) return NOT_AVAILABLE;
+  const exponent = Number(value.toExponential().split("e")[1]);
+  const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+  if (exponent >= -4 && exponent < most) return trimmed(fixed(value, most - 1 - exponent));
+  const [digits, power] = value.toExponential(most - 1).split("e");
+  return `${trimmed(digits)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+}
+
 function scaled(value, units) {
   if (!Number.isFinite(value)) return NOT_AVAILABLE;
   for (let i = 0; i < units.length - 1; i += 1) {

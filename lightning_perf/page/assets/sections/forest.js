@@ -105,14 +105,15 @@ function marginOf({ candidates }) {
 
 function ratioChart(comparison, rows) {
   const zone = 1 + comparison.equivalence;
+  const [low, high] = span(rows, zone);
   const draw = () => ({
-    data: traces(comparison, rows, 1),
+    data: [...traces(comparison, rows, 1), ...arrows(comparison, rows, low, high)],
     layout: {
       showlegend: false,
       xaxis: {
         type: "log",
         title: "ratio to the baseline",
-        ...ticks(rows, zone),
+        ...ticks(low, high),
       },
       yaxis: rowAxis(rows),
       shapes: [
@@ -216,9 +217,9 @@ function rowAxis(rows) {
   };
 }
 
-// Round ratios, 1 among them, over what is drawn.
+// The least and the most that is drawn.
 // Intervals beyond a factor of a thousand run out of the chart, so that the rest can be seen; their ends are in words.
-function ticks(rows, zone) {
+function span(rows, zone) {
   const within = (end) => (end > 0 ? Math.min(Math.max(end, 1e-3), 1e3) : end);
   const ends = rows.flatMap(({ result: { estimate } }) => [
     estimate.value,
@@ -226,7 +227,28 @@ function ticks(rows, zone) {
     within(estimate.high),
   ]);
   const values = [...ends.filter((value) => value > 0), zone, 1 / zone];
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return [Math.min(...values), Math.max(...values)];
+}
+
+// Where an interval goes on beyond the chart.
+function arrows(comparison, rows, low, high) {
+  const of = looks(comparison.arms);
+  const arrow = (x, row, arm, symbol) => ({
+    type: "scatter",
+    mode: "markers",
+    x: [x],
+    y: [row],
+    hoverinfo: "skip",
+    marker: { color: of.get(arm).color, symbol, size: 10 },
+  });
+  return rows.flatMap(({ arm, result: { estimate } }, i) => [
+    ...(estimate.low !== null && estimate.low < low ? [arrow(low, i, arm, "triangle-left")] : []),
+    ...(estimate.high !== null && estimate.high > high ? [arrow(high, i, arm, "triangle-right")] : []),
+  ]);
+}
+
+// Round ratios, 1 among them, over what is drawn.
+function ticks(low, high) {
   const room = (high / low) ** 0.06;
   const range = [Math.log10(low / room), Math.log10(high * room)];
   if (high / low > 8) return { range };

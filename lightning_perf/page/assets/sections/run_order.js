@@ -2,6 +2,7 @@
 
 import { armAxis, armLegend, looks } from "../arms.js";
 import { chart, chartText, ink } from "../chart.js";
+import * as format from "../format.js";
 import { axisScale, metricTitle, metricValue, signedPercent } from "../metrics.js";
 import { section } from "../parts.js";
 
@@ -108,7 +109,7 @@ function driftWords(change, p) {
   const size = `drift from the first run to the last: ${signedPercent(1 + change.value)}`;
   if (change.low === null || change.high === null) return `${size} (${change.reason})`;
   const ends = `${signedPercent(1 + change.low)} to ${signedPercent(1 + change.high)}`;
-  return `${size} (${ends}${p === null ? "" : `, p = ${Number(p.toPrecision(2))}`})`;
+  return `${size} (${ends}${p === null ? "" : `, p = ${format.significant(p, 2)}`})`;
 }
 
 // The straight line through the logarithms that the document's drift is the rise of.

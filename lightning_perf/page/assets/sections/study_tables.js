@@ -51,7 +51,7 @@ export function results({ arms, baseline, candidates }) {
 /** The gates and how they were judged; null without any. */
 export function gates({ gates: rows, arms, candidates }) {
   if (!rows.length) return null;
-  const figure = (key, title) => column.number(key, title, { show: significant });
+  const figure = (key, title) => column.number(key, title, { show: (value) => format.significant(value, 4) });
   return section(
     "Gates",
     { definition: "gate" },
@@ -268,7 +268,7 @@ function counts(reasons) {
 }
 
 function significant(value) {
-  return value === null ? format.NOT_AVAILABLE : String(Number(value.toPrecision(3)));
+  return format.significant(value, 3);
 }
 
 function arm(arms, title, key = "arm") {

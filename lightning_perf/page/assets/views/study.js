@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { armLegend } from "../arms.js";
+import * as format from "../format.js";
 import { columns, notes, notice, section } from "../parts.js";
 import { forest, predictions } from "../sections/forest.js";
 import { accuracyBoxes, timeBoxes } from "../sections/run_boxes.js";
@@ -54,7 +55,7 @@ function context({ arms, blocked, hardware, treatment }) {
   const used = [...new Set(arms.map((arm) => arm.used))];
   return [
     used.length === 1
-      ? `${used[0]} runs an arm`
+      ? `${format.countOf(used[0], "run")} an arm`
       : `runs: ${arms.map((arm) => `${arm.used} of ${arm.name}`).join(", ")}`,
     blocked ? "in blocks" : "not in blocks",
     treatment.length ? `under test: ${treatment.join(", ")}` : null,
