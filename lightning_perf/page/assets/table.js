@@ -92,7 +92,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string"
         ? name(shown, column.code)
-        : h("span", { class: "figure" }, shown),
+        : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
     );
   }
 
@@ -171,6 +171,12 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     scroll,
     foot,
   );
+}
+
+/** A figure, at whose interval a line may break: before the bracket that it stands in, or else before its second end. */
+function ends(figure) {
+  const parts = figure.split(figure.includes(" (") ? / (?=\()/ : / (?=to |– )/);
+  return parts.map((part, i) => [i ? " " : null, h("span", { class: "end" }, part)]);
 }
 
 const LONG = 64;

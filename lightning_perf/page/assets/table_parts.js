@@ -21,8 +21,12 @@ export function heading(column, sort) {
   return h(
     "th",
     { scope: "col", role: "columnheader", class: column.kind === "number" ? "number" : null, "aria-sort": "none" },
-    h("button", { type: "button", on: { click: sort } }, column.title),
-    hint(column.title, column.definition),
+    h(
+      "span",
+      { class: "head" },
+      h("button", { type: "button", on: { click: sort } }, column.title),
+      hint(column.title, column.definition),
+    ),
   );
 }
 

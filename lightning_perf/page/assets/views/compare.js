@@ -2,7 +2,7 @@
 
 import { h, fill } from "../dom.js";
 import * as format from "../format.js";
-import { columns, facts, missing, notes, notice, section, tiles } from "../parts.js";
+import { chartAndTable, facts, missing, notes, notice, section, tiles } from "../parts.js";
 import { categoriesSideBySide, changesPart, outcome } from "../sections/changes.js";
 import { SourceError } from "../source.js";
 import { write } from "../state.js";
@@ -113,7 +113,7 @@ function changes(compared, { before, after }) {
       ),
     ),
     notes(compared.notes),
-    columns(
+    chartAndTable(
       section("Both by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
       changesPart({
         id: "diff-categories",
