@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0 for success, 2 for bad input, 130 when interrupted; those of ``compare`` are in its help.
     """
+    if sys.stdout is None:  # closed, as by some schedulers: what is asked for may be a file
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=LEGIBLE)  # a terminal without Unicode gets the nearest ASCII, not a traceback

@@ -132,6 +132,15 @@ def test_a_full_disk_is_a_message(trace: Path, option: list[str]) -> None:
     assert (done.returncode, done.stderr) == (2, "lightning-perf: [Errno 28] No space left on device\n")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell that can close a stream")
+def test_an_output_that_is_closed_is_no_error(trace: Path) -> None:
+    command = [sys.executable, "-m", "lightning_perf", "analyze", str(trace), "--json"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_control_c_is_130_without_a_traceback(trace: Path) -> None:
     command = [sys.executable, "-m", "lightning_perf", "view", str(trace), "--no-browser"]
     pytest.importorskip("viztracer")
