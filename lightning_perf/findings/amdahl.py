@@ -34,8 +34,9 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
 
     Returns:
         Least and most saving, nanoseconds a step: less where kernels overlap each other or the device waits for the
-        host anyway, and at most what leaves the host the time that it spends in operators. The least saving is no more
-        than half of that limit, since a host on the edge may become what the step waits for.
+        host anyway, and at most what leaves the host the time that it spends in operators, its waits for the device
+        left out. The least saving is no more than half of that limit, since a host on the edge may become what the step
+        waits for.
     """
     arithmetic, launches = analysis.arithmetic, analysis.launches
     if arithmetic is None or not arithmetic.compute_ns:
@@ -44,7 +45,7 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
     factor = min(1.0, compute / (arithmetic.compute_ns / max(arithmetic.steps, 1)))
     if launches is not None and launches.launch_bound is not None:
         factor *= 1 - launches.launch_bound.share
-    limit = max(0.0, step_ns(analysis) - _host_ns(analysis))
+    limit = max(0.0, step_ns(analysis) - _issuing_ns(analysis))
     return min(least_ns * factor, limit / 2), min(most_ns * factor, limit)
 
 
@@ -58,7 +59,7 @@ def each(analysis: RankAnalysis) -> str:
     return "a step" if analysis.breakdown.marked else "in the recording"
 
 
-def _host_ns(analysis: RankAnalysis) -> float:
+def _issuing_ns(analysis: RankAnalysis) -> float:
     if analysis.operators is None:
         return 0.0
-    return analysis.operators.host_ns / max(analysis.operators.steps, 1)
+    return analysis.operators.issuing_ns / max(analysis.operators.steps, 1)
