@@ -22,8 +22,9 @@ _LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>(?![a-z]+:|[#/]
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give each page of results a line in the navigation."""
-    pages = sorted((ROOT / RESULTS).glob("*.md"))
-    config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page.name}"} for page in pages]}]
+    results = ROOT / RESULTS
+    pages = [PurePosixPath(page.relative_to(results).as_posix()) for page in sorted(results.rglob("*.md"))]
+    config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page}"} for page in pages]}]
     return config
 
 
@@ -83,5 +84,6 @@ def _in_repository(page: PurePosixPath) -> PurePosixPath:
     return RESULTS / page.relative_to("results") if page.is_relative_to("results") else DOCS / page
 
 
-def _label(page: Path) -> str:
-    return page.stem.replace("_", " ").capitalize()
+def _label(page: PurePosixPath) -> str:
+    label = page.stem.replace("_", " ").capitalize()
+    return f"{label} ({'/'.join(page.parent.parts)})" if page.parent.parts else label

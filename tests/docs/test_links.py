@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.markdown import PAGES, ROOT, anchors, links
 
-RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+RESULTS = sorted((ROOT / "benchmarks" / "results").rglob("*.md"))
 REPOSITORY = "https://github.com/lightning-perf/lightning_perf/"
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -45,11 +45,25 @@ def test_links_are_moved(hooks: ModuleType, source: str, link: str, expected: st
     assert hooks.relocated(f"See [it{link}.", PurePosixPath(source)) == f"See [it{expected}."
 
 
+def test_results_of_a_gpu_are_pages_as_others(
+    hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "benchmarks" / "results"
+    (results / "gpu").mkdir(parents=True)
+    for name in ("planted.md", "gpu/planted.md"):
+        (results / name).write_text("# Planted faults\n")
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    config = hooks.on_config(SimpleNamespace(nav=["index.md"]))
+    pages = [{"Planted (gpu)": "results/gpu/planted.md"}, {"Planted": "results/planted.md"}]
+    assert config.nav == ["index.md", {"Measured": pages}]
+
+
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "PerfCallback()" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    for page in (ROOT / "benchmarks" / "results").glob("*.md"):
-        assert (tmp_path / "site" / "results" / f"{page.stem}.html").is_file()
+    results = ROOT / "benchmarks" / "results"
+    for page in results.rglob("*.md"):
+        assert (tmp_path / "site" / "results" / page.relative_to(results).with_suffix(".html")).is_file()
