@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.json_lists import json_list
@@ -39,7 +41,23 @@ _MULTIPLE = {"fp16": 8, "bf16": 8, "int8": 16, "fp8": 16, "fp32": 4, "tf32": 4}
 _FP32_ONLY = re.compile(
     r"^aten::(_?cdist\w*|_euclidean_dist|pdist|linalg_\w+|_linalg_\w+|cholesky\w*|inverse|pinverse|stft|istft|renorm)$"
 )
-_CONVOLUTION = re.compile(r"conv|cudnn|grad_engine|dgrad|wgrad|fprop|igemm", re.IGNORECASE)
+
+# TF32 has one switch for cuDNN and MIOpen (convolutions, recurrent layers) and another for matrix products
+# (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). The operator
+# tells them apart, since a 1 x 1 convolution runs in a kernel that is named like a matrix product; PyTorch's own
+# convolutions (``slow_conv``) call such products. Memory-efficient attention heeds neither switch.
+_CUDNN_OPERATOR = re.compile(r"^aten::.*((?<!slow_)(?<!thnn_)conv|cudnn|miopen)")
+_MATMUL_OPERATOR = re.compile(r"^aten::(\w*mm|\w*mv|matmul|linear|dot|einsum|_?(slow|thnn)_conv\w*)$")
+_CUDNN_KERNEL = re.compile(r"conv|cudnn|grad_engine|dgrad|wgrad|fprop|igemm", re.IGNORECASE)
+_ATTENTION_KERNEL = re.compile(r"fmha|flash|attn|attention|sdpa", re.IGNORECASE)
+
+
+class _Switch(IntEnum):
+    """Which switch decides on TF32."""
+
+    NONE = 0
+    CUDNN = 1
+    MATMUL = 2
 
 
 @dataclass(frozen=True)
@@ -84,16 +102,15 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     Returns:
         One entry a reason, the most time first.
     """
-    product = np.zeros(len(trace.names), dtype=np.bool_)
     plain = np.zeros(len(trace.names), dtype=np.bool_)
-    tf32: set[bool] = set()  # whether convolutions (True) or other products (False) ran in TF32
+    in_tf32 = np.zeros(len(trace.names), dtype=np.bool_)
     for code in used_codes(trace.device.name[kernels]):
         name = trace.names[code]
-        if product_name := is_product(name):
-            product[code], told = product_name, kernel_arithmetic(name)
+        if is_product(name):
+            told = kernel_arithmetic(name)
             plain[code] = told.tensor_cores is False
-            if told.arithmetic == "tf32":
-                tf32.add(_is_convolution(name))
+            in_tf32[code] = told.arithmetic == "tf32"
+    on = set(_switches(trace, kernels[in_tf32[trace.device.name[kernels]]]).tolist()) - {_Switch.NONE}
     rows = kernels[plain[trace.device.name[kernels]]]
     if not len(rows):
         return ()
@@ -102,7 +119,8 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
     caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
-    columns = (trace.device.name[rows], shapes, caller, kept_in_fp32.astype(np.int8), trace.device.device[rows])
+    kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
+    columns = (trace.device.name[rows], shapes, caller, kept, device_of, _switches(trace, rows))
     first, index = distinct_rows(*columns)
     groups = zip(*(column[first].tolist() for column in columns), strict=True)
     spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
@@ -110,10 +128,10 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     time: dict[str, int] = defaultdict(int)
     number: dict[str, int] = defaultdict(int)
     callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for (code, shape, op, kept, ordinal), ns, n in zip(groups, spent.tolist(), count.tolist(), strict=True):
+    for (code, shape, op, in_fp32, ordinal, switch), ns, n in zip(groups, spent.tolist(), count.tolist(), strict=True):
         name = trace.names[code]
         device = device_properties(trace, ordinal)
-        reason = _reason(name, trace.shape_lists[shape], bool(kept), device, _is_convolution(name) in tf32)
+        reason = _reason(name, trace.shape_lists[shape], bool(in_fp32), device, switch in on)
         time[reason] += int(ns)
         number[reason] += n
         callers[reason][trace.names[op] if op >= 0 else name] += int(ns)
@@ -164,8 +182,30 @@ def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
     return found
 
 
-def _is_convolution(name: str) -> bool:
-    return _CONVOLUTION.search(name) is not None
+def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
+    """The `_Switch` of each kernel: by its operator, or by its name where that tells nothing."""
+    by_name, by_operator = (
+        np.fromiter((switch(name) for name in trace.names), dtype=np.int8, count=len(trace.names))
+        for switch in (_kernel_switch, _operator_switch)
+    )
+    found: NDArray[np.int8] = by_name[trace.device.name[rows]]
+    operator = trace.links.device_operator[rows]
+    known = operator != NO_ROW
+    told = by_operator[trace.operators.name[operator[known]]]
+    found[known] = np.where(told == _Switch.NONE, found[known], told)
+    return found
+
+
+def _operator_switch(name: str) -> _Switch:
+    if _MATMUL_OPERATOR.match(name):
+        return _Switch.MATMUL
+    return _Switch.CUDNN if _CUDNN_OPERATOR.match(name) else _Switch.NONE
+
+
+def _kernel_switch(name: str) -> _Switch:
+    if _ATTENTION_KERNEL.search(name):
+        return _Switch.NONE
+    return _Switch.CUDNN if _CUDNN_KERNEL.search(name) else _Switch.MATMUL
 
 
 def _most(times: dict[str, int]) -> tuple[str, ...]:

@@ -49,6 +49,33 @@ def test_tf32_of_convolutions_says_nothing_of_matrix_products():
     assert reasons(builder) == {"tf32_off": 10_000}
 
 
+CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128_32x5_nn_align4>(Params)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "reason"),
+    [
+        ("aten::cudnn_convolution", CUTLASS, "tf32_off"),  # 1 x 1
+        ("aten::_cudnn_rnn", CUTLASS, "tf32_off"),
+        ("aten::_efficient_attention_forward", "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Params)", "tf32_off"),
+        ("aten::bmm", CUTLASS, "library_choice"),
+        ("aten::_slow_conv2d_forward", CUTLASS, "library_choice"),
+        ("Torch-Compiled Region: 0/0", CUTLASS, "library_choice"),
+    ],
+)
+def test_only_other_matrix_products_tell_whether_tf32_is_on_for_them(operator, kernel, reason):
+    builder = device(Kernels(), "NVIDIA A100-SXM4-40GB", 8).run(kernel, FLOAT, op=operator)
+    builder.run("ampere_sgemm_128x64_nn", FLOAT, dims=EVEN)
+    assert reasons(builder) == {reason: 10_000}
+
+
+def test_a_convolution_without_tf32_beside_one_with_it_is_the_choice_of_the_library():
+    builder = device(Kernels(), "NVIDIA A100-SXM4-40GB", 8)
+    builder.run(CUTLASS, FLOAT, op="aten::cudnn_convolution")
+    builder.run("ampere_sgemm_128x64_nn", FLOAT, op="aten::cudnn_convolution", dims=[[8, 64, 7, 7], [64, 64, 1, 1]])
+    assert reasons(builder) == {"library_choice": 10_000}
+
+
 @pytest.mark.parametrize(
     ("dims", "reason"), [(ODD, "dimensions"), (EVEN, "library_choice"), (None, "shapes_not_recorded")]
 )
