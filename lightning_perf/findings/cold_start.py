@@ -11,7 +11,8 @@ from lightning_perf.units import format_duration
 __all__ = ["COLD_LAUNCH_NS", "cold_start", "is_cold"]
 
 COLD_LAUNCH_NS = 100_000
-"""Mean launch call that only the loading of kernels explains; a warm one takes 2 to 10 µs."""
+"""Mean time that the device idles through a launch call and that only the loading of kernels explains; a warm call
+takes 2 to 10 µs. One that waits for room in a full queue takes longer, but then the device works."""
 
 
 def is_cold(analysis: RankAnalysis) -> bool:
@@ -21,10 +22,13 @@ def is_cold(analysis: RankAnalysis) -> bool:
 
 
 def _mean_ns(launches: Launches) -> float:
-    """Mean call that launches one kernel; a graph's takes longer the more kernels it has, however warm they are."""
+    """Mean call that launches one kernel, as far as the device idles meanwhile.
+
+    A graph's takes longer the more kernels it has, however warm they are.
+    """
     graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
     single = launches.calls - graphs
-    return (launches.call_ns - graph_ns) / single if single > 0 else 0.0
+    return min(launches.exposed_ns, launches.call_ns - graph_ns) / single if single > 0 else 0.0
 
 
 def cold_start(analysis: RankAnalysis) -> Finding | None:
@@ -41,8 +45,8 @@ def cold_start(analysis: RankAnalysis) -> Finding | None:
         title="The first steps were recorded: the figures are not those of the training",
         evidence=(
             (
-                f"A launch takes {format_duration(_mean_ns(launches))} on average; once its kernel is loaded it takes "
-                "2 to 10 µs."
+                f"For a launch the device idles {format_duration(_mean_ns(launches))} on average; once its kernel is "
+                "loaded a launch takes 2 to 10 µs."
             ),
         ),
         action="Record later steps: PerfCallback(skip_first=…), or schedule(skip_first=…, warmup=…) of torch.profiler.",

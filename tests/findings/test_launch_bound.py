@@ -53,6 +53,15 @@ def test_the_first_steps_are_told_apart() -> None:
     assert cold_start(analysis(eager(5))) is None
 
 
+def test_launches_that_wait_for_room_in_the_queue_are_not_the_first() -> None:
+    builder = training()
+    for step in range(4):
+        for number in range(8):
+            at = step * 10_020 + 700 + 1_100 * number
+            builder.launch("elementwise", call_us=at, call_duration_us=1_000, start_us=at + 1_050, duration_us=1)
+    assert cold_start(analysis(builder)) is None
+
+
 def test_a_graph_takes_long_to_launch_however_warm_its_kernels_are() -> None:
     builder = training()
     for step in range(4):
