@@ -33,9 +33,12 @@ __all__ = ["AmpGain", "AmpPart", "amp_gain"]
 
 FROM_FP32 = (2.0, 4.0)
 FROM_TENSOR_CORES = (1.2, 2.0)
+FROM_THREE_PRODUCTS = (1.5, 6.0)
 HALF_THE_BYTES = (1.0, 2.0)
-"""Least and most speed-up of products without and with Tensor Cores, and of kernels that only move data. The most of
-the first is replaced by half the ratio of peak rates, where the device is known: large products reach about half."""
+"""Least and most speed-up of products without and with Tensor Cores, of memory-efficient attention in FP32, and of
+kernels that only move data. The most of the first is replaced by half the ratio of peak rates, where the device is
+known: large products reach about half. That attention makes each FP32 product of three in TF32 (CUTLASS's
+``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
 
 ATTAINABLE = 0.5
 
@@ -192,7 +195,7 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
         operator = trace.names[name] if name != NO_ROW else ""
         part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping))
         names.append(part)
-        factors[row] = _factors(part, ARITHMETICS[code], peak)
+        factors[row] = _factors(part, ARITHMETICS[code], trace.names[kernel], peak)
         if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
             read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
     read = np.minimum(read_ns[index], time)
@@ -223,11 +226,11 @@ def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> Pa
 _PRODUCTS = FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
 
 
-def _factors(part: PartName, arithmetic: str, peak: DevicePeak | None) -> tuple[float, float]:
+def _factors(part: PartName, arithmetic: str, kernel: str, peak: DevicePeak | None) -> tuple[float, float]:
     if part == "following":
         return HALF_THE_BYTES
     if part == "products on Tensor Cores":
-        return FROM_TENSOR_CORES
+        return FROM_THREE_PRODUCTS if arithmetic == "tf32" and "fmha_cutlass" in kernel else FROM_TENSOR_CORES
     if part != "products":
         return 1.0, 1.0
     least, most = FROM_FP32

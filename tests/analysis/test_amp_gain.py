@@ -107,6 +107,18 @@ def test_products_on_tensor_cores_gain_less():
     )
 
 
+def test_attention_in_fp32_is_made_of_three_products_in_tf32():
+    attention = "aten::_efficient_attention_forward"
+    kernel = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>::Params)"
+    outer = "aten::_scaled_dot_product_efficient_attention"
+    builder = TraceBuilder(deviceProperties=[A100]).step(1, 0, STEP_US).op(outer, 0, 50)
+    builder.op(attention, 5, 40, types=["float"] * 3, dims=[[1, 8, 4, 8]] * 3)
+    builder.launch(kernel, call_us=10, call_duration_us=5, start_us=100, duration_us=600)
+    _, parts = predicted(builder.build())
+    part = parts["products on Tensor Cores"]
+    assert (part.fastest_ns, part.slowest_ns) == (pytest.approx(600_000 / 6), pytest.approx(600_000 / 1.5))
+
+
 def test_memory_bounds_what_reads_much():
     # 200 MB of operands at 1555 GB/s take 257 µs in FP32 and 129 µs in 16 bits: no factor of 8.
     elements = 50_000_000
