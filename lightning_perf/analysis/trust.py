@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
+from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.shift import Ratio, ratio_of
@@ -39,7 +42,7 @@ class WindowTrust:
             interval, False when the interval lies above 1 and the estimate beyond the tolerance, None when the run
             is too short or too restless to tell.
         cost_ns: What the window cost the run: its pauses, its exports, and what its steps took beyond the median
-            before. None where the latter is unknown.
+            before, without recorded steps that stand apart: a stall of the run's own. None where the median is unknown.
     """
 
     window: RecordedWindow
@@ -143,7 +146,7 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
         after = [s.step_ns for s in usual if s.step > window.last_step and (until is None or s.step < until)]
         inside = [s.step_ns for s in samples if s.profiled and window.first_step <= s.step <= window.last_step]
         after = after[:COMPARED_STEPS]
-        excess_ns = sum(inside) - round(median(before)) * len(inside) if before else None
+        excess_ns = _excess_ns(inside, window.recorded_steps, round(median(before))) if before else None
         lasting = _ratio(after, before)
         trusted.append(
             WindowTrust(
@@ -158,6 +161,17 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
             )
         )
     return tuple(trusted)
+
+
+def _excess_ns(inside: Sequence[int], recorded: int, usual_ns: int) -> int:
+    """What the steps of a window took beyond the usual time."""
+    first = len(inside) - recorded  # warm-up comes before: that its first step takes long is the profiler's doing
+    kept = list(inside)
+    if MIN_STEPS <= recorded <= len(inside):
+        times_ns = np.array(inside[first:])
+        stalls = outlying(times_ns) & (times_ns > np.median(times_ns))
+        kept[first:] = times_ns[~stalls].tolist()
+    return sum(kept) - usual_ns * len(kept)
 
 
 def _ratio(after: Sequence[int], before: Sequence[int]) -> Ratio | None:

@@ -14,27 +14,25 @@ from lightning_perf.analysis.fit_notes import NOTES_NAME, read_notes
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
 from lightning_perf.analysis.run_precision import RunPrecision, read_precision
-from lightning_perf.analysis.step_times import StepSample, StepTimes, read_samples, summarize_step_times
-from lightning_perf.analysis.trust import Trust, trust
+from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
+from lightning_perf.analysis.trust import trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.rank_words import who_waits
 from lightning_perf.report.recordings import Spread, analyze_recordings
+from lightning_perf.report.slowness import slowness_notes
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
-from lightning_perf.units import format_duration, format_ratio, format_share
+from lightning_perf.units import format_duration, format_share
 
 __all__ = ["analyze", "build_report"]
 
 
 MISSING_NAMED = 8
 """Ranks without a trace that are named."""
-
-NOTABLE_OVERHEAD = 1.2
-"""From this ratio of recorded to usual step time on, the profiler's own cost is said."""
 
 DRIVING_SHARE = 0.05
 """From this part of the step in calls of a device's runtime on, the host drives a device, whether it shows or not."""
@@ -165,7 +163,7 @@ def build_report(
         notes=(
             *notes,
             *_notes(ranks, faults),
-            *_slowness_notes(lead, step_times, trusted),
+            *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
         ),
@@ -222,31 +220,6 @@ def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[
     for analysis in ranks:
         notes += _recording_notes(analysis, Path(analysis.sources[0]).name)
     return notes
-
-
-def _slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trusted: Trust | None) -> list[str]:
-    """What to think of recorded steps that are much slower than those of the run."""
-    if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
-        return []
-    recorded_ns, usual_ns = lead.breakdown.wall.mean_ns, step_times.p50_ns
-    if not recorded_ns or not usual_ns or recorded_ns < NOTABLE_OVERHEAD * usual_ns:
-        return []
-    slower = f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as"
-    windows = trusted.windows if trusted is not None else ()
-    overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
-    if overheads and max(overheads) < NOTABLE_OVERHEAD:
-        return [
-            (
-                f"{slower} the run's median step ({format_duration(usual_ns)}), and so did the steps just before them: "
-                "the recording shows a slow stretch of the run, not its usual step."
-            )
-        ]
-    return [
-        (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}): its cost, or other work on the "
-            "machine just then, slowed the host down, so that the host's shares are smaller than shown."
-        )
-    ]
 
 
 def _drives_device(breakdown: Breakdown) -> bool:

@@ -79,6 +79,16 @@ def test_a_cost_that_is_unknown_of_one_window_is_unknown() -> None:
     assert result.cost_share is None
 
 
+def test_a_stall_of_the_run_is_no_cost_of_the_profiler() -> None:
+    samples = run(
+        (40, 10.0, False), (1, 30.0, True), (2, 12.0, True), (4, 12.0, True), (1, 3000.0, True), (9, 10, False)
+    )
+    recorded = RecordedWindow("", 40, 47, 5, 30 * MS, 70 * MS, 1000)
+    result = trust([], samples, [recorded])
+    assert result is not None
+    assert result.cost_ns == pytest.approx((20 + 6 * 2 + 100) * MS, rel=0.02)  # the slow first step is of its start
+
+
 def test_nothing_recorded_is_nothing_to_trust() -> None:
     assert trust([], run((5, 10.0, False))) is None
 

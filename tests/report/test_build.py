@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.build import build_report
 from lightning_perf.report.console import print_report
@@ -110,28 +109,6 @@ def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
     report = lightning_perf.analyze(tmp_path)
     assert report.step_times is not None
     assert report.step_times.p50_ns == 2_000_000
-
-
-@pytest.mark.parametrize(("usual_us", "said"), [(90, False), (50, True)])
-def test_the_cost_of_the_profiler_is_said_where_it_matters(tmp_path: Path, usual_us: int, said: bool) -> None:
-    path = recording().write(tmp_path / "trace.json")  # its steps take 100 µs
-    samples = [StepSample(step, 1000 * usual_us, 0, None, None, False) for step in range(30)]
-    notes = build_report([path], samples=samples).notes
-    assert any(note.startswith("Recorded steps took 2.00× as long") for note in notes) == said
-
-
-@pytest.mark.parametrize(("before_ns", "says"), [(100_000, "slow stretch"), (50_000, "its cost")])
-def test_recorded_steps_are_not_called_slowed_when_those_before_were_as_slow(
-    tmp_path: Path, before_ns: int, says: str
-) -> None:
-    recording(0, 1).write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
-    times_ns = [before_ns] * 20 + [100_000] * 10 + [50_000] * 70
-    samples = [StepSample(step, ns, 0, None, None, 20 <= step < 30) for step, ns in enumerate(times_ns)]
-    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
-    (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 20, 29, 2, 10, 10, 10)))
-    (note,) = lightning_perf.analyze(tmp_path).notes
-    assert note.startswith("Recorded steps took 2.00× as long as")
-    assert says in note
 
 
 def test_step_times_alone_make_a_report() -> None:
