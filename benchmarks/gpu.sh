@@ -11,6 +11,8 @@
 # done by then stays in studies/gpu: given again, it goes on. Do so before other pieces: their results are changes to the
 # checkout, and its runs have to be of the same code.
 #
+# EPOCHS (5) of the trainings and RUNS (6) of each precision in compare are what takes its time.
+#
 # DATA names pictures to train on, as the Kaggle zip; without it the synthetic set is used, which is made once. PYTHON
 # names the interpreter: that of .venv, or python3. Nothing is downloaded.
 set -u
@@ -35,7 +37,7 @@ SCRATCH="$(mktemp -d)"
 trap 'rm -rf "$SCRATCH"' EXIT
 OUT="${RESULTS:-benchmarks/results/gpu}"
 STUDY=studies/gpu
-MODEL=resnet50 TUNED=resnet18 SIZE=200 EPOCHS=5 RUNS=6 DEVICE=cuda
+MODEL=resnet50 TUNED=resnet18 SIZE=200 EPOCHS="${EPOCHS:-5}" RUNS="${RUNS:-6}" DEVICE=cuda
 if [ -n "$TINY" ]; then
     OUT="${RESULTS:-$SCRATCH/results}" STUDY="$SCRATCH/study"
     MODEL=cnn TUNED=cnn SIZE=18 EPOCHS=1 RUNS=1 DEVICE=cpu
