@@ -237,7 +237,7 @@ def _batch_size(loader: Any) -> int | None:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):
+    except Exception:  # it has none, and says so in whichever way its author found fit
         return None
 
 

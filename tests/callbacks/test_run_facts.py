@@ -98,6 +98,17 @@ def test_samples_that_are_no_files(samples: Any) -> None:
     assert dataset_files(SimpleNamespace(samples=samples)) is None
 
 
+def test_a_length_that_cannot_be_had_costs_no_other_fact() -> None:
+    class Endless(Dataset):
+        def __len__(self) -> int:
+            raise ValueError("as many as you like")
+
+    trainer = SimpleNamespace(train_dataloader=DataLoader(Endless(), sampler=[0, 1]), val_dataloaders=None)
+    facts = data_facts(trainer)
+    assert facts["data.length"] is None
+    assert facts["data.class"].endswith("Endless")
+
+
 def test_layers_without_weights_yet() -> None:
     facts = model_facts(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LazyLinear(4)))
     assert facts["model.parameters"] == 9
