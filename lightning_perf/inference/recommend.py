@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Latency
 from lightning_perf.inference.tradeoff import Cell, Recommendation, Row
-from lightning_perf.units import format_duration
+from lightning_perf.units import format_duration, format_ratio
 
 __all__ = ["NO_LIMIT_WITHOUT_DATA", "recommend"]
 
@@ -84,7 +84,8 @@ def _correct(row: Row) -> int:
 def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
     parts = [f"p50 {_ms(latency.p50_ms)}, p90 {_ms(_slow_ms(latency))} with batch {latency.batch}"]
     if latency.speedup is not None and latency.speedup.value is not None:
-        parts.append(f"{latency.speedup.value:.2f} times as fast as the original")
+        times = format_ratio(latency.speedup.value).removesuffix("×")
+        parts.append(f"{times} times as fast as the original")
     accuracy = row.accuracy
     if accuracy is None:
         return f"{', '.join(parts)}. Its accuracy was not measured."

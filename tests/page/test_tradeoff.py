@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from lightning_perf.inference.command import write_outputs
+from lightning_perf.inference.measure import Latency
+from lightning_perf.inference.render.markdown import render_markdown
 from lightning_perf.inference.tradeoff import Tradeoff, from_json, to_json
 from tests.page.samples import HOSTILE, poisoned
 from tests.page.tradeoff_sample import hand_made_tradeoff
@@ -23,6 +25,20 @@ def document() -> Tradeoff:
 def kept(opened: Any) -> dict[str, str]:
     rows = [text.split("\t") for text in opened.texts("#table-variants tbody tr")]
     return {cells[0].split("\n")[0].split()[0]: cells[1].strip() for cells in rows}
+
+
+def test_speed_ups_have_the_digits_of_the_report(document: Tradeoff, open_page: Any) -> None:
+    rows = [replace(row, latencies=tuple(fast(each) for each in row.latencies)) for row in document.rows]
+    opened = open_page(to_json(replace(document, rows=tuple(rows))), kind="inference")
+    written = render_markdown(replace(document, rows=tuple(rows)))
+    assert "17.4× (0.976–183)" in written
+    assert "17.4× (0.976 – 183)" in opened.texts("#table-variants tbody tr")[1]
+
+
+def fast(latency: Latency) -> Latency:
+    """The same with a speed-up of 17 and an interval of as good as no information."""
+    ends = None if latency.speedup is None else replace(latency.speedup, value=17.357, low=0.9761, high=182.9)
+    return replace(latency, speedup=ends)
 
 
 def test_every_variant_is_there_and_the_picture_is_that_of_the_document(document: Tradeoff, open_page: Any) -> None:

@@ -207,7 +207,8 @@ def _interval(estimate: Estimate | None) -> str:
         return format_ratio(None if estimate is not None else 1.0)
     if estimate.low is None or estimate.high is None:
         return format_ratio(estimate.value)
-    return f"{format_ratio(estimate.value)} ({estimate.low:.2f}–{estimate.high:.2f})"
+    low, high = (format_ratio(end).removesuffix("×") for end in (estimate.low, estimate.high))
+    return f"{format_ratio(estimate.value)} ({low}–{high})"
 
 
 def _accuracy(accuracy: Accuracy | None) -> str:

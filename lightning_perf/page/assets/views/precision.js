@@ -70,6 +70,14 @@ function numerics(drift) {
   );
 }
 
+const PARTS = {
+  products: "products and convolutions without Tensor Cores",
+  "products on Tensor Cores": "products and convolutions in TF32",
+  following: "kernels that take their results",
+  fixed: "what stays as it is",
+  "in 16 bits": "what has 16 bits or fewer already",
+};
+
 function gain(rank) {
   const { amp_gain: found } = rank;
   const steps = Math.max(found.steps, 1);
@@ -87,11 +95,11 @@ function gain(rank) {
       caption: "Parts of the compute time, now and in mixed precision",
       rows: found.parts,
       columns: [
-        column.text("name", "Part", { csv: "part" }),
+        column.text("name", "Part", { csv: "part", value: ({ name }) => PARTS[name] ?? name }),
         column.perStep(steps, column.count("kernels", "Kernels")),
         column.perStep(steps, column.time("time_ns", "Now")),
-        column.perStep(steps, column.time("fastest_ns", "At the least")),
-        column.perStep(steps, column.time("slowest_ns", "At the most")),
+        column.perStep(steps, column.time("fastest_ns", "Mixed, at best")),
+        column.perStep(steps, column.time("slowest_ns", "Mixed, at worst")),
       ],
     }),
   );
