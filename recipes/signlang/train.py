@@ -101,6 +101,8 @@ def train(settings: TrainSettings) -> TrainResult | None:
     _say(f"Model   {settings.model}: {sum(p.numel() for p in module.parameters()) / 1e6:.1f} M parameters")
     # Lightning 2.6 asks torch's pytree in a way that newer torch deprecates; nothing the user could change.
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+    # Lightning counts cores to tell that there are few workers; how long they make a step wait stands in the report.
+    warnings.filterwarnings("ignore", message=".*does not have many workers", category=UserWarning)
     if settings.resume is not None:  # all as it should be
         for usual in ("Checkpoint directory .* exists and is not empty", "The dirpath has changed"):
             warnings.filterwarnings("ignore", message=usual, category=UserWarning)
