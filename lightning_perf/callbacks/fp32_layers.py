@@ -17,7 +17,7 @@ from lightning_perf.callbacks.precision_error import PrecisionError
 
 __all__ = ["Fp32Layers", "LayerPattern", "find_layers", "layer_name"]
 
-LayerPattern: TypeAlias = str | type[nn.Module]
+LayerPattern: TypeAlias = type[nn.Module] | str
 """A layer's name, with ``*``, ``?`` and ``[…]`` as in a shell (``*`` takes dots too), or a class of layers."""
 
 _HALF = (torch.float16, torch.bfloat16)

@@ -3,12 +3,13 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from typing import get_args, get_origin
 
 import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.fp32_layers import Fp32Layers, find_layers
+from lightning_perf.callbacks.fp32_layers import Fp32Layers, LayerPattern, find_layers
 from lightning_perf.callbacks.gradient_graph import read_graph
 from lightning_perf.callbacks.precision import PrecisionCallback
 from lightning_perf.callbacks.precision_error import PrecisionError
@@ -164,3 +165,8 @@ def test_kept_in_training_and_shown_in_the_setting(tmp_path, monkeypatch, mode, 
     assert kept.setting.keep_fp32 == ("fc",)
     # Weight and bias of two layers, then of one; compiled code does not show its casts.
     assert casts == ([0] * 4 if compiled else [4, 4, 2, 2])
+
+
+def test_a_command_line_takes_a_dotted_path_for_a_class() -> None:
+    """LightningCLI's parser tries the types of a union in order, and any text is a name."""
+    assert [get_origin(kind) or kind for kind in get_args(LayerPattern)] == [type, str]
