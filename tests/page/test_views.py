@@ -148,6 +148,16 @@ def test_step_times_are_told_as_on_the_console(tmp_path: Path, open_page: Any) -
         assert text in shown
 
 
+def test_the_optimizer_of_a_recording_without_steps_is_not_said_to_be_of_a_step(tmp_path: Path, open_page: Any) -> None:
+    trace = TraceBuilder().gpu("NVIDIA A100").op("aten::mm", 0, 10).op("aten::_foreach_add_", 110, 40)
+    trace.annotation("Optimizer.step#SGD.step", 100, 200).op("aten::mm", 400, 10)
+    trace.launch("update", call_us=120, call_duration_us=5, start_us=130, duration_us=60)
+    opened = open_page(analyze(trace.write(tmp_path / "rank0.pt.trace.json")), view="launches")
+    (part,) = (text for text in opened.texts("main section.part") if text.startswith("Optimizer"))
+    assert "in the recording" in part
+    assert "a step" not in part
+
+
 def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
     document = json.loads(to_json(hand_made_report(tmp_path)))
     first, last = document["distributed"]["ranks"]

@@ -46,6 +46,15 @@ def test_nothing_is_cut_off_or_wider_than_the_page(report: PerfReport, width: in
         assert figure in text
 
 
+def test_use_of_the_device_is_called_what_the_page_calls_it(report: PerfReport) -> None:
+    (rank,) = report.ranks
+    assert rank.efficiency is not None
+    (device,) = rank.efficiency.devices
+    devices = (replace(device, busy=0.5, sm_efficiency=0.25, occupancy=0.125),)
+    told = replace(report, ranks=(replace(rank, efficiency=replace(rank.efficiency, devices=devices)),))
+    assert "busy 50.0 % · SM efficiency 25.0 % · occupancy 12.5 %" in printed(told, 120)
+
+
 def test_the_verdict_comes_first(report: PerfReport) -> None:
     lines = printed(report, 120).splitlines()
     assert lines[0].startswith("Where  A step takes 1.00 ms (mean of 3): 50.0 % is device compute, 40.0 % waits")

@@ -72,7 +72,7 @@ def _efficiency(efficiency: Efficiency) -> RenderableType:
     for device in efficiency.devices:
         facts = [f"busy {format_share(device.busy)}"]
         if device.sm_efficiency is not None:
-            facts.append(f"multiprocessors filled {format_share(device.sm_efficiency)}")
+            facts.append(f"SM efficiency {format_share(device.sm_efficiency)}")
         if device.occupancy is not None:
             facts.append(f"occupancy {format_share(device.occupancy)}")
         lines.append(plain(f"Device {device.ordinal}{f' ({device.name})' if device.name else ''}: {' · '.join(facts)}"))

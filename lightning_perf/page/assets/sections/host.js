@@ -2,15 +2,17 @@
 
 import * as format from "../format.js";
 import { facts, section } from "../parts.js";
+import { per } from "../words.js";
 
 /** How batches are fetched and moved; null where nothing tells. */
-export function loading({ loading: found }) {
+export function loading(rank) {
+  const { loading: found } = rank;
   if (!found) return null;
   const steps = Math.max(found.steps, 1);
   const who = { in_process: "the training process itself (num_workers=0)", workers: "worker processes" }[found.loader];
   return section(
     "Batch loading",
-    { definition: "batch-loading", aside: "a step" },
+    { definition: "batch-loading", aside: per(rank) },
     facts([
       ["Batches made by", who ?? "not told by the recording"],
       ["Fetches", format.count(found.fetches / steps)],
@@ -25,12 +27,13 @@ export function loading({ loading: found }) {
 }
 
 /** What the optimizer costs; null where there is none. */
-export function optimizer({ optimizer: found }) {
+export function optimizer(rank) {
+  const { optimizer: found } = rank;
   if (!found) return null;
   const steps = Math.max(found.steps, 1);
   return section(
     "Optimizer",
-    { definition: "optimizer-step", aside: "a step" },
+    { definition: "optimizer-step", aside: per(rank) },
     facts([
       ["Optimizer", `${found.name}${found.implementation ? ` (${found.implementation})` : ""}`],
       ["Operators", format.count(found.operators / steps)],

@@ -78,8 +78,8 @@ export function syncPart(rank) {
         column.text("call", "Call", { code: true }),
         column.perStep(steps, column.count("calls", "Calls")),
         time("wait_ns", "Wait"),
-        time("drained_ns", "Drained"),
-        time("regained_ns", "Regained"),
+        time("drained_ns", "Device idle after"),
+        time("regained_ns", "To regain at most"),
       ],
     }),
   );

@@ -6,7 +6,7 @@ import { communication } from "../sections/communication.js";
 import * as format from "../format.js";
 import { legend, missing, notice, section, tiles } from "../parts.js";
 import { table } from "../table.js";
-import { label } from "../words.js";
+import { label, per } from "../words.js";
 
 const MANY_RANKS = 16; // beyond, bars are thin, and those with the most work come first
 
@@ -99,7 +99,7 @@ function sideBySide(report) {
     })),
     layout: {
       barmode: "stack",
-      xaxis: { title: "ms a step" },
+      xaxis: { title: `ms ${per(report.ranks[0])}` },
       yaxis: { autorange: "reversed" },
       showlegend: false,
     },
