@@ -58,6 +58,12 @@ trained() { # once, for the pieces that look at a training
     recipe train --log-dir "$SCRATCH/logs" && : > "$SCRATCH/trained"
 }
 
+made_with() { # a title, and what has to stand beside figures
+    "$PYTHON" -c 'import sys; from benchmarks.versions import device_name, versions_text; print(
+        f"{sys.argv[1]}\n\nWritten by `benchmarks/gpu.sh`: {sys.argv[2]}; {device_name()}. {versions_text()}.\n")' \
+        "$1" "$MODEL at $SIZE px, batches of 32, $EPOCHS epochs"
+}
+
 run() {
     case "$1" in
     precision-*)
@@ -88,7 +94,8 @@ run() {
         code=$?
         # 4: the comparison is done, and cannot tell.
         [ $code -eq 0 ] || [ $code -eq 4 ] || return $code
-        cp "$STUDY/comparison.md" "$OUT/recipe_compare.md"
+        { made_with "# The recipe in several precisions" && cat "$STUDY/comparison.md"; } > "$SCRATCH/compare.md" &&
+            mv "$SCRATCH/compare.md" "$OUT/recipe_compare.md" && cp "$STUDY/comparison.json" "$OUT/recipe_compare.json"
         ;;
     esac
 }
