@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from lightning_perf.page_faults import KEEP_MEMORY
@@ -33,6 +34,8 @@ class Setup:
         tf32: Whether FP32 products may use TF32.
         channels_last: Whether weights, and so activations, have the channels of a pixel side by side.
         threads: Threads of an operator on a CPU; one, so that other cores are left to workers.
+        optimizer: ``sgd``, the recipe's own, ``adamw`` or ``sgd, plain``: without momentum.
+        fused: Whether the optimizer updates each parameter in one go.
         network: Makes the network, of its classes and the side of pictures in pixels; None for that of `model`.
     """
 
@@ -46,6 +49,8 @@ class Setup:
     tf32: bool = True
     channels_last: bool = False
     threads: int = 1
+    optimizer: Literal["sgd", "sgd, plain", "adamw"] = "sgd"
+    fused: bool = False
     network: Callable[[int, int], nn.Module] | None = None
 
 
@@ -83,6 +88,11 @@ def _cpu(name: str, finding: str, before: Setup, *, steps: int, helps: bool = Tr
     words = words.replace("precision ", "").replace("channels last True", "channels last")
     after = replace(before, **advice)  # type: ignore[arg-type]
     return Plant(name, finding, words, before, after, "cpu", helps, min(10, steps), steps)
+
+
+def _unfused(name: str, setup: Setup, *, steps: int = 12, helps: bool = True) -> Plant:
+    after = replace(setup, fused=True)
+    return Plant(name, "unfused-optimizer", "fused=True", setup, after, "cpu", helps, steps, steps)
 
 
 def _keeping(name: str, setup: Setup) -> Plant:
@@ -142,6 +152,10 @@ PLANTS = (
         helps=False,
         channels_last=True,
     ),
+    _unfused("AdamW in a loop, ResNet-18", Setup(model="resnet18", batch_size=16, optimizer="adamw")),
+    _unfused("AdamW in a loop, transformer", Setup(model="transformer", batch_size=8, optimizer="adamw"), steps=20),
+    _unfused("SGD in a loop, ResNet-18", Setup(model="resnet18", batch_size=4)),
+    _unfused("plain SGD, ResNet-18", Setup(model="resnet18", batch_size=4, optimizer="sgd, plain"), helps=False),
     _cpu("tiny batches, MLP", "cpu-overhead", Setup(model="mlp", batch_size=8), steps=300, batch_size=16),
     _cpu("tiny batches, MLP", "cpu-overhead", Setup(model="mlp", batch_size=8), steps=300, batch_size=32),
     _cpu("one of two cores, CNN", "cpu-threads", Setup(model="cnn", batch_size=32), steps=20, threads=2),
@@ -182,14 +196,22 @@ class PlantedModule(SignModule):
             self.to(memory_format=torch.channels_last)
         if setup.compiles:
             self.network = torch.compile(self.network, mode="reduce-overhead")  # type: ignore[assignment]
-        self._syncs = setup.syncs
+        self._setup = setup
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Loss of a batch."""
         loss = super().training_step(batch, batch_idx)
-        if self._syncs:
+        if self._setup.syncs:
             self.latest_loss = loss.item()
         return loss
+
+    def configure_optimizers(self) -> Optimizer:
+        """The setup's."""
+        if self._setup.optimizer == "adamw":
+            return AdamW(self.parameters(), lr=1e-3, fused=self._setup.fused)
+        plain = self._setup.optimizer != "sgd"
+        momentum = 0.0 if plain else 0.9
+        return SGD(self.parameters(), lr=self.lr, momentum=momentum, nesterov=not plain, fused=self._setup.fused)
 
 
 class Transformer(nn.Module):

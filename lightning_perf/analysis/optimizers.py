@@ -34,6 +34,7 @@ class OptimizerSteps:
         steps: Steps that the figures are over.
         calls: Optimizer steps.
         operators: Operators that they called.
+        operator_names: Names of those and of what they call, sorted.
         launches: Kernels that they launched.
         host_ns: Host time inside them.
         device_ns: Time of the kernels that they launched.
@@ -44,6 +45,7 @@ class OptimizerSteps:
     steps: int
     calls: int
     operators: int
+    operator_names: tuple[str, ...]
     launches: int
     host_ns: int
     device_ns: int
@@ -74,12 +76,14 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime
     launched = (call != NO_ROW) & np.append(issued, False)[call]  # row -1 reads the appended entry
+    names = {trace.names[code] for code in np.unique(operators.name[called])}
     return OptimizerSteps(
         name=", ".join(sorted({classes[code] for code in marks.name[rows].tolist()})),
-        implementation=_implementation({trace.names[code] for code in np.unique(operators.name[called])}),
+        implementation=_implementation(names),
         steps=int(averaged_steps(trace).sum()),
         calls=len(rows),
         operators=int((called & (trace.links.operator_parent == NO_ROW)).sum()),
+        operator_names=tuple(sorted(names)),
         launches=int(launched.sum()),
         host_ns=inside.length_ns,
         device_ns=int(trace.device.duration_ns[launched].sum()),

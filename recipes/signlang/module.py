@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 from recipes.signlang.model import build_model
 
@@ -51,6 +51,6 @@ class SignModule(LightningModule):
         self.log("val/loss", functional.cross_entropy(logits, labels), batch_size=len(labels), sync_dist=True)
         self.log("val/accuracy", accuracy, batch_size=len(labels), prog_bar=True, sync_dist=True)
 
-    def configure_optimizers(self) -> SGD:
+    def configure_optimizers(self) -> Optimizer:
         """The article's optimizer: SGD with Nesterov momentum of 0.9."""
         return SGD(self.parameters(), lr=self.lr, momentum=0.9, nesterov=True)

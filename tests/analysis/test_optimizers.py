@@ -30,6 +30,7 @@ def test_figures(operators: tuple[str, ...], implementation: str | None) -> None
     assert found is not None
     assert (found.name, found.implementation) == ("Adam", implementation)
     assert (found.calls, found.operators, found.launches) == (1, len(operators), len(operators))
+    assert found.operator_names == tuple(sorted(operators))
     assert (found.host_ns, found.device_ns) == (200_000, 4_000 * len(operators))
 
 

@@ -40,7 +40,9 @@ def test_a_training_on_the_host_is_never_told_of_devices() -> None:
         builder.op("aten::mm", start + 500, 200)
         builder.annotation("Optimizer.step#Adam.step", start + 700, 300)
         builder.op("aten::add_", start + 700, 300)
-    assert kinds(builder) == ["input-bound"]
+    assert kinds(builder) == ["input-bound", "unfused-optimizer"]
+    told = find([analysis(builder)])[1]
+    assert not any(word in f"{told.title}{told.evidence}{told.action}" for word in ("device", "launch", "16-mixed"))
 
 
 def test_the_most_to_save_comes_first() -> None:
