@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from lightning_perf import __version__
 from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
+from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.errors import TraceError
+from lightning_perf.units import format_duration
 
 __all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
 
@@ -32,6 +34,7 @@ class Compared:
         after: The second recording's files.
         diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
         notes: What a reader must know: of both, or of the one that the note begins with.
+        headline: How long a step took and takes, or a whole recording that marks none.
         mixed_precision: What mixed precision was predicted to gain from the first recording, beside what the second
             shows; ``None`` unless the second is in mixed precision and the first is not.
     """
@@ -42,6 +45,7 @@ class Compared:
     after: tuple[str, ...]
     diff: Diff
     notes: tuple[str, ...]
+    headline: str
     mixed_precision: AmpCheck | None = None
 
 
@@ -70,8 +74,16 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
             after_kernels=second.kernels,
         ),
         notes=_notes(before.notes, after.notes),
+        headline=_headline(first.breakdown, second.breakdown),
         mixed_precision=_check(first, second),
     )
+
+
+def _headline(before: Breakdown, after: Breakdown) -> str:
+    first, second = ("A step" if each.marked else "The whole recording" for each in (before, after))
+    again = "" if first == second else f", {second[0].lower()}{second[1:]}"
+    took, takes = (format_duration(each.wall.mean_ns) for each in (before, after))
+    return f"{first} took {took}{again or ' and'} takes {takes}"
 
 
 def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:

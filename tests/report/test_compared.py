@@ -85,6 +85,15 @@ def test_command_line(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("A step took 200 µs and takes 200 µs (1.00×): same")
 
 
+def test_a_whole_recording_is_not_called_a_step(paths: tuple[Path, Path]) -> None:
+    marked, other = map(lightning_perf.analyze, paths)
+    (rank,) = other.ranks
+    whole = replace(other, ranks=(replace(rank, breakdown=replace(rank.breakdown, marked=False)),))
+    assert compare_reports(marked, marked).headline == "A step took 200 µs and takes 200 µs"
+    assert compare_reports(whole, whole).headline == "The whole recording took 200 µs and takes 200 µs"
+    assert compare_reports(marked, whole).headline == "A step took 200 µs, the whole recording takes 200 µs"
+
+
 def test_a_truncated_recording_is_refused(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     text = paths[0].read_text()
     paths[0].write_text(text[: len(text) - 200])

@@ -42,11 +42,7 @@ def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
     step, diff = compared.diff.step, compared.diff
     ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
     yield Text.assemble(
-        "A step took ",
-        format_duration(step.before_ns),
-        " and takes ",
-        format_duration(step.after_ns),
-        f"{ratio}: ",
+        f"{compared.headline}{ratio}: ",
         (step.verdict, STYLES[step.verdict]),
     )
     yield Text(

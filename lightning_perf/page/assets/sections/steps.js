@@ -50,7 +50,7 @@ export function breakdown(rank) {
     "Breakdown",
     {
       definition: "step-time-breakdown",
-      aside: times.marked ? `mean of ${format.countOf(times.averaged_steps, "step")}` : "the whole recording",
+      aside: !times.marked ? "the whole recording" : spread ? `mean of ${times.averaged_steps} steps` : "one step",
     },
     table({
       id: "breakdown",

@@ -83,7 +83,7 @@ async function show(place, source, before, after) {
 }
 
 function changes(compared, { before, after }) {
-  const { diff, mixed_precision: check, truncated = {} } = compared;
+  const { diff, headline, mixed_precision: check, truncated = {} } = compared;
   const { step } = diff;
   return [
     section(
@@ -93,7 +93,7 @@ function changes(compared, { before, after }) {
         "p",
         { class: "headline" },
         outcome(step.verdict),
-        ` A step took ${format.duration(step.before_ns)} and takes ${format.duration(step.after_ns)}.`,
+        ` ${headline}.`,
       ),
       tiles([
         { label: "Before", value: format.duration(step.before_ns), note: `mean of ${steps(diff.before_steps)}` },
