@@ -24,7 +24,7 @@ class Setup:
     """How pictures are trained on.
 
     Attributes:
-        model: One of the recipe's networks, ``transformer`` or ``mlp``.
+        model: One of the recipe's networks, ``transformer``, ``language`` or ``mlp``.
         batch_size: Pictures a batch.
         seconds_a_picture: Added to the time that a picture takes to come.
         workers: Worker processes of the DataLoader.
@@ -135,6 +135,7 @@ PLANTS = (
     _cpu("FP32, CNN", "cpu-bf16", Setup(model="cnn", batch_size=32), steps=20, precision="bf16-mixed"),
     _cpu("FP32, ResNet-18", "cpu-bf16", Setup(model="resnet18", batch_size=32), steps=6, precision="bf16-mixed"),
     _cpu("FP32, transformer", "cpu-bf16", Setup(model="transformer", batch_size=16), steps=12, precision="bf16-mixed"),
+    _cpu("FP32, 512 words", "cpu-bf16", Setup(model="language", batch_size=4), steps=6, precision="bf16-mixed"),
     _cpu("FP32, MLP", "cpu-bf16", Setup(model="mlp", batch_size=8), steps=300, precision="bf16-mixed", helps=False),
     _cpu("channels first, CNN", "cpu-channels-last", Setup(model="cnn", batch_size=32), steps=20, channels_last=True),
     _cpu(
@@ -188,7 +189,7 @@ class PlantedModule(SignModule):
     """The recipe's module with the network of a setup; on request it asks for its loss in the middle of each step."""
 
     def __init__(self, setup: Setup, classes: tuple[str, ...], image_size: int) -> None:
-        own = setup.network or {"transformer": Transformer, "mlp": Mlp}.get(setup.model)
+        own = setup.network or {"transformer": Transformer, "language": Language, "mlp": Mlp}.get(setup.model)
         super().__init__("cnn" if own else setup.model, classes, image_size)
         if own is not None:
             self.network = own(len(classes), image_size)
@@ -226,6 +227,30 @@ class Transformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits, ``(n, classes)``."""
         logits: Tensor = self.head(self.layers(self.rows(images.squeeze(1))).mean(1))
+        return logits
+
+
+class Language(nn.Module):
+    """A causal transformer that takes pixels for words, one of 256: every fourth of a row.
+
+    Args:
+        classes: Number of classes.
+        image_size: Side of the pictures in pixels.
+        every: Which rows it reads; every second of 64 makes 512 words.
+    """
+
+    def __init__(self, classes: int, image_size: int, every: int = 2) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
+        self.words, self.layers = nn.Embedding(256, 192), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head, self.labels, self.every = nn.Linear(192, 256), nn.Linear(256, classes), every
+        words = (image_size // 4) * (image_size // every)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(words))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        words = (images.squeeze(1)[:, :: self.every, ::4] * 255).flatten(1).long()
+        logits: Tensor = self.labels(self.head(self.layers(self.words(words), mask=self.mask, is_causal=True)).mean(1))
         return logits
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 from benchmarks.planted import IMAGE_SIZE, PictureData, holds, in_turns, picture_data, profile, step_ms
-from benchmarks.plants import Plant, Setup
+from benchmarks.plants import Language, Plant, Setup
 from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.compare.statistics.location import interval, paired_difference
@@ -68,25 +68,12 @@ class Recurrent(nn.Module):
         return logits
 
 
-class Language(nn.Module):
-    """A causal transformer that takes every fourth pixel of every fourth row for a word, one of 256."""
-
-    def __init__(self, classes: int, image_size: int) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
-        self.words, self.layers = nn.Embedding(256, 192), nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head, self.labels = nn.Linear(192, 256), nn.Linear(256, classes)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask((image_size // 4) ** 2))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, ``(n, classes)``."""
-        words = (images.squeeze(1)[:, ::4, ::4] * 255).flatten(1).long()
-        logits: Tensor = self.labels(self.head(self.layers(self.words(words), mask=self.mask, is_causal=True)).mean(1))
-        return logits
-
-
 def _vit(classes: int, image_size: int) -> nn.Module:
     return Coloured(models.VisionTransformer(image_size, 8, 6, 6, 192, 768, num_classes=classes))
+
+
+def _language(classes: int, image_size: int) -> nn.Module:
+    return Language(classes, image_size, every=4)
 
 
 def _of_torchvision(name: str) -> Callable[[int, int], nn.Module]:
@@ -103,7 +90,7 @@ NETWORKS: dict[str, tuple[Callable[[int, int], nn.Module], int]] = {
     "ViT, 6 layers of 192": (_vit, 16),
     "Swin-T": (_of_torchvision("swin_t"), 8),
     "LSTM, 2 layers of 256": (Recurrent, 32),
-    "language model, 4 layers of 192": (Language, 8),
+    "language model, 4 layers of 192": (_language, 8),
 }
 """Each with its batch size."""
 

@@ -28,6 +28,9 @@ SHORT_NS = 10_000
 LONG_GAP_NS = 1_000_000
 """Between two operators the framework takes microseconds; what takes longer than this is waiting, or work in Python."""
 
+LONG_SEQUENCE = 512
+"""Queries of a head from which attention is bound by its products, and not by the calls and casts of its blocks."""
+
 MOST_ELEMENTS = 2**36
 """No tensor on a host has more elements: shapes that say so are damaged."""
 
@@ -38,6 +41,7 @@ HostKind = Literal[
     "matrix product",
     "batched product",
     "attention",
+    "long attention",
     "pooling",
     "normalization",
     "normalization backward",
@@ -214,6 +218,8 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
     tensors = [at for at in place.ordered if at < len(shapes)]
     if kind.startswith("convolution") and len(tensors) > 1 and _is_grouped(*(shapes[at] for at in tensors[:2])):
         kind = "grouped convolution"
+    if kind == "attention" and shapes and len(shapes[0]) == 4 and shapes[0][2] >= LONG_SEQUENCE:
+        kind = "long attention"  # the queries, or in the backward pass the gradient: (batch, heads, queries, channels)
     weights = _elements(shapes, () if place.weight is None else (place.weight,))
     orders = {_layout(shapes[at], strides[at]) for at in tensors if at < len(strides)}
     # One operand with channels last is enough for a convolution to compute and answer so.

@@ -31,10 +31,11 @@ GAINS: dict[HostKind, tuple[float, float]] = {
     "elementwise": (1.0, 3.0),
     "batched product": (0.9, 1.5),
     "attention": (0.25, 1.5),
+    "long attention": (0.85, 2.0),
     "grouped convolution": (0.33, 1.0),
 }
-"""Least and most speed-up of what else autocast puts into bfloat16. Some of torch's kernels get slower: attention took
-up to four times as long, and the backward pass of grouped convolutions three times."""
+"""Least and most speed-up of what else autocast puts into bfloat16. Some of torch's kernels get slower: attention of
+short sequences took up to four times as long, and the backward pass of grouped convolutions three times."""
 
 PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix product")
 

@@ -91,3 +91,22 @@ def test_large_weights_are_not_worth_their_casts() -> None:
 def test_a_linear_layer_and_the_product_that_it_calls_count_once() -> None:
     # 9.1 ms save a third at least; one call costs up to 80 µs, half a million elements up to 3 ns each.
     assert linear_layer(128 * 4096) == pytest.approx(9.1 / 3 - 0.08 - 128 * 4096 * 3e-6)
+
+
+def attending(queries: int) -> float | None:
+    """The least saving of a step with 6 ms of products and 4 ms of attention."""
+    builder = on_processor(bf16=["avx512_bf16"])
+    attention = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    for step in range(3):
+        start = step * 10_000
+        builder.step(step, start, 10_000).op("aten::mm", start, 6000, types=["float"] * 2, dims=[[8, 8]] * 2)
+        for name, at, us in ((attention, 6000, 1500), (f"{attention}_backward", 7500, 2500)):
+            dims = [[2, 4, queries, 64]] * 3
+            builder.op(name, start + at, us, types=["float"] * 3, dims=dims)
+    finding = cpu_bf16(analysis(builder))
+    return finding.saving_low_ms if finding is not None else None
+
+
+def test_attention_of_short_sequences_may_take_what_products_save() -> None:
+    assert attending(511) is None
+    assert attending(512) == pytest.approx(6 / 3 - 0.08 - 4 * (1 / 0.85 - 1))
