@@ -68,7 +68,9 @@ class Plant:
         helps: Whether the advice is worth giving; where it is not, the finding has to stay away.
         warm_up: Steps that a fit does first.
         steps: Steps of a fit that are timed.
-        environment: Environment variables that the advice sets: then every fit is a process of its own.
+        environment: Environment variables that the advice sets.
+        fresh: Whether every fit is a process of its own: what an update or a step pays for memory depends on what was
+            freed before.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Plant:
     warm_up: int = 10
     steps: int = 60
     environment: Mapping[str, str] = field(default_factory=dict)
+    fresh: bool = False
 
 
 def _cpu(name: str, finding: str, before: Setup, *, steps: int, helps: bool = True, **advice: object) -> Plant:
@@ -92,11 +95,13 @@ def _cpu(name: str, finding: str, before: Setup, *, steps: int, helps: bool = Tr
 
 def _unfused(name: str, setup: Setup, *, steps: int = 12, helps: bool = True) -> Plant:
     after = replace(setup, fused=True)
-    return Plant(name, "unfused-optimizer", "fused=True", setup, after, "cpu", helps, steps, steps)
+    return Plant(name, "unfused-optimizer", "fused=True", setup, after, "cpu", helps, steps, steps, fresh=True)
 
 
 def _keeping(name: str, setup: Setup) -> Plant:
-    return Plant(name, "cpu-page-faults", "MALLOC_… as it says", setup, setup, "cpu", True, 8, 8, KEEP_MEMORY)
+    return Plant(
+        name, "cpu-page-faults", "MALLOC_… as it says", setup, setup, "cpu", True, 8, 8, KEEP_MEMORY, fresh=True
+    )
 
 
 PLANTS = (
