@@ -3,8 +3,8 @@
 For each fault of `benchmarks.plants` a fit is profiled, a finding has to name the fault, its advice is followed, and
 fits with and without it alternate in rounds, unprofiled. The mean of the rounds' gains is then set against the saving
 that the finding predicted. Some faults show on a CUDA GPU only and some on a CPU only: elsewhere their rows say so. Of
-advice that would not help, the finding has to stay away; its rows are measured all the same. Where memory that was freed
-before makes a difference, every fit is a process of its own.
+advice that would not help, the finding has to stay away; its rows are measured all the same. Where memory that was
+freed before makes a difference, every fit is a process of its own.
 
 Gains are for the samples of a step as it was, where the advice is a larger batch.
 

@@ -39,14 +39,11 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
         report = analyze(traces[0].parent)
     except TraceError as error:
         return (), f"the profile of the training cannot be read: {error}"
-    if report.lead is None:
+    lead = None if report.lead is None else report.ranks[report.lead].breakdown
+    if lead is None or not lead.wall.mean_ns:
         return (), "the profile of the training holds no steps"
-    breakdown = report.ranks[report.lead].breakdown
-    if not breakdown.wall.mean_ns:
-        return (), "the profile of the training holds no steps"
-    step_ms = breakdown.wall.mean_ns / 1e6
     return tuple(
-        Prediction(finding.kind, finding.saving_low_ms / step_ms, finding.saving_high_ms / step_ms)
+        Prediction(finding.kind, finding.saving_low_ms / finding.step_ms, finding.saving_high_ms / finding.step_ms)
         for finding in report.findings
-        if finding.saving_low_ms is not None and finding.saving_high_ms is not None
+        if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
     ), None
