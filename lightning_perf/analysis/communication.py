@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lightning_perf.analysis.categories import host_sets
 from lightning_perf.analysis.collective_names import bus_factor, collective_bytes, collective_kind, is_host_collective
-from lightning_perf.analysis.intervals import merge, union
+from lightning_perf.analysis.intervals import merge, subtract, union
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
 
@@ -99,6 +100,8 @@ class Communication:
         exposed_share: Part of the steps' wall time, 0 to 1; None when the file is truncated.
         collectives: The collectives on the device, costliest first.
         host_collectives: Those on the host, costliest first; only where none ran on the device.
+        host_exposed_ns: Time in which one of those runs while the host does nothing that the breakdown names: no
+            operator runs, and the training thread does not wait for its batch.
     """
 
     steps: tuple[StepCommunication, ...]
@@ -109,6 +112,7 @@ class Communication:
     exposed_share: float | None
     collectives: tuple[CollectiveRow, ...]
     host_collectives: tuple[HostCollective, ...]
+    host_exposed_ns: int = 0
 
 
 def communication(trace: Trace) -> Communication | None:
@@ -137,6 +141,7 @@ def communication(trace: Trace) -> Communication | None:
         exposed_share=None if trace.problems.truncated or not wall_ns else exposed_ns / wall_ns,
         collectives=_collectives(trace, counted),
         host_collectives=on_host,
+        host_exposed_ns=_host_exposed_ns(trace) if on_host else 0,
     )
 
 
@@ -210,3 +215,11 @@ def _host_collectives(trace: Trace) -> tuple[HostCollective, ...]:
         mine = rows & (marks.name == code)
         found.append(HostCollective(trace.names[code], int(mine.sum()), int(marks.duration_ns[mine].sum())))
     return tuple(sorted(found, key=lambda row: (-row.total_ns, row.name)))
+
+
+def _host_exposed_ns(trace: Trace) -> int:
+    marks, averaged = trace.annotations, averaged_steps(trace)
+    rows = trace.names_where(is_host_collective)[marks.name]
+    busy = union(*(active for _, active in host_sets(trace)))
+    alone = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), busy)
+    return int(alone.covered(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]).sum())

@@ -17,7 +17,7 @@ from lightning_perf.findings.cpu_page_faults import cpu_page_faults
 from lightning_perf.findings.cpu_threads import cpu_threads
 from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
 from lightning_perf.findings.data_parallel import data_parallel
-from lightning_perf.findings.exposed_communication import exposed_communication
+from lightning_perf.findings.exposed_communication import exposed_communication, exposed_ns
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.half_precision import half_precision
 from lightning_perf.findings.host_work import host_work
@@ -74,16 +74,12 @@ RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 """Rules that weigh ranks against each other."""
 
 
-def _exposed_ns(analysis: RankAnalysis) -> float:
-    return analysis.breakdown.category("communication").mean_ns or 0.0
-
-
 def _flag_ns(analysis: RankAnalysis) -> float:
     flags = analysis.stop_flags
     return 0.0 if flags is None else flags.exposed_ns / max(flags.steps, 1)
 
 
-SHARED_WAITS: dict[Rule, Callable[[RankAnalysis], float]] = {exposed_communication: _exposed_ns, stop_flags: _flag_ns}
+SHARED_WAITS: dict[Rule, Callable[[RankAnalysis], float]] = {exposed_communication: exposed_ns, stop_flags: _flag_ns}
 """Waits that end for all ranks at once, and how long a rank's are: the rank that arrives last has nothing but the
 transfer, and what the others have beyond that is their wait for it. So the rank with the least speaks, and none does if
 it has none worth telling."""

@@ -80,6 +80,16 @@ def test_collectives_on_the_host():
     assert (value.steps, value.collectives) == ((), ())
 
 
+def test_collectives_on_the_host_are_exposed_while_it_does_nothing_else():
+    builder = TraceBuilder().step(1, 0, 100).annotation("gloo:all_reduce", 10, 60, thread=3000)
+    builder.annotation("gloo:broadcast", 65, 10, thread=3000).op("aten::mm", 0, 20).op("aten::mul", 30, 5, thread=2000)
+    builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 50, 4)
+    value = communication(builder.build())
+    assert value is not None
+    # From 20 to 75, without the operator and the fetch in it.
+    assert value.host_exposed_ns == (55 - 5 - 4) * 1000
+
+
 def test_no_collectives_give_nothing():
     assert communication(TraceBuilder().kernel("gemm", 0, 5, 1).build()) is None
 

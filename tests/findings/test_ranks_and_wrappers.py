@@ -9,6 +9,7 @@ from lightning_perf.analysis.rank_times import RankTimes, rank_times
 from lightning_perf.findings.data_parallel import data_parallel
 from lightning_perf.findings.exposed_communication import exposed_communication
 from lightning_perf.findings.rank_imbalance import rank_imbalance
+from lightning_perf.findings.registry import find
 from tests.findings.recordings import A100, BF16_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder
 
@@ -40,6 +41,27 @@ def test_exposed_communication() -> None:
     other = exposed_communication(analysis(reducing(250, wrapper=False)))
     assert other is not None
     assert "DDPStrategy" not in other.action
+
+
+def reducing_on_the_host(exposed_us: int, *, rank: int = 0) -> TraceBuilder:
+    """Steps of a millisecond, of which Gloo's collective fills so much with no operator at work."""
+    builder = TraceBuilder().rank(rank, 2, backend="gloo")
+    for step in range(3):
+        builder.step(step, 1000 * step, 1000).op("aten::mm", 1000 * step, 1000 - exposed_us)
+        builder.annotation("gloo:all_reduce", 1000 * step + 500, 500, thread=3000)
+    return builder
+
+
+def test_exposed_communication_on_the_host() -> None:
+    finding = exposed_communication(analysis(reducing_on_the_host(400)))
+    assert finding is not None
+    assert "40.0 % of the step" in finding.title
+    assert "accumulate_grad_batches" in finding.action
+    assert (finding.saving_low_ms, finding.saving_high_ms) == (pytest.approx(0.075), pytest.approx(0.3))
+    assert exposed_communication(analysis(reducing_on_the_host(40))) is None
+    # The rank that waits least speaks here too.
+    (of_two,) = find(map(analysis, (reducing_on_the_host(400), reducing_on_the_host(200, rank=1))))
+    assert of_two.rank == 1
 
 
 @pytest.mark.parametrize(("exposed_us", "fires"), [(51, False), (54, True)])
