@@ -229,7 +229,7 @@ def table(rows: list[Row]) -> str:
 def _predict(traces: Path) -> AmpGain | None:
     trace = read_trace(min(traces.glob("*.pt.trace.json.gz")))
     analysis = analyze_rank(trace)
-    return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.operators)
+    return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.host_pace)
 
 
 def _wait() -> None:

@@ -19,11 +19,11 @@ from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
+from lightning_perf.analysis.host_pace import HostPace, bounded_by_host
 from lightning_perf.analysis.host_phases import host_phases
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import kernel_arithmetic
 from lightning_perf.analysis.launches import Launches
-from lightning_perf.analysis.operators import OperatorTable
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import DevicePeak, find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
@@ -121,16 +121,14 @@ class AmpGain:
         return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)
 
 
-def amp_gain(
-    trace: Trace, steps: Breakdown, launches: Launches | None, operators: OperatorTable | None
-) -> AmpGain | None:
+def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: HostPace | None) -> AmpGain | None:
     """Predict what mixed precision gains.
 
     Args:
         trace: The recording of an FP32 or TF32 run.
         steps: Its breakdown.
         launches: Its launches.
-        operators: Its operators.
+        pace: What its steps take the host.
 
     Returns:
         The prediction; None for a recording without compute kernels or steps, a truncated one, and one that is in 16
@@ -156,17 +154,15 @@ def amp_gain(
     shown = min(1.0, exposed_ns / (total_ns / number))
     if launches is not None and launches.launch_bound is not None:
         shown *= 1 - launches.launch_bound.share
-    issuing_ns = operators.issuing_ns / max(operators.steps, 1) if operators is not None else 0.0
-    limit_ns = max(0.0, step_ns - issuing_ns)
+    least_ns, most_ns = bounded_by_host(least_ns * shown, most_ns * shown, step_ns, pace)
     return AmpGain(
         device=peak.name if peak is not None else None,
         steps=number,
         step_ns=step_ns,
         parts=parts,
         casts_ns=casts_ns,
-        # The host issues every kernel still, and a host at its limit may become what the step waits for.
-        least_saving_ns=min(least_ns * shown, limit_ns / 2),
-        most_saving_ns=max(0.0, min(most_ns * shown, limit_ns)),
+        least_saving_ns=least_ns,
+        most_saving_ns=most_ns,
     )
 
 

@@ -9,7 +9,7 @@ from lightning_perf.analysis.marks import has_own_marks, is_backward_node, marks
 from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.trace.columns import BoolArray, Int64Array, Spans, Trace
 
-__all__ = ["host_phases"]
+__all__ = ["host_phases", "phases_at"]
 
 # Where marks lie inside one another the inner one names what happens: an optimizer's step runs the closure, with
 # forward and backward in it; validation runs a whole loop of its own; a fetch may move the batch.
@@ -48,6 +48,15 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
     for name, active in found.items():
         found[name] = subtract(active, claimed)
         claimed = union(claimed, active)
+    return found
+
+
+def phases_at(trace: Trace, time_ns: Int64Array) -> list[str]:
+    """The phase that the host is in at each instant; ``other`` where it is in none."""
+    found = ["other"] * len(time_ns)
+    for name, active in host_phases(trace).items():
+        for row in np.flatnonzero(active.contains(time_ns)).tolist():
+            found[row] = name
     return found
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.blocked_calls import blocked_ns
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array, Trace
 
 __all__ = ["OperatorRow", "OperatorTable", "operators"]
 
@@ -51,7 +50,6 @@ class OperatorTable:
         device_ns: Time of all device work, overlap counted as often as it happens; None without a device.
         unattributed_device_ns: The part of it that no operator launched (a Triton kernel called from Python, a
             replayed graph, a launch that was not recorded). The rest is the rows' device self times together.
-        blocked_ns: The part of `host_ns` in which the host waits for the device: a faster one shortens it.
     """
 
     rows: tuple[OperatorRow, ...]
@@ -59,12 +57,6 @@ class OperatorTable:
     host_ns: int
     device_ns: int | None
     unattributed_device_ns: int | None
-    blocked_ns: int = 0
-
-    @property
-    def issuing_ns(self) -> int:
-        """Host time that operators need however fast the device is."""
-        return max(0, self.host_ns - self.blocked_ns)
 
 
 def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
@@ -120,13 +112,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
         host_ns=int(host_self_ns.sum()),
         device_ns=int(device.duration_ns[ran].sum()) if has_device else None,
         unattributed_device_ns=unattributed if has_device else None,
-        blocked_ns=_blocked_ns(trace) if has_device else 0,
     )
-
-
-def _blocked_ns(trace: Trace) -> int:
-    inside = (trace.links.runtime_operator != NO_ROW) & in_averaged_steps(trace, trace.runtime.start_ns)
-    return int(blocked_ns(trace)[inside].sum())
 
 
 def _groups(trace: Trace, by_shape: bool) -> tuple[Int64Array, Int64Array, Int64Array]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from lightning_perf.analysis.host_phases import host_phases
-from lightning_perf.analysis.intervals import merge, subtract, union
+from lightning_perf.analysis.intervals import intersect, merge, subtract
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, Trace
 
@@ -68,10 +68,9 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
         return None
     threads = np.unique(marks.thread[rows])
     # Under Lightning's automatic optimization `step` runs the closure, and so the whole training step.
+    stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
     zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
-    others = (active for phase, active in host_phases(trace).items() if phase != "optimizer")
-    closure = union(merge(marks.start_ns[zeroing], marks.end_ns[zeroing]), *others)
-    inside = subtract(merge(marks.start_ns[rows], marks.end_ns[rows]), closure)
+    inside = subtract(stepping, merge(marks.start_ns[zeroing], marks.end_ns[zeroing]))
     called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
     issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
     call = trace.links.device_runtime

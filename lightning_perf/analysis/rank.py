@@ -12,6 +12,7 @@ from lightning_perf.analysis.clock_skew import ClockSkew, clock_skew
 from lightning_perf.analysis.communication import Communication, communication
 from lightning_perf.analysis.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host_pace import HostPace, host_pace
 from lightning_perf.analysis.idle import Idle, idle
 from lightning_perf.analysis.kernels import KernelTable, kernels
 from lightning_perf.analysis.launches import Launches, launches
@@ -60,6 +61,7 @@ class RankAnalysis:
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
         host_compute: What the processor computes; ``None`` for a training on a device.
         clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
+        host_pace: What the host needs for a step; ``None`` without a device.
     """
 
     rank: int | None
@@ -87,6 +89,7 @@ class RankAnalysis:
     stop_flags: StopFlags | None = None
     host_compute: HostCompute | None = None
     clock_skew: ClockSkew | None = None
+    host_pace: HostPace | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -100,8 +103,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         The values of all analyses.
     """
     computes = bool(trace.device.is_compute.any())
-    step_time, launched = breakdown(trace), launches(trace)
-    table = operators(trace, by_shape) if len(trace.operators) else None
+    step_time, launched, pace = breakdown(trace), launches(trace), host_pace(trace)
     return RankAnalysis(
         rank=trace.metadata.rank,
         sources=trace.sources,
@@ -118,14 +120,15 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         sync_points=sync_points(trace),
         loading=loading(trace),
         optimizer=optimizer_steps(trace),
-        operators=table,
+        operators=operators(trace, by_shape) if len(trace.operators) else None,
         kernels=kernels(trace),
         modules=modules(trace),
         memory=memory(trace),
         communication=communication(trace),
         wrappers=wrappers(trace),
-        amp_gain=amp_gain(trace, step_time, launched, table),
+        amp_gain=amp_gain(trace, step_time, launched, pace),
         stop_flags=stop_flags(trace),
         host_compute=host_compute(trace),
         clock_skew=clock_skew(trace),
+        host_pace=pace,
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.gaps import device_busy
+from lightning_perf.analysis.host_phases import phases_at
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract
 from lightning_perf.analysis.marks import marks_by_phase
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
 
 __all__ = ["SyncPoint", "SyncPoints", "sync_points"]
 
@@ -26,15 +27,19 @@ class SyncPoint:
     Attributes:
         operator: The outermost operator that waited (``aten::item``, ``aten::nonzero``, …); ``None`` for a call of the
             runtime outside of operators (``torch.cuda.synchronize()``).
+        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.marks.PHASES`.
         call: The runtime call that waited longest.
-        calls: How many waits there were; calls of one operator with no launch between them are one.
+        calls: How many waits there were. Those with no launch between them are one, of the first operator: it has
+            emptied the queue.
         wait_ns: How long the host was inside them.
-        drained_ns: How long the device then had nothing to do, until the host had issued work again.
-        regained_ns: What the step would win without them: the host would be ahead by its wait, so the device's time
-            without work shrinks by that at most.
+        drained_ns: How long the device then had nothing to do, until the host had issued work again, waits for input
+            left out.
+        regained_ns: What the step would win without them, at most: the host would be ahead by its wait, so that the
+            device's time without work until the next wait, be it input that it waits for, shrinks by as much.
     """
 
     operator: str | None
+    phase: str
     call: str
     calls: int
     wait_ns: int
@@ -48,7 +53,7 @@ class SyncPoints:
 
     Attributes:
         steps: Steps that the figures are over.
-        calls: Waits: synchronizing calls of the runtime, those of one operator with no launch between them once.
+        calls: Waits: synchronizing calls of the runtime, those with no launch between them once.
         wait_ns: Host time inside them.
         drained_ns: Device-idle time after them, waits for input left out.
         regained_ns: What the steps would win without them, at most.
@@ -76,64 +81,63 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
     calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
-    # `.item()` copies to pageable memory and then waits for the stream: one wait, in two calls.
-    first = _first_calls(trace, calls, runtime.start_ns[kinds == RuntimeKind.LAUNCH])
+    # `.item()` copies to pageable memory and then waits for the stream, and a second one finds nothing to wait for.
+    launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
+    first = np.flatnonzero(np.diff(launched_before, prepend=-1))
     rows = calls[first]
     wait = np.add.reduceat(runtime.duration_ns[calls], first) if len(first) else runtime.duration_ns[calls]
     last = np.append(first[1:], len(calls))[: len(first)] - 1
-    drained = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
-    regained = np.minimum(drained, wait)
-    operator = _outermost(trace, rows)
-    groups: dict[int, list[int]] = defaultdict(list)
-    for position, code in enumerate(operator.tolist()):
-        groups[code].append(position)
-    points = [
-        SyncPoint(
-            operator=trace.names[code] if code != NO_ROW else None,
-            call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
-            calls=len(positions),
-            wait_ns=int(wait[positions].sum()),
-            drained_ns=int(drained[positions].sum()),
-            regained_ns=int(regained[positions].sum()),
+    drained, without_work, told = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
+    regained = np.minimum(without_work, wait)
+    places = zip(_outermost(trace, rows).tolist(), phases_at(trace, runtime.start_ns[rows]), strict=True)
+    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for position, place in enumerate(places):
+        groups[place].append(position)
+    points = []
+    for (code, phase), positions in groups.items():
+        # Where the recording ends it does not tell when the device has work again: as after the other waits there.
+        seen = [position for position in positions if told[position]] or positions
+        points.append(
+            SyncPoint(
+                operator=trace.names[code] if code != NO_ROW else None,
+                phase=phase,
+                call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
+                calls=len(positions),
+                wait_ns=int(wait[positions].sum()),
+                drained_ns=int(drained[seen].sum()) * len(positions) // len(seen),
+                regained_ns=int(regained[seen].sum()) * len(positions) // len(seen),
+            )
         )
-        for code, positions in groups.items()
-    ]
-    points.sort(key=lambda point: (-point.regained_ns, -point.wait_ns, point.operator or ""))
+    points.sort(key=lambda point: (-point.regained_ns, -point.wait_ns, point.operator or "", point.phase))
     return SyncPoints(
         steps=int(averaged_steps(trace).sum()),
         calls=len(rows),
         wait_ns=int(wait.sum()),
-        drained_ns=int(drained.sum()),
-        regained_ns=int(regained.sum()),
+        drained_ns=sum(point.drained_ns for point in points),
+        regained_ns=sum(point.regained_ns for point in points),
         points=tuple(points[:_LISTED]),
     )
 
 
-def _first_calls(trace: Trace, calls: Int64Array, launched_ns: Int64Array) -> Int64Array:
-    """The places in ``calls`` where a wait begins: another operator's call, or one with a launch before it."""
-    if not len(calls):
-        return np.zeros(0, dtype=np.int64)
-    operator = trace.links.runtime_operator[calls]
-    launches_before = np.searchsorted(launched_ns, trace.runtime.start_ns[calls])
-    begins = (operator[1:] != operator[:-1]) | (operator[1:] == NO_ROW) | np.diff(launches_before).astype(np.bool_)
-    return np.flatnonzero(np.append(True, begins))
+def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Device-idle time from the end of each wait until new work starts, and until the next wait; and if that is told.
 
-
-def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> Int64Array:
-    """Device-idle time from the end of each wait until new work starts, the next wait or the end of the step."""
+    The first is without waits for input. Both go on into the next step; the end of the recording cuts them off.
+    """
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
-    until = steps.end_ns[step] if len(rows) else end
-    following = np.searchsorted(trace.device.start_ns, end, side="left")
-    starts = np.append(trace.device.start_ns, np.iinfo(np.int64).max)
-    until = np.minimum(until, starts[following])
-    if len(rows) > 1:
-        until[:-1] = np.minimum(until[:-1], trace.runtime.start_ns[rows][1:])
-    until = np.maximum(until, end)
-    window = Intervals(steps.start_ns, steps.end_ns) if len(steps) else EMPTY
-    idle = subtract(subtract(merge(window.start_ns, window.end_ns), device_busy(trace)), _fetching(trace))
-    covered: Int64Array = idle.covered(end, until)
-    return covered
+    # What another window recorded later has nothing to do with it.
+    goes_on = np.append(np.diff(steps.number) == 1, False)[step]
+    never = np.iinfo(np.int64).max
+    until = steps.end_ns[np.where(goes_on, step + 1, step)]
+    until = np.maximum(np.minimum(until, np.append(trace.runtime.start_ns[rows][1:], never)), end)
+    next_work = np.append(trace.device.start_ns, never)[np.searchsorted(trace.device.start_ns, end, side="left")]
+    at_work = np.minimum(until, next_work)
+    idle = subtract(merge(steps.start_ns, steps.end_ns), device_busy(trace))
+    told = goes_on | (next_work < steps.end_ns[step])
+    return subtract(idle, _fetching(trace)).covered(end, at_work), idle.covered(end, until), told
 
 
 def _fetching(trace: Trace) -> Intervals:

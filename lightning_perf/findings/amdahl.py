@@ -7,6 +7,7 @@ work.
 
 from __future__ import annotations
 
+from lightning_perf.analysis.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE
 
@@ -34,9 +35,8 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
 
     Returns:
         Least and most saving, nanoseconds a step: less where kernels overlap each other or the device waits for the
-        host anyway, and at most what leaves the host the time that it spends in operators, its waits for the device
-        left out. The least saving is no more than half of that limit, since a host on the edge may become what the step
-        waits for.
+        host anyway. The most leaves the host the time that its operators take. The least is half of what leaves a host
+        that is as slow as under the profiler its time: on the edge it becomes what the step waits for.
     """
     arithmetic, launches = analysis.arithmetic, analysis.launches
     if arithmetic is None or not arithmetic.compute_ns:
@@ -45,8 +45,7 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
     factor = min(1.0, compute / (arithmetic.compute_ns / max(arithmetic.steps, 1)))
     if launches is not None and launches.launch_bound is not None:
         factor *= 1 - launches.launch_bound.share
-    limit = max(0.0, step_ns(analysis) - _issuing_ns(analysis))
-    return min(least_ns * factor, limit / 2), min(most_ns * factor, limit)
+    return bounded_by_host(least_ns * factor, most_ns * factor, step_ns(analysis), analysis.host_pace)
 
 
 def whole(analysis: RankAnalysis) -> str:
@@ -57,9 +56,3 @@ def whole(analysis: RankAnalysis) -> str:
 def each(analysis: RankAnalysis) -> str:
     """What figures are for: each step, or a recording that marks none."""
     return "a step" if analysis.breakdown.marked else "in the recording"
-
-
-def _issuing_ns(analysis: RankAnalysis) -> float:
-    if analysis.operators is None:
-        return 0.0
-    return analysis.operators.issuing_ns / max(analysis.operators.steps, 1)

@@ -25,12 +25,13 @@ def recording(device: dict[str, object], *kernels: tuple[str, str, int, list[obj
         builder.op(operator, 10 + 5 * number, 4, types=[kind] * len(dims), dims=dims)
         builder.launch(kernel, call_us=11 + 5 * number, call_duration_us=1, start_us=start, duration_us=duration)
         start += duration
-    return builder.build()
+    issued = 10 + 5 * len(kernels)
+    return builder.runtime("cudaDeviceSynchronize", issued, STEP_US - issued).build()
 
 
 def predict(trace: Trace) -> AmpGain | None:
     analysis = analyze_rank(trace)
-    return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.operators)
+    return amp_gain(trace, analysis.breakdown, analysis.launches, analysis.host_pace)
 
 
 def predicted(trace: Trace) -> tuple[AmpGain, dict[str, AmpPart]]:

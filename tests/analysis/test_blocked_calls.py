@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.analysis.blocked_calls import blocked_ns
-from lightning_perf.analysis.operators import operators
+from lightning_perf.analysis.host_pace import HostPace, host_pace
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -21,15 +21,13 @@ def test_a_synchronizing_call_waits_all_the_time() -> None:
         .build()
     )
     assert by_call(trace) == {1_000: 0, 10_000: 57_000}
-    table = operators(trace)
-    assert (table.host_ns, table.blocked_ns, table.issuing_ns) == (90_000, 57_000, 33_000)
+    assert host_pace(trace) == HostPace(1, 43_000, 33_000)
 
 
 def test_waits_outside_of_operators_are_none_of_theirs() -> None:
     builder = TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 10)
     builder.launch("k", call_us=1, call_duration_us=5, start_us=6, duration_us=60)
-    table = operators(builder.runtime("cudaDeviceSynchronize", 20, 46).build())
-    assert (table.host_ns, table.blocked_ns) == (10_000, 0)
+    assert host_pace(builder.runtime("cudaDeviceSynchronize", 20, 46).build()) == HostPace(1, 54_000, 10_000)
 
 
 def full_queue(*, device_us: int) -> TraceBuilder:
@@ -50,7 +48,7 @@ def test_launches_wait_for_room_in_the_queue_as_far_as_the_device_works(device_u
     trace = full_queue(device_us=device_us).build()
     waits = [wait for wait in by_call(trace).values() if wait]
     assert waits == [waited_us * 1000] * (2 if waited_us else 0)
-    assert operators(trace).blocked_ns == 2_000 * waited_us
+    assert host_pace(trace) == HostPace(1, 2_000_000 - 2_000 * waited_us, 312_000 - 2_000 * waited_us)
 
 
 def test_calls_that_start_no_work_are_work() -> None:
@@ -68,10 +66,24 @@ def test_a_copy_from_pageable_memory_waits_for_its_stream() -> None:
         builder.launch("k", call_us=start + 1, call_duration_us=2, start_us=start + 3, duration_us=800)
         builder.runtime("cudaMemcpyAsync", start + 10, 50 + wait_us, number + 1)
         builder.memcpy("HtoD", start + 850, 10, number + 1, pinned=False)
-    table = operators(builder.build())
-    assert (table.steps, table.blocked_ns, table.issuing_ns) == (5, 700_000, 3_800_000)
+    assert host_pace(builder.build()) == HostPace(5, 4_300_000, 3_800_000)
 
 
-def test_without_a_device_nothing_waits() -> None:
-    table = operators(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 50).build())
-    assert (table.blocked_ns, table.issuing_ns) == (0, 50_000)
+def test_without_a_device_there_is_no_answer() -> None:
+    assert host_pace(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 50).build()) is None
+
+
+def test_without_marks_of_steps_operators_are_all_that_is_known() -> None:
+    builder = TraceBuilder().op("aten::mm", 0, 50).op("aten::mm", 80, 20)
+    builder.launch("k", call_us=1, call_duration_us=5, start_us=6, duration_us=60)
+    assert host_pace(builder.build()) == HostPace(1, 70_000, 70_000)
+
+
+def test_a_host_that_runs_ahead_needs_less_than_the_step() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        builder.step(step, 300 * step, 300).op("aten::mm", 300 * step, 100)
+        builder.launch("k", call_us=300 * step + 1, call_duration_us=5, start_us=10 + 900 * step, duration_us=900)
+    trace = builder.build()
+    assert trace.steps.end_ns.tolist() == [910_000, 1_810_000]
+    assert host_pace(trace) == HostPace(2, 600_000, 200_000)

@@ -1,4 +1,6 @@
-from lightning_perf.analysis.host_phases import host_phases
+import numpy as np
+
+from lightning_perf.analysis.host_phases import host_phases, phases_at
 from tests.support.trace_builder import TraceBuilder
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
@@ -50,3 +52,11 @@ def test_no_two_phases_overlap():
     assert spans(trace, "backward") == [(35, 60)]
     assert spans(trace, "validation") == [(60, 70)]
     assert spans(trace, "optimizer") == [(0, 10), (70, 100)]
+
+
+def test_the_phase_at_an_instant():
+    trace = (
+        TraceBuilder().step(1, 0, 100).annotation("perf::forward", 10, 30).annotation("perf::transfer", 20, 5).build()
+    )
+    instants = np.array([5, 10, 20, 25, 40]) * 1000
+    assert phases_at(trace, instants) == ["other", "forward", "transfer", "forward", "other"]

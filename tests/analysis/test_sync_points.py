@@ -46,8 +46,8 @@ def test_a_copy_to_pageable_memory_and_the_wait_after_it_are_one() -> None:
     assert found is not None
     (point,) = found.points
     assert (point.operator, point.call, point.calls) == ("aten::item", "cudaMemcpyAsync", 1)
-    # From the end of the second call to the next kernel.
-    assert (point.wait_ns, point.drained_ns, point.regained_ns) == (112_000, 37_000, 37_000)
+    # From the end of the second call to the next kernel; after that the device has nothing to do either.
+    assert (point.wait_ns, point.drained_ns, point.regained_ns) == (112_000, 37_000, 112_000)
 
 
 def test_waits_with_a_launch_between_them_are_two() -> None:
@@ -73,8 +73,50 @@ def test_the_wait_for_input_is_not_its_fault() -> None:
     )
     found = sync_points(trace)
     assert found is not None
-    assert found.drained_ns == 60_000
+    # Without the wait the fetch begins as much sooner, and so does what comes after it.
+    assert (found.drained_ns, found.regained_ns) == (60_000, 100_000)
 
 
 def test_no_device_no_answer() -> None:
     assert sync_points(TraceBuilder().op("aten::mm", 0, 10).build()) is None
+
+
+def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next() -> None:
+    """As the progress bar's, once a batch is done: the next work comes after the next batch was fetched and moved."""
+    builder = TraceBuilder()
+    for step in range(3):
+        start = 1000 * step
+        builder.step(step + (5 if step == 2 else 0), start, 1000)  # the third is of another window
+        builder.annotation("perf::fetch", start, 30).annotation("perf::forward", start + 50, 300)
+        builder.launch("a", call_us=start + 190, call_duration_us=5, start_us=start + 200, duration_us=700)
+        builder.op("aten::item", start + 400, 540).runtime("cudaStreamSynchronize", start + 410, 520)
+    found = sync_points(builder.build())
+    assert found is not None
+    (point,) = found.points
+    assert (point.operator, point.phase, point.calls, point.wait_ns) == ("aten::item", "other", 3, 3 * 520_000)
+    # From 930 to 1200 without the fetch; what follows on the second and the third was not recorded.
+    assert (point.drained_ns, point.regained_ns) == (3 * 240_000, 3 * 270_000)
+
+
+def test_one_operator_in_two_phases_is_two_places() -> None:
+    builder = TraceBuilder().step(1, 0, 1000).annotation("perf::forward", 0, 400)
+    for at, name in ((100, "a"), (600, "b")):
+        builder.launch(name, call_us=at, call_duration_us=5, start_us=at + 10, duration_us=90)
+        builder.op("aten::item", at + 50, 60).runtime("cudaStreamSynchronize", at + 55, 50)
+    found = sync_points(builder.build())
+    assert found is not None
+    assert {(point.operator, point.phase) for point in found.points} == {
+        ("aten::item", "forward"),
+        ("aten::item", "other"),
+    }
+
+
+def test_a_second_read_finds_an_empty_queue() -> None:
+    builder = TraceBuilder().step(1, 0, 1000).launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=490)
+    for at, wait_us in ((100, 400), (520, 2)):
+        builder.op("aten::item", at, wait_us + 4).runtime("cudaStreamSynchronize", at + 2, wait_us)
+    trace = builder.launch("b", call_us=795, call_duration_us=5, start_us=802, duration_us=190).build()
+    found = sync_points(trace)
+    assert found is not None
+    # One wait, from which on the device idles until b, 524 to 802, and after it.
+    assert (found.calls, found.wait_ns, found.drained_ns, found.regained_ns) == (1, 402_000, 278_000, 286_000)

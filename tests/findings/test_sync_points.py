@@ -31,7 +31,8 @@ def waiting(
 def test_a_wait_after_which_the_device_runs_dry() -> None:
     finding = sync_points(analysis(waiting(400, 200)))
     assert finding is not None
-    assert finding.saving_high_ms == pytest.approx(0.2)
+    # After the wait, and in the next step before its first kernel, of which the last has none.
+    assert finding.saving_high_ms == pytest.approx((2 * 0.21 + 0.2) / 3)
     assert finding.saving_low_ms == pytest.approx(0.1)
     assert "aten::item (.item())" in finding.evidence[0]
 
@@ -53,3 +54,27 @@ def test_measurements_of_cudnn_are_told_apart() -> None:
     assert finding is not None
     assert finding.saving_low_ms == pytest.approx(0.4)
     assert cudnn_benchmark(analysis(waiting(400, 200))) is None
+
+
+def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None:
+    def read(phase: str) -> TraceBuilder:
+        builder = waiting(400, 200)
+        for step in range(3):
+            builder.annotation(f"perf::{phase}", 1000 * step, 800)
+        return builder
+
+    inside, between = (sync_points(analysis(read(phase))) for phase in ("forward", "checkpoint"))
+    assert inside is not None
+    assert between is not None
+    assert "aten::item (.item()) in forward: 1 a step" in inside.evidence[0]
+    assert "rather than .item()" in inside.action
+    assert "while a checkpoint is saved" in between.evidence[0]
+    builder = waiting(400, 200).annotation("perf::forward", 0, 50)
+    (finding,) = [sync_points(analysis(builder))]
+    assert finding is not None
+    assert "in a callback, a logger or the progress bar" in finding.evidence[0]
+    assert "refresh_rate" in finding.action
+    # Of a recording that others made nobody knows what runs between phases.
+    foreign = sync_points(analysis(waiting(400, 200)))
+    assert foreign is not None
+    assert "progress bar" not in f"{foreign.evidence[0]}{foreign.action}"

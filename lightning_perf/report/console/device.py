@@ -18,7 +18,7 @@ from lightning_perf.analysis.sync_points import SyncPoints
 from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.safe import kernel_text, plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import GAP_LABELS
+from lightning_perf.report.words import GAP_LABELS, PHASE_LABELS
 from lightning_perf.units import (
     format_bandwidth,
     format_bytes,
@@ -143,11 +143,16 @@ def _idle(idle: Idle, *, marked: bool) -> RenderableType:
 
 def _waits(waits: SyncPoints) -> RenderableType:
     steps = max(waits.steps, 1)
-    grid = table("in", "calls", "wait", "device\nidle after", "to regain\nat most")
+    grid = table("in", "phase", "calls", "wait", "device\nidle after", "to regain\nat most")
     for point in waits.points:
         place = point.call if point.operator is None else f"{point.operator}, {point.call}"
         times = (point.wait_ns, point.drained_ns, point.regained_ns)
-        grid.add_row(label(place), format_count(point.calls / steps), *(format_duration(t / steps) for t in times))
+        grid.add_row(
+            label(place),
+            PHASE_LABELS[point.phase],
+            format_count(point.calls / steps),
+            *(format_duration(t / steps) for t in times),
+        )
     return grid
 
 

@@ -76,6 +76,7 @@ export function syncPart(rank) {
       columns: [
         column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
         column.text("call", "Call", { code: true }),
+        column.text("phase", "Phase", { value: (row) => label("phases", row.phase) }),
         column.perStep(steps, column.count("calls", "Calls")),
         time("wait_ns", "Wait"),
         time("drained_ns", "Device idle after"),

@@ -1,0 +1,154 @@
+"""Faults of trainings by Lightning, replayed on a simulated GPU: named, and the gain of mending them as predicted.
+
+What the replay says of times has nothing to do with the rules: it runs the operators that a `Trainer` ran.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_perf import PerfCallback
+from lightning_perf.findings.amdahl import step_ns
+from lightning_perf.findings.registry import find
+from tests.findings.recordings import analysis
+from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),  # Lightning's own call
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*:UserWarning"),
+]
+
+STEPS = 6
+
+
+class Reading(pl.LightningModule):
+    """A small network that reads its loss in the middle of a step, and shows it in the progress bar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(layer for _ in range(6) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()))
+        )
+        self.stem, self.head = nn.Conv2d(1, 16, 3, padding=1), nn.Linear(16, 10)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        pictures, labels = batch
+        states = self.stem(pictures)
+        self.seen = states.mean().item()
+        loss = nn.functional.cross_entropy(self.head(self.features(states).mean((2, 3))), labels)
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-3, momentum=0.9)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
+    """Steps all like the median one of a real fit on one thread: what else ran on the machine is not in them."""
+    folder = tmp_path_factory.mktemp("fit")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        trainer = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            default_root_dir=folder,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", print_report=False)],
+        )
+        data = TensorDataset(torch.rand(16 * 20, 1, 24, 24), torch.randint(0, 10, (16 * 20,)))
+        trainer.fit(Reading(), DataLoader(data, 16))
+    finally:
+        torch.set_num_threads(threads)
+    (trace,) = (folder / "perf").glob("rank0*.json.gz")
+    with gzip.open(trace) as file:
+        steps = steps_of(json.load(file))
+    assert len(steps) == STEPS
+    usual = sorted(steps, key=lambda step: step.event["dur"])[STEPS // 2]
+    return [Node({**usual.event, "name": f"ProfilerStep#{number}"}, usual.children) for number in range(STEPS)]
+
+
+def without(*phases: str) -> Change:
+    """The training with no value read in some phases; ``""`` is between phases."""
+    return lambda node, phase: not (node.event["name"] == "aten::item" and phase in phases)
+
+
+WHOLE, READS_IN_MODEL, READS_IN_BAR, NO_READS = without(), without(""), without("forward"), without("", "forward")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A training with a fault, and without it.
+
+    Attributes:
+        kind: The finding that has to name it.
+        busy: How long the device needs for a step with the fault, as a part of what the host needs.
+        before: With the fault.
+        after: Without.
+        faster: What mending it makes faster.
+        action: A part of the advice.
+    """
+
+    kind: str
+    busy: float
+    before: Change
+    after: Change
+    faster: Gpu
+    action: str
+
+
+HALF = Gpu(products=0.25, others=0.6)
+FAULTS = {
+    "FP32": Fault("half-precision", 3.0, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
+    "FP32, and nearly the host": Fault("half-precision", 1.1, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
+    "FP32, and reads": Fault("half-precision", 3.0, WHOLE, WHOLE, HALF, 'precision="bf16-mixed"'),
+    "reads for the progress bar": Fault("sync-points", 1.5, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
+    "reads, the host nearly as fast": Fault("sync-points", 1.05, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
+    "tiny kernels": Fault("launch-bound", 0.1, NO_READS, NO_READS, Gpu(host=0.4), "torch.compile"),
+}
+
+
+def a_device_that_needs(part: float, steps: list[Node]) -> float:
+    """The speed at which the device needs so much of the host's time for a step."""
+    host_us = step_ns(analysis(Replay(Gpu(0, 0), NO_READS).run(steps))) / 1e3
+    device = analysis(Replay(Gpu(1, 1), NO_READS).run(steps)).arithmetic
+    assert device is not None
+    return part * host_us / (device.compute_ns / device.steps / 1e3)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_named_and_mending_it_saves_what_was_predicted(fault: Fault, recorded: list[Node]) -> None:
+    speed = a_device_that_needs(fault.busy, recorded)
+    before = analysis(Replay(Gpu(speed, speed), fault.before).run(recorded))
+    mended = Gpu(speed * fault.faster.products, speed * fault.faster.others, fault.faster.host)
+    after = analysis(Replay(mended, fault.after).run(recorded))
+    (found,) = [finding for finding in find([before]) if finding.kind == fault.kind]
+    assert fault.action in found.action
+    assert found.saving_low_ms is not None
+    assert found.saving_high_ms is not None
+    gain_ms = (step_ns(before) - step_ns(after)) / 1e6
+    assert found.saving_low_ms <= gain_ms <= 1.05 * found.saving_high_ms
+    # What the optimizer's mark lies around is not its own work.
+    assert before.optimizer is not None
+    assert before.optimizer.device_ns < 0.1 * sum(row.time_ns for row in before.amp_gain.parts)
+
+
+def test_a_read_in_the_model_is_told_as_such(recorded: list[Node]) -> None:
+    speed = a_device_that_needs(1.5, recorded)
+    found = analysis(Replay(Gpu(speed, speed), WHOLE).run(recorded)).sync_points
+    assert found is not None
+    assert {(point.operator, point.phase) for point in found.points} == {
+        ("aten::item", "forward"),
+        ("aten::item", "other"),
+    }
