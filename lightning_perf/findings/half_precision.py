@@ -48,6 +48,7 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
         model="FP32 products speed up 2 times to half the ratio of the device's peak rates, TF32 ones 1.2 to 2 times, "
-        "kernels that take their results up to 2 times; none gets faster than memory; weights have to be cast, and the host has to keep up.",
+        "kernels that take their results up to 2 times; none gets faster than memory; weights have to be cast, and the "
+        "host has to keep up.",
         rank=analysis.rank,
     )
