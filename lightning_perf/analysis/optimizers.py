@@ -34,10 +34,10 @@ class OptimizerSteps:
         steps: Steps that the figures are over.
         calls: Optimizer steps.
         operators: Operators that they called.
-        operator_names: Names of those and of what they call, sorted.
         launches: Kernels that they launched.
         host_ns: Host time inside them.
         device_ns: Time of the kernels that they launched.
+        operator_names: Names of the operators and of what they call, sorted.
     """
 
     name: str
@@ -45,10 +45,10 @@ class OptimizerSteps:
     steps: int
     calls: int
     operators: int
-    operator_names: tuple[str, ...]
     launches: int
     host_ns: int
     device_ns: int
+    operator_names: tuple[str, ...] = ()
 
 
 def optimizer_steps(trace: Trace) -> OptimizerSteps | None:

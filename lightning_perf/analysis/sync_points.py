@@ -27,7 +27,6 @@ class SyncPoint:
     Attributes:
         operator: The outermost operator that waited (``aten::item``, ``aten::nonzero``, …); ``None`` for a call of the
             runtime outside of operators (``torch.cuda.synchronize()``).
-        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.marks.PHASES`.
         call: The runtime call that waited longest.
         calls: How many waits there were. Those with no launch between them are one, of the first operator: it has
             emptied the queue.
@@ -36,15 +35,16 @@ class SyncPoint:
             left out.
         regained_ns: What the step would win without them, at most: the host would be ahead by its wait, so that the
             device's time without work until the next wait, be it input that it waits for, shrinks by as much.
+        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.marks.PHASES`.
     """
 
     operator: str | None
-    phase: str
     call: str
     calls: int
     wait_ns: int
     drained_ns: int
     regained_ns: int
+    phase: str = "other"
 
 
 @dataclass(frozen=True)

@@ -67,23 +67,3 @@ def test_a_copy_from_pageable_memory_waits_for_its_stream() -> None:
         builder.runtime("cudaMemcpyAsync", start + 10, 50 + wait_us, number + 1)
         builder.memcpy("HtoD", start + 850, 10, number + 1, pinned=False)
     assert host_pace(builder.build()) == HostPace(5, 4_300_000, 3_800_000)
-
-
-def test_without_a_device_there_is_no_answer() -> None:
-    assert host_pace(TraceBuilder().step(1, 0, 100).op("aten::mm", 0, 50).build()) is None
-
-
-def test_without_marks_of_steps_operators_are_all_that_is_known() -> None:
-    builder = TraceBuilder().op("aten::mm", 0, 50).op("aten::mm", 80, 20)
-    builder.launch("k", call_us=1, call_duration_us=5, start_us=6, duration_us=60)
-    assert host_pace(builder.build()) == HostPace(1, 70_000, 70_000)
-
-
-def test_a_host_that_runs_ahead_needs_less_than_the_step() -> None:
-    builder = TraceBuilder()
-    for step in range(2):
-        builder.step(step, 300 * step, 300).op("aten::mm", 300 * step, 100)
-        builder.launch("k", call_us=300 * step + 1, call_duration_us=5, start_us=10 + 900 * step, duration_us=900)
-    trace = builder.build()
-    assert trace.steps.end_ns.tolist() == [910_000, 1_810_000]
-    assert host_pace(trace) == HostPace(2, 600_000, 200_000)
