@@ -1,4 +1,4 @@
-"""Faults of trainings by Lightning, replayed on a simulated GPU: named, and the gain of mending them as predicted.
+"""Faults of the recipe's training, replayed on a simulated GPU: named, and the gain of mending them as predicted.
 
 What the replay says of times has nothing to do with the rules: it runs the operators that a `Trainer` ran.
 """
@@ -12,43 +12,32 @@ from dataclasses import dataclass
 import lightning.pytorch as pl
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.findings.amdahl import step_ns
 from lightning_perf.findings.registry import find
+from recipes.signlang.module import SignModule
 from tests.findings.recordings import analysis
 from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning"),  # Lightning's own call
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`:UserWarning"),
 ]
 
 STEPS = 6
 
 
-class Reading(pl.LightningModule):
-    """A small network that reads its loss in the middle of a step, and shows it in the progress bar."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            *(layer for _ in range(6) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()))
-        )
-        self.stem, self.head = nn.Conv2d(1, 16, 3, padding=1), nn.Linear(16, 10)
+class Reading(SignModule):
+    """The recipe's module, which shows its loss in the progress bar; this one reads it in each step besides."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        pictures, labels = batch
-        states = self.stem(pictures)
-        self.seen = states.mean().item()
-        loss = nn.functional.cross_entropy(self.head(self.features(states).mean((2, 3))), labels)
-        self.log("loss", loss, prog_bar=True)
+        loss = super().training_step(batch, batch_idx)
+        self.latest_loss = loss.item()
         return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-3, momentum=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +56,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
             enable_model_summary=False,
             callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", print_report=False)],
         )
-        data = TensorDataset(torch.rand(16 * 20, 1, 24, 24), torch.randint(0, 10, (16 * 20,)))
-        trainer.fit(Reading(), DataLoader(data, 16))
+        pictures = torch.randint(0, 256, (16 * 20, 1, 32, 32), dtype=torch.uint8)
+        data = TensorDataset(pictures, torch.randint(0, 10, (16 * 20,)))
+        trainer.fit(Reading("cnn", tuple("0123456789"), 32), DataLoader(data, 16))
     finally:
         torch.set_num_threads(threads)
     (trace,) = (folder / "perf").glob("rank0*.json.gz")
@@ -113,6 +103,7 @@ FAULTS = {
     "FP32": Fault("half-precision", 3.0, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
     "FP32, and nearly the host": Fault("half-precision", 1.1, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
     "FP32, and reads": Fault("half-precision", 3.0, WHOLE, WHOLE, HALF, 'precision="bf16-mixed"'),
+    "reads in the step": Fault("sync-points", 1.05, READS_IN_MODEL, NO_READS, Gpu(), "rather than .item()"),
     "reads for the progress bar": Fault("sync-points", 1.5, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
     "reads, the host nearly as fast": Fault("sync-points", 1.05, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
     "tiny kernels": Fault("launch-bound", 0.1, NO_READS, NO_READS, Gpu(host=0.4), "torch.compile"),
