@@ -39,6 +39,9 @@ PLACES = {
 BETWEEN = "in a callback, a logger or the progress bar"
 """Where the Trainer is when a recording of `PerfCallback` names no phase."""
 
+TELLING = 0.05
+"""A place with less than this part of what all would win is not told of: an empty queue makes nobody wait."""
+
 ADVICE = (
     "Keep values on the device inside the step: log tensors with self.log(…) rather than .item(), every "
     "log_every_n_steps; replace masks by torch.where; copy with non_blocking=True."
@@ -61,17 +64,20 @@ def sync_points(analysis: RankAnalysis) -> Finding | None:
     if syncs is None:
         return None
     points = [point for point in syncs.points if not is_benchmarking(point)]
+    total_ns = sum(point.regained_ns for point in points)
+    points = [point for point in points if point.regained_ns > TELLING * total_ns]
     own = analysis.phases.source == "own"
     steps = max(syncs.steps, 1)
     regained_ns = sum(point.regained_ns for point in points) / steps
     if not worth_it(regained_ns, analysis):
         return None
     sure_ns = sum(min(point.regained_ns, point.drained_ns) for point in points) / steps
-    calls = sum(point.calls for point in points) / steps
+    calls = format_count(sum(point.calls for point in points) / steps)
+    times = "once" if calls == "1" else f"{calls} times"
     return finding(
         "sync-points",
-        f"Sync points: {format_count(calls)} times {each(analysis)} the host waits for the device, which then runs dry",
-        [_evidence(point, steps, each(analysis), own) for point in points if point.regained_ns][:3],
+        f"Sync points: {times} {each(analysis)} the host waits for the device, which then runs dry",
+        [_evidence(point, steps, each(analysis), own) for point in points][:3],
         _action(points, own),
         saving_ns=(sure_ns / 2, regained_ns),
         step_ns=step_ns(analysis),

@@ -37,6 +37,17 @@ def test_a_wait_after_which_the_device_runs_dry() -> None:
     assert "aten::item (.item())" in finding.evidence[0]
 
 
+def test_a_read_that_finds_an_empty_queue_is_not_told_of() -> None:
+    builder = waiting(400, 200)
+    for step in range(3):
+        builder.op("aten::nonzero", 1000 * step + 2, 3).runtime("cudaStreamSynchronize", 1000 * step + 2, 1)
+    finding = sync_points(analysis(builder))
+    assert finding is not None
+    assert "once a step" in finding.title
+    (evidence,) = finding.evidence
+    assert "aten::item" in evidence
+
+
 def test_no_more_is_won_than_was_waited() -> None:
     finding = sync_points(analysis(waiting(50, 200)))
     assert finding is not None
