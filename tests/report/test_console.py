@@ -117,7 +117,7 @@ def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
         builder.runtime("cudaStreamSynchronize", start + 110, 210)
     text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 80)
     assert "Waits of the host for the device: 210 µs a step" in text
-    assert "\naten::item, cudaStreamSynchronize      1  210 µs" in text
+    assert "\naten::item, cudaStreamSynchronize  forward      1  210 µs" in text
 
 
 @pytest.mark.parametrize("marked", [True, False])
