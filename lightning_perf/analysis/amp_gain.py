@@ -20,13 +20,14 @@ from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
 from lightning_perf.analysis.host_pace import HostPace, bounded_by_host
-from lightning_perf.analysis.host_phases import host_phases
+from lightning_perf.analysis.host_phases import launch_phases
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import kernel_arithmetic
 from lightning_perf.analysis.launches import Launches
+from lightning_perf.analysis.marks import PHASES
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import DevicePeak, find_device
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
 from lightning_perf.trace.distinct import distinct_rows
 
 __all__ = ["AmpGain", "AmpPart", "amp_gain"]
@@ -41,6 +42,8 @@ known: large products reach about half. That attention makes each FP32 product o
 ``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
 
 ATTAINABLE = 0.5
+
+_OPTIMIZER = PHASES.index("optimizer")
 
 MAX_DEPTH = 8
 """Operators around a kernel that are asked what it is part of, inside out."""
@@ -180,7 +183,7 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
     columns[owned, 1] = trace.operators.input_shapes[owner[owned]]
     columns[:, 2] = arithmetic_of(trace, kernels)
     columns[:, 3] = trace.device.name[kernels]
-    columns[:, 4] = _in_optimizer(trace, kernels)
+    columns[:, 4] = launch_phases(trace)[kernels] == _OPTIMIZER  # and not by a closure that it runs
     columns[owned, 5] = sharing[owner[owned]]
     first, index = distinct_rows(*columns.T)
     kinds = columns[first]
@@ -251,15 +254,6 @@ def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
         found |= tells
         at[known] = trace.links.operator_parent[at[known]]
     return owner
-
-
-def _in_optimizer(trace: Trace, kernels: Int64Array) -> BoolArray:
-    """Whether each kernel was launched by the optimizer, and not by a closure that it runs."""
-    call = trace.links.device_runtime[kernels]
-    known = call != NO_ROW
-    inside = np.zeros(len(kernels), dtype=np.bool_)
-    inside[known] = host_phases(trace)["optimizer"].contains(trace.runtime.start_ns[call[known]])
-    return inside
 
 
 def _weight_elements(trace: Trace, operators: Int64Array) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
-from lightning_perf.analysis.marks import has_own_marks, is_backward_node, marks_by_phase
+from lightning_perf.analysis.marks import PHASES, has_own_marks, is_backward_node, marks_by_phase
 from lightning_perf.analysis.once import once_per_trace
-from lightning_perf.trace.columns import BoolArray, Int64Array, Spans, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans, Trace
 
-__all__ = ["host_phases", "phases_at"]
+__all__ = ["host_phases", "launch_phases", "phase_timeline", "phases_at"]
+
+_OTHER = PHASES.index("other")
 
 # Where marks lie inside one another the inner one names what happens: an optimizer's step runs the closure, with
 # forward and backward in it; validation runs a whole loop of its own; a fetch may move the batch.
@@ -51,13 +54,42 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
     return found
 
 
-def phases_at(trace: Trace, time_ns: Int64Array) -> list[str]:
-    """The phase that the host is in at each instant; ``other`` where it is in none."""
-    found = ["other"] * len(time_ns)
+@once_per_trace
+def phase_timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
+    """The host's phase over time.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        Begins in nanoseconds, ascending, and the phase from there on until the next, as a place in `PHASES`.
+    """
+    begins, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int8)]
     for name, active in host_phases(trace).items():
-        for row in np.flatnonzero(active.contains(time_ns)).tolist():
-            found[row] = name
+        begins += [active.start_ns, active.end_ns]
+        codes += [np.full(len(active), PHASES.index(name), dtype=np.int8), np.full(len(active), _OTHER, dtype=np.int8)]
+    begin, phase = np.concatenate(begins), np.concatenate(codes)
+    # Where one phase ends and another begins at the same instant, the begin comes last and so holds from there on.
+    order = np.lexsort((phase != _OTHER, begin))
+    return begin[order], phase[order]
+
+
+def phases_at(trace: Trace, time_ns: Int64Array) -> NDArray[np.int8]:
+    """The phase that the host is in at each instant, as a place in `PHASES`."""
+    begin, phase = phase_timeline(trace)
+    row = np.searchsorted(begin, time_ns, side="right")
+    found: NDArray[np.int8] = np.append(phase, np.int8(_OTHER))[row - 1]  # row 0 reads the appended entry
     return found
+
+
+@once_per_trace
+def launch_phases(trace: Trace) -> NDArray[np.int8]:
+    """For each device row the phase of the host when it made the call that started the work, a place in `PHASES`."""
+    call = trace.links.device_runtime
+    launched = np.full(len(call), _OTHER, dtype=np.int8)
+    known = call != NO_ROW
+    launched[known] = phases_at(trace, trace.runtime.start_ns[call[known]])
+    return launched
 
 
 def _backward(trace: Trace, node: BoolArray, own: BoolArray) -> Intervals:

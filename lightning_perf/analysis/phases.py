@@ -11,22 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
-from lightning_perf.analysis.host_phases import host_phases
+from lightning_perf.analysis.host_phases import launch_phases, phase_timeline, phases_at
 from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.marks import PHASES, has_own_marks
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array, Trace
 
 __all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
 
 _PARENTS = {parent for _, parent in CATEGORIES}
 LEAVES: tuple[str, ...] = tuple(name for name, _ in CATEGORIES if name not in _PARENTS)
 """The categories that have no parts: the columns of the matrix."""
-
-_OTHER = PHASES.index("other")
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def phase_times(trace: Trace) -> Int64Array:
     Returns:
         Nanoseconds, shape (steps, `PHASES`, `LEAVES`). For each step the cells sum to its wall time.
     """
-    begin, phase = _timeline(trace)
+    begin, _ = phase_timeline(trace)
     steps = trace.steps
     # Cut the steps where the host's phase changes: then each piece of host time lies in one step and one phase.
     cuts = np.unique(np.concatenate((begin, steps.start_ns, steps.end_ns)))
@@ -148,12 +145,12 @@ def phase_times(trace: Trace) -> Int64Array:
     inside = (step >= 0) & (cuts < steps.end_ns[np.maximum(step, 0)])
     cut_end = np.append(cuts[1:], cuts[-1:])[inside]
     cuts, step = cuts[inside], step[inside]
-    host_phase = _phase_at(begin, phase, cuts)
+    host_phase = phases_at(trace, cuts)
 
     columns: list[tuple[int, int | None]] = []
 
     def sets() -> Iterator[Intervals]:
-        launched_in = _launch_phase(trace, begin, phase)
+        launched_in = launch_phases(trace)
         for name, kind in DEVICE_CATEGORIES.items():
             rows = device_rows(trace, kind)
             for p in np.unique(launched_in[rows]).tolist():
@@ -171,31 +168,3 @@ def phase_times(trace: Trace) -> Int64Array:
         issued_in = host_phase if launched is None else np.full_like(host_phase, launched)
         np.add.at(times[:, :, column], (step, issued_in), lengths)
     return times
-
-
-def _timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
-    """The host's phase over time: from ``begin[i]`` on it is in ``PHASES[phase[i]]``, until the next begins."""
-    begins, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int8)]
-    for name, active in host_phases(trace).items():
-        begins += [active.start_ns, active.end_ns]
-        codes += [np.full(len(active), PHASES.index(name), dtype=np.int8), np.full(len(active), _OTHER, dtype=np.int8)]
-    begin, phase = np.concatenate(begins), np.concatenate(codes)
-    # Where one phase ends and another begins at the same instant, the begin comes last and so holds from there on.
-    order = np.lexsort((phase != _OTHER, begin))
-    return begin[order], phase[order]
-
-
-def _phase_at(begin: Int64Array, phase: NDArray[np.int8], time_ns: Int64Array) -> NDArray[np.int8]:
-    """The phase that the host is in at each instant."""
-    row = np.searchsorted(begin, time_ns, side="right")
-    found: NDArray[np.int8] = np.append(phase, np.int8(_OTHER))[row - 1]  # row 0 reads the appended entry
-    return found
-
-
-def _launch_phase(trace: Trace, begin: Int64Array, phase: NDArray[np.int8]) -> NDArray[np.int8]:
-    """For each device row, the phase of the host when it made the call that started the work."""
-    call = trace.links.device_runtime
-    launched = np.full(len(call), _OTHER, dtype=np.int8)
-    known = call != NO_ROW
-    launched[known] = _phase_at(begin, phase, trace.runtime.start_ns[call[known]])
-    return launched

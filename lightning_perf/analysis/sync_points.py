@@ -10,7 +10,7 @@ import numpy as np
 from lightning_perf.analysis.gaps import device_busy
 from lightning_perf.analysis.host_phases import phases_at
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract
-from lightning_perf.analysis.marks import marks_by_phase
+from lightning_perf.analysis.marks import PHASES, marks_by_phase
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
@@ -89,8 +89,8 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     last = np.append(first[1:], len(calls))[: len(first)] - 1
     drained, without_work, told = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
     regained = np.minimum(without_work, wait)
-    places = zip(_outermost(trace, rows).tolist(), phases_at(trace, runtime.start_ns[rows]), strict=True)
-    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+    places = zip(_outermost(trace, rows).tolist(), phases_at(trace, runtime.start_ns[rows]).tolist(), strict=True)
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for position, place in enumerate(places):
         groups[place].append(position)
     points = []
@@ -100,7 +100,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         points.append(
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
-                phase=phase,
+                phase=PHASES[phase],
                 call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
                 calls=len(positions),
                 wait_ns=int(wait[positions].sum()),
