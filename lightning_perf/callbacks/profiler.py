@@ -15,7 +15,7 @@ from torch.profiler import profile
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
-from lightning_perf.callbacks.recorder_watch import RecorderWatch
+from lightning_perf.callbacks.recorder_watch import RecorderWatch, recorder_is_taken
 from lightning_perf.callbacks.recording import RecordingOptions, new_recorder
 from lightning_perf.callbacks.schedule import Action
 from lightning_perf.callbacks.step_marks import StepMarks
@@ -184,7 +184,7 @@ class WindowProfiler(StepObserver):
         """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
         if self._gave_way:
             return False
-        if _profiler_records() or not self._recorder.acquire(blocking=False):
+        if recorder_is_taken() or not self._recorder.acquire(blocking=False):
             self.foreign_profiler = True
             return False
         try:
@@ -223,13 +223,13 @@ class WindowProfiler(StepObserver):
             self._faults.report("the window in which another torch.profiler was started is lost", error)
 
     def _start(self) -> bool:
-        if self._profile is None or _profiler_records():
+        if self._profile is None or recorder_is_taken():
             self._stop()
             return False
         try:
             self._profile.start_trace()
         finally:
-            self._recording = _profiler_records()  # a start that fails half-way has to be stopped, too
+            self._recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
         return True
@@ -254,7 +254,7 @@ class WindowProfiler(StepObserver):
     def _end_recording(self, stopped: profile, recording: bool) -> None:
         begin_ns = time.perf_counter_ns()
         # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
-        cancelled = recording is not _profiler_records()
+        cancelled = recording is not recorder_is_taken()
         if not cancelled:
             if not recording:
                 stopped.start_trace()  # a profiler that is prepared has no other way back
@@ -296,8 +296,3 @@ class WindowProfiler(StepObserver):
             self._export_ns = time.perf_counter_ns() - begin_ns
         self.files.append(path)
         self.recorded_steps += 0 if self._capture else self._whole_steps
-
-
-def _profiler_records() -> bool:
-    # Private, and without a public equal; a profiler that still warms up is not seen.
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]

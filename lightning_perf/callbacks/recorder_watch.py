@@ -1,15 +1,21 @@
-"""A watch over torch's one recorder: it hears when another profiler is about to take it."""
+"""A watch over torch's one recorder: whether a profiler has it, and when another is about to take it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.autograd.profiler import profile
 
-__all__ = ["RecorderWatch"]
+__all__ = ["RecorderWatch", "recorder_is_taken"]
 
 _METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
+
+
+def recorder_is_taken() -> bool:
+    """Whether a profiler records; one that still warms up is not seen."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # private, without a public equal
 
 
 class RecorderWatch:
