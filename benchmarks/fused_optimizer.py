@@ -10,6 +10,7 @@ Run as ``python -m benchmarks.fused_optimizer`` on a quiet machine: prints a tab
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import time
@@ -70,6 +71,9 @@ def update_ms(make: Callable[[], nn.Module], optimizer: Callable[[Sequence[Tenso
 
 def main() -> None:
     """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
+    options = parser.parse_args()
     torch.manual_seed(0)
     lines = ["| network | optimizer | threads | loop, ms | fused, ms | remains |", "|---|---|---|---|---|---|"]
     for threads in (1, len(os.sched_getaffinity(0))):
@@ -80,7 +84,7 @@ def main() -> None:
                 row = f"| {network} | {name} | {threads} | {loop_ms:.3g} | {fused_ms:.3g} | {fused_ms / loop_ms:.2f} |"
                 print(row, flush=True)
                 lines.append(row)
-    RESULTS.write_text(
+    options.results.write_text(
         f"# Fused optimizers on a processor\n\nWritten by `python -m benchmarks.fused_optimizer`, method {METHOD}: "
         f"medians of {ROUNDS} updates in turns, nothing else between; {cpu_name()}; load average "
         f"{os.getloadavg()[0]:.1f} at the end, this benchmark's own part in it. {versions_text()}.\n\n"

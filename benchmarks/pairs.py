@@ -178,6 +178,9 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     options = parser.parse_args()
+    names = dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after))
+    if missing := [name for name in names if not (options.corpus / "traces" / name).is_file()]:
+        parser.error(f"{options.corpus / 'traces'} lacks {', '.join(missing)}: docs/corpus.md says where to get them")
     rows = "\n".join(row(pair, options.corpus / "traces") for pair in PAIRS)
     text = (
         f"# Predictions on the recordings of others\n\nWritten by `python -m benchmarks.pairs`, method {METHOD}: pairs "
