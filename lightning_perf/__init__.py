@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.precision import PrecisionCallback
     from lightning_perf.callbacks.precision_error import PrecisionError
     from lightning_perf.callbacks.slow_steps import SlowStepCapture
+    from lightning_perf.errors import TraceError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.columns import Trace
-    from lightning_perf.trace.errors import TraceError
     from lightning_perf.trace.reader import read_trace
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner
@@ -33,7 +33,7 @@ _HOMES = {
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",
     "TuneError": "lightning_perf.tune.errors",
-    "TraceError": "lightning_perf.trace.errors",
+    "TraceError": "lightning_perf.errors",
     "analyze": "lightning_perf.report.build",
     "read_trace": "lightning_perf.trace.reader",
 }

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 __all__ = ["read_json_lines"]
 

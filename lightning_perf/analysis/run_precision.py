@@ -11,7 +11,7 @@ from lightning_perf.analysis.loss_scale import LossScaleHistory
 from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.precision import PrecisionSetting
 from lightning_perf.analysis.underflow import UnderflowTable
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 __all__ = ["RunPrecision", "encode_precision", "read_precision"]
 

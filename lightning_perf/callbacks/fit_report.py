@@ -12,7 +12,7 @@ from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.whole_file import write_whole
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 if TYPE_CHECKING:
     from lightning_perf.analysis.run_precision import RunPrecision

@@ -28,7 +28,7 @@ from lightning_perf.compare.record_lines import (
     RunEnded,
     RunStarted,
 )
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 __all__ = ["Epoch", "RunRecord", "find_records", "read_record"]
 

@@ -16,6 +16,7 @@ from lightning_perf.analysis.recorded_windows import RecordedWindow, read_window
 from lightning_perf.analysis.run_precision import RunPrecision, read_precision
 from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
 from lightning_perf.analysis.trust import trust
+from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -25,7 +26,6 @@ from lightning_perf.report.slowness import slowness_notes
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
 from lightning_perf.report.words import count_of
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["analyze", "build_report"]

@@ -10,8 +10,8 @@ from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.errors import TraceError
 from lightning_perf.report.document import PerfReport
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration
 
 __all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]

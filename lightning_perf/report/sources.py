@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lightning_perf.analysis.captures import is_capture_folder
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 __all__ = ["find_traces", "group_windows", "rank_in_name"]
 

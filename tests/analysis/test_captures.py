@@ -12,7 +12,7 @@ from lightning_perf.analysis.captures import (
     is_capture_folder,
     read_captures,
 )
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 RECORDS = (
     CaptureRecord("slow-step-12", CaptureTrigger.SLOW_STEPS, 11, Slowdown(100, 125, (200, 210, 220))),

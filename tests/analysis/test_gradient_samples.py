@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.analysis.gradient_samples import GradientSample, LayerGradients, encode_sample, read_samples
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 
 def layer(exponent: int) -> LayerGradients:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.json_lines import read_json_lines
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 
 def read(folder: Path, content: bytes, restart: bytes | None = None) -> tuple[object, ...]:

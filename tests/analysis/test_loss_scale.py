@@ -16,7 +16,7 @@ from lightning_perf.analysis.loss_scale import (
     read_events,
     summarize_loss_scale,
 )
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 
 def as_fp32(value: float) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window, read_windows
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 WINDOWS = (RecordedWindow("", 10, 17, 5, 1_000, 2_000, 3_000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6))
 

@@ -4,7 +4,7 @@ import pytest
 
 from lightning_perf.analysis.precision import Fp32Arithmetic, PrecisionSetting
 from lightning_perf.analysis.run_precision import RunPrecision, encode_precision, read_precision
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 
 def test_file_of_a_run(tmp_path):

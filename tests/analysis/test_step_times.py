@@ -15,7 +15,7 @@ from lightning_perf.analysis.step_times import (
     read_samples,
     summarize_step_times,
 )
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 MS = 1_000_000
 counts = st.integers(0, 2**62)

@@ -8,10 +8,10 @@ import pytest
 
 import lightning_perf
 from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.console import print_report
 from lightning_perf.report.document import PerfReport, from_json, to_json
-from lightning_perf.trace.errors import TraceError
 from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.errors import TraceError
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
-from lightning_perf.trace.errors import TraceError
 
 
 def touch(folder: Path, *names: str) -> None:

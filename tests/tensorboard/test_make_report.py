@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import ReportError, to_json
 from lightning_perf.tensorboard.make_report import make_report
-from lightning_perf.trace.errors import TraceError
 from tests.tensorboard.support import write_trace
 
 

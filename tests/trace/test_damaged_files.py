@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.errors import TraceError
 from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.description import Problems
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.reader import read_trace
 from tests.support.trace_builder import TraceBuilder
 
