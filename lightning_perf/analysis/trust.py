@@ -10,9 +10,10 @@ import numpy as np
 
 from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.shift import Ratio, ratio_of
-from lightning_perf.analysis.step_times import WARMUP_STEPS, StepSample
+from lightning_perf.analysis.step_times import WARMUP_STEPS
+from lightning_perf.run_files.steps import StepSample
+from lightning_perf.run_files.windows import RecordedWindow
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]
 

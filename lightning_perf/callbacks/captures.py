@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
 from lightning_perf.callbacks.capture_requests import FileRequests, SignalRequests
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
@@ -14,6 +13,7 @@ from lightning_perf.callbacks.slow_steps import SlowStepCapture, SlowStepDetecto
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 
 __all__ = ["Captures"]
 
@@ -49,7 +49,7 @@ class Captures(StepObserver):
         self._config = config
         self._plan = plan
         self._numbers = numbers
-        self._path = folder / f"captures.rank{rank}.jsonl"
+        self._path = CAPTURES.path(folder, rank)
         self._faults = faults
         self._is_profiling = is_profiling
         self._now_ns = now_ns
@@ -141,16 +141,14 @@ class Captures(StepObserver):
         if self._bytes >= self._config.max_bytes:
             self.full = True
             return True  # there is no room for a later one either
-        kind = "slow-step" if trigger is CaptureTrigger.SLOW_STEPS else "on-demand"
-        folder = f"{kind}-{self._numbers.of(start)}"
+        folder = capture_name(trigger, self._numbers.of(start))
         warmup, active = self._config.warmup, self._config.active
         if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):
             return False
         self._quiet_until = start + warmup + active + self._config.cooldown
         record = CaptureRecord(folder, trigger, self._numbers.of(self._index), slowdown)
         try:
-            with self._path.open("ab") as file:
-                file.write(encode_capture(record))
+            CAPTURES.append(self._path, record)
         except OSError as error:
             self._faults.report(f"why {folder} was captured is not saved", error)
         return True

@@ -8,8 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.device_clock import cuda_clock
 from lightning_perf.callbacks.fault_counter import FaultCounter
@@ -18,7 +16,6 @@ from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, 
 from lightning_perf.callbacks.host import Trainer
 from lightning_perf.callbacks.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.recorder import study_folder, study_place
 from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.slow_steps import SlowStepCapture
@@ -28,6 +25,10 @@ from lightning_perf.callbacks.step_timer import StepTimer
 from lightning_perf.callbacks.step_tracker import StepTracker
 from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
 from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.run_record import study_folder, study_place
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 __all__ = ["Fit"]
 
@@ -73,7 +74,11 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         page_faults: FaultCounter | None = None
-        self._windows_path = folder / f"windows.rank{rank}.jsonl" if folder is not None else None
+        self._windows = LogWriter(
+            WINDOWS,
+            WINDOWS.path(folder, rank) if folder is not None else None,
+            functools.partial(faults.report, "what the profiler cost is no longer saved"),
+        )
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             if device.type == "cpu":
@@ -104,7 +109,7 @@ class Fit:
                 )
         self._log = StepLog(
             numbers=numbers,
-            path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
+            path=STEPS.path(folder, rank) if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
             faults=faults,
@@ -200,14 +205,7 @@ class Fit:
             self._budget.window_ends(window.pause_ns + window.export_ns)
         if self._captures is not None and window.capture:
             self._captures.window_ends(window.trace_bytes)
-        if self._windows_path is None:
-            return
-        try:
-            with self._windows_path.open("ab") as file:
-                file.write(encode_window(window))
-        except OSError as error:
-            self._windows_path = None
-            self.faults.report("what the profiler cost is no longer saved", error)
+        self._windows.append(window)
 
     def _begin_batch(self, batch: Any) -> None:
         self._tracker.batch_begins()

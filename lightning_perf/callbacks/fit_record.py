@@ -12,10 +12,9 @@ import torch
 from lightning_perf.callbacks.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
-from lightning_perf.callbacks.recorder import RunRecorder
 from lightning_perf.callbacks.run_facts import batch_facts, data_facts, model_facts, surroundings_facts, training_facts
-from lightning_perf.compare.record_lines import FactValue, Outcome
 from lightning_perf.environment import host_notes
+from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
 __all__ = ["FitRecord"]
 

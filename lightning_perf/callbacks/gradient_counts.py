@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.gradient_samples import LOWEST_EXPONENT, Arithmetic, LayerGradients
+from lightning_perf.run_files.gradient_samples import LOWEST_EXPONENT, Arithmetic, LayerGradients
 
 __all__ = ["CountedGradients"]
 

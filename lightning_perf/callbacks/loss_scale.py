@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections import deque
@@ -10,18 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.loss_scale import (
-    LossScaleHistory,
-    OverflowOrigin,
-    ScaleEvent,
-    ScalerState,
-    encode_event,
-    summarize_loss_scale,
-)
+from lightning_perf.analysis.loss_scale import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.found_inf import PendingVerdict
 from lightning_perf.callbacks.host import Trainer
 from lightning_perf.callbacks.step_numbers import step_number
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import LossScaleHistory
 
 __all__ = ["LossScaleMonitor"]
 
@@ -83,8 +80,9 @@ class LossScaleMonitor:
             backoff_factor=float(state["backoff_factor"]),
             growth_interval=int(state["growth_interval"]),
         )
-        self._path = path
-        self._faults = faults
+        self._file = LogWriter(
+            SCALE_EVENTS, path, functools.partial(faults.report, "the loss scale's history is no longer saved")
+        )
         self._locate = locate
         self._clock = clock
         self._open: _Attempt | None = None
@@ -268,13 +266,7 @@ class LossScaleMonitor:
 
     def _add(self, event: ScaleEvent) -> None:
         self._events.append(event)
-        if self._path is not None:
-            try:
-                with self._path.open("ab") as file:
-                    file.write(encode_event(event))
-            except OSError as error:
-                self._path = None
-                self._faults.report("the loss scale's history is no longer saved", error)
+        self._file.append(event)
 
     def _warn_of_shared_backward(self) -> None:
         if not self._warned:

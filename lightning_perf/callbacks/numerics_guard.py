@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, LayerDrift, NumericsDrift, judge_drift
+from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.fp32_layers import layer_name
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.callbacks.mixed_precision import plugin_module
@@ -18,6 +18,7 @@ from lightning_perf.callbacks.overflow_origin import Batch
 from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.replay import TorchRandomState, replayed_step, unmarked
 from lightning_perf.callbacks.tf32 import Tf32Override
+from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
 
 __all__ = ["NumericsGuard"]
 

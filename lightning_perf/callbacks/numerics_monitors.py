@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
-from lightning_perf.analysis.numerics_drift import NumericsDrift
-from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.callbacks.loss_scale import LossScaleMonitor
@@ -19,7 +16,15 @@ from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.step_numbers import step_number
 from lightning_perf.callbacks.strategies import holds_whole_model
 from lightning_perf.callbacks.underflow import UnderflowMonitor
-from lightning_perf.callbacks.whole_file import write_whole
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    RunPrecision,
+    UnderflowTable,
+    write_precision,
+)
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]
 
@@ -143,11 +148,11 @@ class NumericsMonitors:
         self._tell("guard", self._end_guard)
         self._active.clear()
 
-    def save_summary(self, text: bytes) -> None:
+    def save_summary(self, precision: RunPrecision) -> None:
         """Write the results to ``precision.json``, from the first rank."""
         if self._folder is not None and self._trainer.is_global_zero:
             try:
-                write_whole(self._folder / "precision.json", text)
+                write_precision(self._folder, precision)
             except OSError as error:
                 self._faults.report("the summary of the run's precision is not saved", error)
 
@@ -158,7 +163,7 @@ class NumericsMonitors:
             locator = self._active["locator"] = OverflowLocator(self._trainer, self._module, options.locate_overflows)
         scale = self._active["scale"] = LossScaleMonitor(
             self._trainer,
-            path=self._folder / f"loss_scale.rank{rank}.jsonl" if self._folder is not None else None,
+            path=SCALE_EVENTS.path(self._folder, rank) if self._folder is not None else None,
             faults=self._faults,
             locate=self._located if locator is not None else None,
         )
@@ -171,7 +176,7 @@ class NumericsMonitors:
                 every_n_steps=options.underflow_every_n_steps,
                 scale=lambda: scale.scale,
                 probe=int(self._trainer.world_size) == 1,
-                path=self._folder / f"underflow.rank{rank}.jsonl" if self._folder is not None else None,
+                path=GRADIENT_SAMPLES.path(self._folder, rank) if self._folder is not None else None,
                 faults=self._faults,
             )
 

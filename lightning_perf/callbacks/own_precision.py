@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.host import Module, Trainer
 from lightning_perf.callbacks.precision import PrecisionCallback
 from lightning_perf.callbacks.precision_error import PrecisionError
+from lightning_perf.run_files.precision import RunPrecision
 
 __all__ = ["OwnPrecision"]
 

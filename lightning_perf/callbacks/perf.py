@@ -17,11 +17,11 @@ from lightning_perf.callbacks.overhead_budget import check_budget
 from lightning_perf.callbacks.own_precision import OwnPrecision
 from lightning_perf.callbacks.precision import Precision, PrecisionCallback
 from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
-from lightning_perf.callbacks.recorder import study_folder
 from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
 from lightning_perf.callbacks.slow_steps import SlowStepCapture, capture_config
+from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
 

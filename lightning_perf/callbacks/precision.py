@@ -7,11 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_perf.analysis.loss_scale import LossScaleHistory
-from lightning_perf.analysis.numerics_drift import NumericsDrift
-from lightning_perf.analysis.precision import PrecisionSetting
-from lightning_perf.analysis.run_precision import RunPrecision, encode_precision
-from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.host import HostCallback, Module, Trainer
@@ -21,6 +16,13 @@ from lightning_perf.callbacks.precision_error import PrecisionError
 from lightning_perf.callbacks.precision_switch import PRECISIONS, PrecisionSwitch, check_optimizers, check_weights
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.tf32 import Tf32Override, read_fp32_arithmetic
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    PrecisionSetting,
+    RunPrecision,
+    UnderflowTable,
+)
 
 __all__ = ["PrecisionCallback"]
 
@@ -249,7 +251,7 @@ class PrecisionCallback(HostCallback):
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
         result = self.result
         if result is not None:
-            monitors.save_summary(encode_precision(result))
+            monitors.save_summary(result)
 
     def _undo(self) -> None:
         self._finish()

@@ -12,7 +12,6 @@ from typing import ClassVar, TypeVar
 import torch
 from torch.profiler import profile
 
-from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.recorder_watch import RecorderWatch, recorder_is_taken
@@ -21,8 +20,9 @@ from lightning_perf.callbacks.schedule import Action
 from lightning_perf.callbacks.step_marks import StepMarks
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
-from lightning_perf.callbacks.trace_export import export_trace
 from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.run_files.traces import export_trace
+from lightning_perf.run_files.windows import RecordedWindow
 
 __all__ = ["WindowProfiler"]
 
@@ -287,7 +287,7 @@ class WindowProfiler(StepObserver):
         begin_ns = time.perf_counter_ns()
         try:
             folder = self._plan.folder_for(self._capture)
-            path = export_trace(stopped, folder, f"rank{self._rank}.{time.time_ns()}")
+            path = export_trace(stopped, folder, self._rank, time.time_ns())
             self._trace_bytes = path.stat().st_size
         except Exception as error:
             self._faults.report("the trace of a window is lost", error)

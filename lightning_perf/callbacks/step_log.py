@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample, read_samples
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 __all__ = ["StepLog", "step_metrics"]
 
@@ -45,7 +47,7 @@ class StepLog(StepObserver):
     ) -> None:
         self._numbers = numbers
         self._step = 0
-        self._path = path
+        self._file = LogWriter(STEPS, path, functools.partial(faults.report, "step times are no longer saved"))
         self._send = send
         self._log_every = log_every
         self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)
@@ -57,7 +59,7 @@ class StepLog(StepObserver):
     def add(self, sample: StepSample) -> None:
         """Take a finished sample."""
         self._latest.append(sample)
-        if self._path is not None:
+        if self._file.path is not None:
             self._unwritten.append(sample)
         # A profiled step is slower than the run: its time would mislead beside the others.
         if self._send is not None and self._log_every and not sample.profiled:
@@ -66,7 +68,8 @@ class StepLog(StepObserver):
     def samples(self) -> tuple[StepSample, ...]:
         """The samples so far: all that are in the file, or the latest where there is none."""
         self.write()
-        return read_samples(self._path) if self._path is not None and self._path.exists() else tuple(self._latest)
+        path = self._file.path
+        return STEPS.read(path) if path is not None and path.exists() else tuple(self._latest)
 
     def step_begins(self, index: int) -> None:
         """Note the number of the step."""
@@ -88,16 +91,8 @@ class StepLog(StepObserver):
 
     def write(self) -> None:
         """Append what is not yet in the file."""
-        if self._path is None or not self._unwritten:
-            return
-        lines = b"".join(map(encode_sample, self._unwritten))
-        self._unwritten = []
-        try:
-            with self._path.open("ab") as file:
-                file.write(lines)
-        except OSError as error:
-            self._path = None
-            self._faults.report("step times are no longer saved", error)
+        samples, self._unwritten = self._unwritten, []
+        self._file.append(*samples)
 
 
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol
 
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.device_clock import DeviceClock, DeviceInterval
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
+from lightning_perf.run_files.steps import StepSample
 
 __all__ = ["SampleSink", "StepTimer", "batch_samples"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import torch
 
-from lightning_perf.analysis.gradient_samples import Arithmetic, GradientSample, LayerGradients, encode_sample
-from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
+from lightning_perf.analysis.underflow import tabulate_underflow
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.fp32_layers import layer_name
 from lightning_perf.callbacks.gradient_counts import CountedGradients
 from lightning_perf.callbacks.gradient_graph import GradientGraph, read_graph
 from lightning_perf.callbacks.host import Module
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, Arithmetic, GradientSample, LayerGradients
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.precision import UnderflowTable
 
 __all__ = ["UnderflowMonitor"]
 
@@ -75,8 +78,9 @@ class UnderflowMonitor:
         self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
-        self._path = path
-        self._faults = faults
+        self._file = LogWriter(
+            GRADIENT_SAMPLES, path, functools.partial(faults.report, "gradient samples are no longer saved")
+        )
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():
@@ -190,13 +194,7 @@ class UnderflowMonitor:
                 for layer, row in enumerate(rows)
                 if row.zeros and not row.counts and row.arithmetic != "fp32" and self._probes_left[layer]
             }
-        if self._path is not None:
-            try:
-                with self._path.open("ab") as file:
-                    file.write(encode_sample(sample))
-            except OSError as error:
-                self._path = None
-                self._faults.report("gradient samples are no longer saved", error)
+        self._file.append(sample)
 
     def _hidden(self, counted: _Counted) -> dict[str, LayerGradients]:
         """What the probe showed, at the sample's own scale."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lightning_perf.compare.journal import BlockState
+from lightning_perf.run_files.journal import BlockState
 
 __all__ = ["code_changes"]
 

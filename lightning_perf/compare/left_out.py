@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning_perf.compare.record import RunRecord
-from lightning_perf.compare.record_lines import Outcome
+from lightning_perf.run_files.run_record import Outcome
 
 __all__ = ["find_left_out"]
 

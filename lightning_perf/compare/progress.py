@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.compare.code_changes import code_changes
-from lightning_perf.compare.journal import device_warm_ups, read_block
+from lightning_perf.run_files.journal import device_warm_ups, read_block
 from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ import msgspec
 from lightning_perf.compare.code_changes import code_changes
 from lightning_perf.compare.engines.base import Engine
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
 from lightning_perf.compare.study_plan import balanced_orders
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.atomic import write_document
+from lightning_perf.run_files.journal import Again, BlockState, append, device_warm_ups, has_begun, read_block
 
-__all__ = ["Study", "StudyArm", "block_states", "has_begun", "read_study", "run_study", "study_notes"]
+__all__ = ["Study", "StudyArm", "block_states", "read_study", "run_study", "study_notes"]
 
 DEFINITION = "study.json"
 WARM_UP = 0
@@ -191,11 +192,6 @@ def block_states(study: Study, folder: Path) -> dict[int, BlockState]:
     return {block: read_block(folder, block) for block in range(study.blocks + 1)}
 
 
-def has_begun(folder: Path) -> bool:
-    """Whether any run of a study has begun; before that its definition may still change."""
-    return any((folder / "blocks").glob("*.jsonl"))
-
-
 def study_notes(folder: Path) -> tuple[str, ...]:
     """What went wrong in a study and what was done about it, for its report.
 
@@ -256,9 +252,7 @@ def _settle(study: Study | None, folder: Path) -> Study:
     if study is None and not path.exists():
         raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
     if study is not None and not (path.exists() and has_begun(folder)):
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n")
-        partial.replace(path)
+        write_document(path, study)
         return study
     there = read_study(folder)
     changed = _changes(there, study) if study is not None else []

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.journal import read_block
 from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.run_files.journal import read_block
 
 __all__ = ["study_arms"]
 

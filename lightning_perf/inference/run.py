@@ -29,10 +29,11 @@ from lightning_perf.inference.roofline import Roofline, roofline
 from lightning_perf.inference.runtimes.faults import reason_of
 from lightning_perf.inference.subject import Subject
 from lightning_perf.inference.summary import condition_notes
-from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tradeoff, to_json
+from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tradeoff
 from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.validation import Validation
 from lightning_perf.inference.variant import default_variants, parse_variants
+from lightning_perf.run_files.atomic import write_document
 
 __all__ = ["TRADEOFF_FILE", "measure_variants", "save_document"]
 
@@ -175,7 +176,7 @@ def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
     """
     path = folder / TRADEOFF_FILE
     try:
-        path.write_bytes(to_json(tradeoff, indent=2) + b"\n")
+        write_document(path, tradeoff)
     except OSError as error:
         note = f"{path} could not be written ({error.strerror})."
         return replace(tradeoff, notes=(*tradeoff.notes, note))

@@ -12,7 +12,7 @@ import msgspec
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.rank_times import RankTimes, rank_times
 from lightning_perf.errors import TraceError
-from lightning_perf.report.sources import rank_in_name
+from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace

@@ -21,7 +21,9 @@ import msgspec
 
 from lightning_perf import __version__
 from lightning_perf.report.document import SCHEMA_VERSION
-from lightning_perf.tensorboard.discovery import REPORT, Run
+from lightning_perf.run_files.atomic import atomic_file
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
 __all__ = ["CACHE_VARIABLE", "Document", "bound_folder", "cache_root", "find", "key_of", "places_of", "write"]
@@ -52,7 +54,7 @@ def key_of(run: Run, now_s: float | None = None) -> str:
         now_s: The time, in seconds since 1970; the present one when not given.
     """
     now_s = time.time() if now_s is None else now_s
-    ended = any(file.name == REPORT for file in run.others)
+    ended = any(file.name == REPORT_NAME for file in run.others)
     parts = (
         LAYOUT_VERSION,
         SCHEMA_VERSION,
@@ -119,7 +121,8 @@ def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, 
             if not _is_own_folder(place):
                 continue
             for document, data in documents:
-                _write_whole(place / f"{key}.{document}", data)
+                with atomic_file(place / f"{key}.{document}", mode=0o644) as file:
+                    file.write(data)
         except OSError as error:
             fault = error
             continue
@@ -144,18 +147,6 @@ def bound_folder(folder: Path, most_bytes: int) -> None:
             path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder holds more
                 path.parent.rmdir()
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    descriptor, partial = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        os.chmod(partial, 0o644)  # noqa: PTH101
-        os.replace(partial, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(partial)  # noqa: PTH108
-        raise
 
 
 def _is_own_folder(path: Path) -> bool:

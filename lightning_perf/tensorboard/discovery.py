@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lightning_perf.analysis.captures import is_capture_name
-from lightning_perf.report.sources import PROFILER_SUFFIXES
+from lightning_perf.run_files.captures import is_capture_name
+from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.run_record import RECORD_NAME
+from lightning_perf.run_files.traces import PROFILER_SUFFIXES
 from lightning_perf.tensorboard.logdirs import Root
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
@@ -20,9 +23,6 @@ Kind = Literal["run", "trace", "study", "inference"]
 
 STUDY = "study.json"
 TRADEOFF = "tradeoff.json"
-REPORT = "report.json"
-PRECISION = "precision.json"
-RECORD = "run.jsonl"
 
 _LOG = re.compile(r"[a-z]+\.rank\d+\.jsonl")
 _JOURNAL = re.compile(r"block\d+\.jsonl")
@@ -168,7 +168,7 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
                 file
                 for file in here
                 if file.name.endswith((".json", ".json.gz"))
-                and file.name not in (STUDY, TRADEOFF, REPORT, PRECISION)
+                and file.name not in (STUDY, TRADEOFF, REPORT_NAME, PRECISION_NAME)
                 and sniffer.holds(storage, file, *_TRACE_MARKS)
             )
         if traces or own:
@@ -180,13 +180,13 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
 
 
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
-    if file.name == REPORT:
+    if file.name == REPORT_NAME:
         return sniffer.holds(storage, file, _DOCUMENT_MARK)
-    return file.name in (PRECISION, RECORD) or _LOG.fullmatch(file.name) is not None
+    return file.name in (PRECISION_NAME, RECORD_NAME) or _LOG.fullmatch(file.name) is not None
 
 
 def _is_of_study(file: StoredFile) -> bool:
-    return file.name == RECORD or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
+    return file.name == RECORD_NAME or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
 
 
 def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:

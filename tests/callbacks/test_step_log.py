@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.step_times import StepSample, read_samples
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.step_log import StepLog, step_metrics
 from lightning_perf.callbacks.step_numbers import StepNumbers
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 
 def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
@@ -27,16 +27,16 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     log = StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=4, faults=Faults())
     run(log, range(10))
-    assert [s.step for s in read_samples(path)] == list(range(8)), "writes in between, at the log's cadence"
+    assert [s.step for s in STEPS.read(path)] == list(range(8)), "writes in between, at the log's cadence"
     log.write()
-    assert read_samples(path) == tuple(sample(step) for step in range(10))
+    assert STEPS.read(path) == tuple(sample(step) for step in range(10))
 
 
 @pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
 def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
     path = tmp_path / "steps.jsonl"
     run(StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=log_every, faults=Faults()), range(60))
-    assert len(read_samples(path)) == written
+    assert len(STEPS.read(path)) == written
 
 
 def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
     log.add(sample(0, profiled=True))
     log.step_ends()
     assert sent == []
-    assert len(read_samples(path)) == 1
+    assert len(STEPS.read(path)) == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
         run(log, range(8))
     assert len(faults.messages) == 1
-    assert len(read_samples(path)) == 8
+    assert len(STEPS.read(path)) == 8

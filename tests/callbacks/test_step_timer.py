@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.phases import Phase
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_timer import StepTimer, batch_samples
+from lightning_perf.run_files.steps import StepSample
 from tests.callbacks.test_device_clock import FakeDevice
 
 

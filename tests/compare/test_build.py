@@ -9,9 +9,9 @@ from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.gates import GateOutcome, parse_gate
 from lightning_perf.compare.record import read_record
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.refusal import UnfairError
 from lightning_perf.compare.settings import Settings
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
 from lightning_perf.compare.engines.ray_cluster import connect
 from lightning_perf.compare.engines.ray_recordings import RayRecordings
@@ -19,6 +18,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study import StudyArm, run_study, study_notes
 from lightning_perf.compare.study_records import study_arms
 from lightning_perf.report.document import from_json
+from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 from tests.support.trace_builder import TraceBuilder
 

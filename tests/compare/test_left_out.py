@@ -2,7 +2,7 @@ import pytest
 
 from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.errors import InvalidRunsError
-from lightning_perf.compare.record_lines import Outcome, Place
+from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 
 

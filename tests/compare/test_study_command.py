@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare import journal
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.choice import EngineChoice
 from lightning_perf.compare.engines.local import parse_devices
@@ -23,6 +22,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.study import read_study
 from lightning_perf.compare.study_options import settle_options
+from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN
 
 

@@ -18,11 +18,11 @@ from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.gates import parse_gate
 from lightning_perf.compare.metrics import METRICS
 from lightning_perf.compare.prediction import Prediction
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.compare.verdict import detectable_text
 from lightning_perf.page import html
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import write_run
 from tests.page.samples import HOSTILE, poisoned
 

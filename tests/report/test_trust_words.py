@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.shift import Ratio
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.trust_words import trust_line
+from lightning_perf.run_files.windows import RecordedWindow
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
 

@@ -6,13 +6,14 @@ import msgspec
 
 from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.refusal import Unfair
+from lightning_perf.run_files.atomic import encode_document
 
 __all__ = ["parse_json", "render_json"]
 
 
 def render_json(document: Comparison | Unfair) -> str:
     """The whole document, of a comparison or of its refusal, indented; what is None there is null here."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return encode_document(document).decode()
 
 
 def parse_json(text: str | bytes) -> Comparison:

@@ -1,16 +1,13 @@
-"""Gradients of sampled steps, counted by magnitude, and their file format."""
+"""``underflow.rank0.jsonl``: the gradients of sampled steps, counted by magnitude."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import msgspec
+from lightning_perf.run_files.jsonl import RankLog
 
-from lightning_perf.analysis.json_lines import read_json_lines
-
-__all__ = ["LOWEST_EXPONENT", "Arithmetic", "GradientSample", "LayerGradients", "encode_sample", "read_samples"]
+__all__ = ["GRADIENT_SAMPLES", "LOWEST_EXPONENT", "Arithmetic", "GradientSample", "LayerGradients"]
 
 LOWEST_EXPONENT = -40
 """Smaller gradients than this power of two are counted with it."""
@@ -56,22 +53,4 @@ class GradientSample:
     hidden: dict[str, LayerGradients]
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(GradientSample)
-
-
-def encode_sample(sample: GradientSample) -> bytes:
-    """Encode a sample as one line of an ``underflow.rank0.jsonl`` file, with its newline."""
-    return _encoder.encode(sample) + b"\n"
-
-
-def read_samples(path: str | Path) -> tuple[GradientSample, ...]:
-    """Read the gradient samples of a run; a line torn by a killed run is left out, what a resumed run adds is not.
-
-    Args:
-        path: An ``underflow.rank0.jsonl`` file.
-
-    Raises:
-        TraceError: The file cannot be read, or a line within it is no sample.
-    """
-    return read_json_lines(path, _decoder.decode, what="gradient sample", restart=b'{"step"')
+GRADIENT_SAMPLES: RankLog[GradientSample] = RankLog(GradientSample, "underflow", "gradient sample", restart=b'{"step"')

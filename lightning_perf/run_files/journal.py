@@ -1,4 +1,4 @@
-"""The journal of a block: what was begun, what ended and how, in lines that are only ever appended."""
+"""``blocks/block001.jsonl``: the journal of a study's block, with what was begun, what ended and how."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ from typing import TypeAlias
 
 import msgspec
 
-from lightning_perf.compare.append import append_whole
+from lightning_perf.run_files.jsonl import JsonLines
 
-__all__ = ["Again", "BlockOver", "BlockState", "Lost", "RunBegan", "RunOver", "append", "device_warm_ups", "read_block"]
+__all__ = [
+    "Again",
+    "BlockOver",
+    "BlockState",
+    "Lost",
+    "RunBegan",
+    "RunOver",
+    "append",
+    "device_warm_ups",
+    "has_begun",
+    "read_block",
+]
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -107,8 +118,8 @@ class BlockState:
     failure: str | None
 
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+# The driver of a block may die at any byte, and another goes on in the same file.
+_ENTRIES: JsonLines[Entry] = JsonLines(Entry, "entry of a journal", own_lines=True, durable=True)
 
 
 def journal_path(folder: Path, block: int, device: str | None = None) -> Path:
@@ -121,6 +132,11 @@ def device_warm_ups(folder: Path) -> tuple[str, ...]:
     """The devices that have a warm-up block of their own, beside the one that had the study's first."""
     paths = sorted((folder / "blocks").glob("block000@*.jsonl"))
     return tuple(path.stem.partition("@")[2] for path in paths)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether any run of a study has begun; before that its definition may still change."""
+    return any((folder / "blocks").glob("*.jsonl"))
 
 
 def append(folder: Path, block: int, entry: Entry, device: str | None = None) -> None:
@@ -139,8 +155,7 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
         entry = msgspec.structs.replace(entry, unix_s=time.time())
     path = journal_path(folder, block, device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Begins with a newline: the line before it may be torn.
-    append_whole(path, b"\n" + _encoder.encode(entry) + b"\n")
+    _ENTRIES.append(path, entry)
 
 
 def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:
@@ -205,16 +220,8 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     )
 
 
-def _entries(path: Path) -> list[Entry]:
+def _entries(path: Path) -> tuple[Entry, ...]:
     try:
-        texts = path.read_bytes().split(b"\n")
+        return _ENTRIES.decode(path.read_bytes())
     except FileNotFoundError:
-        return []
-    return [entry for text in texts if (entry := _entry(text)) is not None]
-
-
-def _entry(text: bytes) -> Entry | None:
-    try:
-        return _decoder.decode(text)
-    except msgspec.DecodeError:  # empty, or torn by the death of its writer
-        return None
+        return ()
