@@ -26,7 +26,7 @@ _FOLDER = re.compile(r"(?:slow-step|on-demand)-\d+")
 
 
 class CaptureTrigger(Enum):
-    """What asked for a capture."""
+    """The event that triggered a capture."""
 
     SLOW_STEPS = "slow steps"
     SIGNAL = "signal"
@@ -35,12 +35,12 @@ class CaptureTrigger(Enum):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Steps that stood out together.
+    """Consecutive steps that were slower than usual.
 
     Attributes:
         usual_ns: Median of the steps before them.
         limit_ns: The step time above which a step counted as slow.
-        step_ns: The times of the slow steps, one after the other.
+        step_ns: The times of the slow steps, in order.
     """
 
     usual_ns: Count
@@ -54,9 +54,9 @@ class CaptureRecord:
 
     Attributes:
         folder: Its folder, beside this file: ``slow-step-120``, ``on-demand-300``.
-        trigger: What asked for it.
-        step: The step after which it was asked for, the last of the slow ones.
-        slowdown: How slow the steps were; None for one that was asked for.
+        trigger: The event that triggered it.
+        step: The step after which it was triggered, the last of the slow ones.
+        slowdown: How slow the steps were; None for a capture on demand.
     """
 
     folder: str
@@ -72,7 +72,7 @@ def capture_name(trigger: CaptureTrigger, step: int) -> str:
     """Name the folder of a capture.
 
     Args:
-        trigger: What asked for it.
+        trigger: The event that triggered it.
         step: Its first step.
 
     Example:

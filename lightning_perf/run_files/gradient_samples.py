@@ -10,7 +10,7 @@ from lightning_perf.run_files.jsonl import RankLog
 __all__ = ["GRADIENT_SAMPLES", "LOWEST_EXPONENT", "Arithmetic", "GradientSample", "LayerGradients"]
 
 LOWEST_EXPONENT = -40
-"""Smaller gradients than this power of two are counted with it."""
+"""Gradients below this power of two are counted with it."""
 
 Arithmetic = Literal["fp16", "fp32", "unknown"]
 
@@ -42,9 +42,9 @@ class GradientSample:
     Attributes:
         step: Number of the step, on the axis of the Trainer's own logs.
         scale: The loss scale.
-        layers: What was seen of each layer, by name, in the module's order.
-        hidden: Of layers whose values were all zero, what a much larger scale brought to light, counted as if at this
-            scale. Values there had underflowed; where there are none, no gradient reaches the layer.
+        layers: The gradients of each layer, by name, in the order of the module.
+        hidden: For layers with zeros only: their gradients at a much larger scale, counted as if at this one. Non-zero
+            values had underflowed; if there are none, no gradient reaches the layer.
     """
 
     step: int

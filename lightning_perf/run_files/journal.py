@@ -1,4 +1,4 @@
-"""``blocks/block001.jsonl``: the journal of a study's block, with what was begun, what ended and how."""
+"""``blocks/block001.jsonl``: the journal of a block of a study, with the starts and ends of its runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunBegan(msgspec.Struct, frozen=True, tag="run began"):
 
 
 class RunOver(msgspec.Struct, frozen=True, tag="run over"):
-    """A run ended; `problem` tells why it does not count, `revision` which code it ran."""
+    """A run ended. `problem` is the reason why it does not count, `revision` the code that it ran."""
 
     arm: str
     attempt: int
@@ -49,7 +49,7 @@ class RunOver(msgspec.Struct, frozen=True, tag="run over"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """Whoever was carrying out the block vanished, or was stopped."""
+    """The process that ran the block died or was stopped."""
 
     problem: str
 
@@ -62,7 +62,7 @@ class BlockOver(msgspec.Struct, frozen=True, tag="block over"):
 
 
 class Again(msgspec.Struct, frozen=True, tag="again"):
-    """The block had been given up, and the study was run again: it gets as many attempts as at first."""
+    """The study was run again after the block had been given up: the block gets all its attempts again."""
 
 
 Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
@@ -70,7 +70,7 @@ Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
 
 @dataclass(frozen=True)
 class CodeSeen:
-    """Which code a finished run ran.
+    """The code that a finished run ran.
 
     Attributes:
         arm: The run's arm.
@@ -85,18 +85,18 @@ class CodeSeen:
 
 @dataclass(frozen=True)
 class BlockState:
-    """What the journal of a block says.
+    """The state of a block, according to its journal.
 
     Attributes:
         attempt: The attempt it is in, from 0.
-        failures: Attempts that failed since it was begun, or since it was begun again after it had been given up.
+        failures: Failed attempts since the block began, or began again after it had been given up.
         finished: Arms that have a finished run in this attempt.
-        open_run: A run that was begun and of which no end is recorded.
+        open_run: A run with a start and no end.
         begun: Runs begun in all attempts.
-        device: Where the last run began, or None.
-        seconds: How long each finished run took, in all attempts.
-        code: Which code each finished run ran, in all attempts; without those that do not tell.
-        events: What went wrong, in words, in order.
+        device: Device of the last run, or None.
+        seconds: Duration of each finished run, in all attempts.
+        code: The code of each finished run, in all attempts, where it is known.
+        events: What went wrong, in order, for the user.
         over: Whether the block needs nothing more.
         done: Whether all its runs are finished.
         problem: What went wrong last in a run, or None.
@@ -123,13 +123,13 @@ _ENTRIES: JsonLines[Entry] = JsonLines(Entry, "entry of a journal", own_lines=Tr
 
 
 def journal_path(folder: Path, block: int, device: str | None = None) -> Path:
-    """The journal of a block below the study's folder, or that of the warm-up on a further device."""
+    """Return the journal of a block, or that of the warm-up on a further device."""
     name = f"block{block:03}" + (f"@{_UNFIT.sub('_', device)}" if device is not None else "")
     return folder / "blocks" / f"{name}.jsonl"
 
 
 def device_warm_ups(folder: Path) -> tuple[str, ...]:
-    """The devices that have a warm-up block of their own, beside the one that had the study's first."""
+    """Return the devices with a warm-up block of their own; the device of the study's first one has none."""
     paths = sorted((folder / "blocks").glob("block000@*.jsonl"))
     return tuple(path.stem.partition("@")[2] for path in paths)
 
@@ -145,8 +145,8 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
     Args:
         folder: The study's folder.
         block: Number of the block.
-        entry: What happened.
-        device: Whose warm-up it is, when it is that of a further device.
+        entry: The entry.
+        device: The further device, for a warm-up on one.
 
     Raises:
         OSError: It cannot be written.
@@ -164,10 +164,10 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     Args:
         folder: The study's folder.
         block: Number of the block.
-        device: Whose warm-up it is, when it is that of a further device.
+        device: The further device, for a warm-up on one.
 
     Returns:
-        Its state; a block without a journal has not begun. A torn last line was never written.
+        Its state. A block without a journal has not begun; incomplete lines do not count.
     """
     attempt, failures, begun, told = 0, 0, 0, False
     finished: set[str] = set()

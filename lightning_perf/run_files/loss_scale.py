@@ -12,11 +12,11 @@ __all__ = ["SCALE_EVENTS", "OverflowOrigin", "ScaleEvent"]
 
 @dataclass(frozen=True)
 class OverflowOrigin:
-    """Where the first inf or nan of a skipped step came up, as running its batch again shows.
+    """Where the first inf or nan of a skipped step came from; running its batch again shows it.
 
     Attributes:
         module: Name of the layer; empty when it was the loss itself.
-        what: Which of its values: its output, or the gradient of its output or of a parameter.
+        what: Which of its values it was: its output, or the gradient of its output or of a parameter.
         value: Whether inf or nan.
     """
 
@@ -27,19 +27,19 @@ class OverflowOrigin:
 
 @dataclass(frozen=True)
 class ScaleEvent:
-    """A change of the loss scale, or the begin or end of a run; between events the scale stays.
+    """A change of the loss scale, or the start or end of a run. Between events the scale stays the same.
 
     Attributes:
         kind: ``start``, ``overflow`` (the optimizer step was skipped), ``growth`` or ``end``.
         step: Number of the step, on the axis of the Trainer's own logs.
         scale: The scale from here on.
         attempts: Optimizer steps tried so far, skipped ones included.
-        trained_ns: Wall time of the training batches so far, waiting for data left out.
+        trained_ns: Wall time of the training batches so far, without the waits for data.
         wasted_ns: For an overflow: wall time of the batches whose gradients were thrown away, else 0.
         optimizer: For an overflow: index of the optimizer, else 0.
-        scheduler_steps: For an overflow: steps that learning-rate schedulers of this optimizer made all the same.
+        scheduler_steps: For an overflow: steps that the learning-rate schedulers of this optimizer still made.
         steps_since_change: Executed steps since the scale changed, before this event.
-        origin: For an overflow: where it came up, if that was looked for and found.
+        origin: For an overflow: where it came from, if that was looked for and found.
     """
 
     kind: Literal["start", "overflow", "growth", "end"]

@@ -33,14 +33,14 @@ PRECISION_NAME = "precision.json"
 
 @dataclass(frozen=True)
 class Fp32Arithmetic:
-    """What "FP32" means for matrix products and convolutions in this process.
+    """The meaning of "FP32" for matrix products and convolutions in this process.
 
     From Ampere on, NVIDIA GPUs can round the inputs of FP32 products to TF32 (10 bits of mantissa) and use Tensor
-    Cores. torch does so for convolutions unless told otherwise, and for matrix products only when told to
+    Cores. torch does so for convolutions by default, and for matrix products only on request
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices).
 
     Attributes:
-        device_has_tf32: Whether the device has TF32 at all; the flags below mean nothing where it has not.
+        device_has_tf32: Whether the device has TF32; without it the flags below have no effect.
         tf32_matmul: Whether the flags allow TF32 in matrix products.
         tf32_convolution: Whether the flags allow TF32 in convolutions.
     """
@@ -50,7 +50,7 @@ class Fp32Arithmetic:
     tf32_convolution: bool
 
     def __str__(self) -> str:
-        """Say which FP32 it is.
+        """Describe this FP32 in words.
 
         Example:
             >>> print(Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True))
@@ -70,17 +70,17 @@ class Fp32Arithmetic:
 
 @dataclass(frozen=True)
 class PrecisionSetting:
-    """The precision that a run trained in, and how it came about.
+    """The precision that a run trained in, and where it was set.
 
     Attributes:
-        precision: As Lightning names it: ``32-true``, ``16-mixed``, ``bf16-mixed``, ….
-        requested: What the callback was asked for; None when it was left to the Trainer.
+        precision: Its name in Lightning: ``32-true``, ``16-mixed``, ``bf16-mixed``, ….
+        requested: The precision given to the callback; None when the Trainer decides.
         switched: Whether the callback switched a Trainer that was built without mixed precision.
         weight_cache: Whether autocast keeps a weight's cast for the rest of the forward pass, so that a weight used
             more than once is cast once; None without autocast.
         keep_fp32: Names of the layers kept in FP32.
-        fp32: Which FP32 it was.
-        note: What else the user should know, or None.
+        fp32: The meaning of FP32 in this run.
+        note: A remark for the user, or None.
     """
 
     precision: str
@@ -94,7 +94,7 @@ class PrecisionSetting:
 
 @dataclass(frozen=True)
 class LossScaleHistory:
-    """What became of the loss scale in one run.
+    """History of the loss scale in one run.
 
     Attributes:
         initial_scale: Scale at the start.
@@ -106,8 +106,8 @@ class LossScaleHistory:
         growths: Times the scale grew.
         steps_since_change: Executed steps since the scale last changed, at the end.
         scheduler_steps_on_skips: Steps of learning-rate schedulers made although the optimizer's was skipped: the
-            schedule is that many steps ahead of the weights.
-        trained_ns: Wall time of the training batches, waiting for data left out.
+            schedule is this many steps ahead of the weights.
+        trained_ns: Wall time of the training batches, without the waits for data.
         wasted_ns: The part of it spent on skipped steps.
         finished: Whether the run wrote its end; if not, the figures are those of the last event.
         events: The events, in order.
@@ -173,7 +173,7 @@ class LayerUnderflow:
 
 @dataclass(frozen=True)
 class PrecisionAdvice:
-    """What to change about underflow.
+    """The change that cures underflow.
 
     Attributes:
         action: ``init_scale``, ``keep_fp32`` or ``bf16``.
@@ -196,7 +196,7 @@ class UnderflowTable:
         samples: Steps sampled.
         scale: The loss scale at the last sample.
         headroom_doublings: How often the scale may double before the largest gradient seen in fp16 overflows.
-        layers: A row a layer, in the module's order.
+        layers: One row per layer, in the order of the module.
         advice: What to change, or None when no layer underflows.
     """
 
@@ -214,7 +214,7 @@ class UnderflowTable:
 
 @dataclass(frozen=True)
 class LayerDrift:
-    """How far a layer's output in mixed precision is from that in FP32, for the same weights and the same batch.
+    """Distance of a layer's output in mixed precision from its FP32 output, for the same weights and batch.
 
     Attributes:
         name: The layer.
@@ -227,13 +227,13 @@ class LayerDrift:
 
 @dataclass(frozen=True)
 class NumericsDrift:
-    """A mixed run's first steps beside FP32 replays of the same batches from the same weights.
+    """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
 
     Attributes:
         precision: The run's precision.
-        mixed_losses: The run's loss, a batch each.
+        mixed_losses: The run's loss on each batch.
         fp32_losses: The loss of the FP32 replay of the same batches in the same order.
-        mixed_end: Mean FP32 loss over all these batches with the weights that the mixed run ended at.
+        mixed_end: Mean FP32 loss over all these batches with the final weights of the mixed run.
         fp32_end: The same with the weights of the FP32 replay.
         seed_ends: The same with the weights of FP32 replays with other seeds.
         expected_low: Where an FP32 run with another seed ends, with 95 % probability: lower end.
@@ -255,7 +255,7 @@ class NumericsDrift:
 
     @property
     def drift(self) -> float:
-        """Difference that mixed precision made to the loss at the end."""
+        """Difference of the final losses, mixed precision minus FP32."""
         return self.mixed_end - self.fp32_end
 
 
@@ -264,10 +264,10 @@ class RunPrecision:
     """The precision that a run trained in, and what it did to the numbers.
 
     Attributes:
-        setting: The precision, and which FP32 it was.
+        setting: The precision, and the meaning of FP32.
         loss_scale: The loss scale's history; None without a loss scale.
-        underflow: Gradient underflow by layer; None where no step was sampled.
-        numerics: The comparison with FP32 replays; None where none was asked for.
+        underflow: Gradient underflow by layer; None if no step was sampled.
+        numerics: The comparison with FP32 replays; None if it was not requested.
     """
 
     setting: PrecisionSetting
@@ -292,7 +292,7 @@ def read_precision(path: str | Path) -> RunPrecision:
         path: The file.
 
     Raises:
-        TraceError: It cannot be read, or is something else.
+        TraceError: It cannot be read, or is not such a file.
     """
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=RunPrecision)

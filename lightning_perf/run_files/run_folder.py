@@ -20,8 +20,8 @@ __all__ = [
 ]
 
 FOLDER_MARKER = ".lightning_perf"
-"""An empty file that says whose a folder is: its first other file may be written seconds later, and of two processes
-that start at once only one can make it."""
+"""An empty file that claims a folder. Other files may follow seconds later, and of two processes that start at once
+only one can make it."""
 
 REQUEST_NAME = "profile-now"
 """The file whose appearance asks for a capture."""
@@ -34,14 +34,14 @@ def make_run_folder(path: str) -> Path:
     """Make a folder for a run, empty but for a hidden marker.
 
     Args:
-        path: The folder that is wanted.
+        path: The preferred folder.
 
     Returns:
         `path` if nothing is there or an empty folder; else the first free of ``path_1``, ``path_2``, ….
 
     Raises:
         OSError: The folder cannot be made.
-        ValueError: The path is no local one.
+        ValueError: The path is not local.
     """
     if "://" in path:
         raise ValueError(f"{path} is not on this machine's file system")

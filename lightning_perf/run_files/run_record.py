@@ -43,10 +43,10 @@ VERSION = 1
 RECORD_NAME = "run.jsonl"
 
 PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
-"""Environment variable by which a study tells a run its place, as JSON."""
+"""Environment variable with the place of a run in a study, as JSON."""
 
 FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
-"""Environment variable by which a study tells a run where to leave its files."""
+"""Environment variable with the folder for the files of a run in a study."""
 
 FactValue: TypeAlias = str | int | float | bool | None
 
@@ -61,14 +61,14 @@ class Outcome(str, Enum):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a run stands in a study.
+    """The place of a run in a study.
 
     Attributes:
         study: Id of the study.
         arm: The setting.
         block: Number of the block; 0 is the warm-up.
         position: Place in the order of the block, from 0.
-        attempt: How often the block had been begun anew before, after a run of it had failed.
+        attempt: Earlier attempts of the block, which ended because a run failed.
         treatment: Facts that the study declares to differ between arms.
     """
 
@@ -92,13 +92,13 @@ class RunStarted(msgspec.Struct, frozen=True, tag="started"):
 
 
 class FactsAdded(msgspec.Struct, frozen=True, tag="facts"):
-    """Facts that were only known later, as the hash of the first batch."""
+    """Facts that become known after the start, such as the hash of the first batch."""
 
     facts: dict[str, FactValue]
 
 
 class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch with its validation: training time since the start of the fit, and the metrics then known."""
+    """The end of an epoch and its validation: training time since the start of the fit, and the metrics."""
 
     epoch: int
     train_time_s: float
@@ -107,7 +107,7 @@ class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
 
 
 class HealthSeen(msgspec.Struct, frozen=True, tag="health"):
-    """Something seen on the device that makes the run's times invalid, or, when not `invalid`, is worth a word."""
+    """An observation of the device: it makes the times of the run invalid, unless `invalid` is False."""
 
     problem: str
     train_time_s: float
@@ -130,15 +130,15 @@ RUN_RECORD: JsonLines[Line] = JsonLines(Line, "line of a run record", durable=Tr
 
 
 class RunRecorder:
-    """Writes one run's record.
+    """Writes the record of one run.
 
-    A run takes its study's place only in the folder that the study gave it: a further fit of the same process finds
-    that folder taken, and is recorded as a run outside of the study.
+    Only a run in the folder that the study assigned has a place in the study: a further fit of the same process gets
+    another folder, and is recorded as a run outside the study.
 
     Args:
         folder: The run's folder; the record is ``run.jsonl`` in it.
-        facts: The fingerprint as far as it is known at the start.
-        notes: What is worth knowing and need not agree between runs.
+        facts: The fingerprint, as far as it is known at the start.
+        notes: Further facts, which may differ between the runs of a comparison.
         now_s: The clock of training time.
 
     Raises:
@@ -162,7 +162,7 @@ class RunRecorder:
         RUN_RECORD.append(self.path, RunStarted(run_id, started, dict(facts), dict(notes), place))
 
     def training_begins(self) -> None:
-        """Start the clock of training time anew: what came before was preparation."""
+        """Restart the clock of training time, so that preparations do not count."""
         self._begin_s = self._now_s()
 
     def add_facts(self, facts: Mapping[str, FactValue]) -> None:
@@ -175,12 +175,12 @@ class RunRecorder:
         Args:
             epoch: Its number.
             steps: Optimizer steps since the start of training.
-            metrics: What the Trainer knows by now; entries that are no numbers are left out.
+            metrics: The metrics of the Trainer; entries that are not numbers are left out.
         """
         RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
 
     def health(self, problem: str, *, invalid: bool = True) -> None:
-        """Record what was seen on the device, and whether it makes the run's times invalid."""
+        """Record an observation of the device, and whether it makes the times of the run invalid."""
         RUN_RECORD.append(self.path, HealthSeen(problem, self._train_time_s(), invalid))
 
     def ends(
@@ -203,7 +203,7 @@ class RunRecorder:
 
 
 def study_place() -> Place | None:
-    """The place in a study that this process was given, or None outside a study."""
+    """Return the place of this process in a study, or None outside a study."""
     text = os.environ.get(PLACE_VARIABLE)
     if not text:
         return None
@@ -214,12 +214,12 @@ def study_place() -> Place | None:
 
 
 def study_folder() -> str | None:
-    """The folder in which a study wants this run's files, or None outside a study."""
+    """Return the folder that a study assigned to this run, or None outside a study."""
     return os.environ.get(FOLDER_VARIABLE) or None
 
 
 def numbers_only(metrics: Mapping[str, object]) -> dict[str, float | None]:
-    """The entries that are numbers, as floats; None for nan and infinities, which JSON does not have.
+    """Return the entries that are numbers, as floats; None for nan and infinities, which JSON lacks.
 
     Example:
         >>> numbers_only({"val_acc": 0.5, "name": "x", "loss": float("nan")})

@@ -11,15 +11,15 @@ __all__ = ["STEPS", "StepSample"]
 
 @dataclass(frozen=True)
 class StepSample:
-    """What the step timer measured of one step.
+    """The times of one step, as the step timer measured them.
 
     Attributes:
         step: The step's number, counted over the whole fit.
         step_ns: Wall time of the step, fetching its batches included.
         data_wait_ns: Time the training thread waited for batches; part of ``step_ns``.
         device_ns: Device time between the step's first and last device event, or None when not measured.
-        samples: Samples trained on in the step, or None when the batch does not tell.
-        profiled: Whether the profiler was at work (warm-up and export too), so that the time includes its cost.
+        samples: Samples trained on in the step, or None when the batch does not show it.
+        profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
     """
 
     step: Count

@@ -38,7 +38,7 @@ NO_TRACES = (PRECISION_NAME, REPORT_NAME)
 """What `PerfCallback` itself writes beside its traces."""
 
 GZIP_LEVEL = 1
-"""Traces are packed between two steps, so time counts for more than a quarter of their size."""
+"""Traces are packed between two steps: speed matters more than a quarter of their size."""
 
 _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
@@ -57,15 +57,15 @@ def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> 
 
     Args:
         stopped: A `torch.profiler.profile` that has recorded and was stopped.
-        folder: Where to.
+        folder: The folder of the run or capture.
         rank: The rank that recorded it.
-        unix_ns: The time, which tells the windows of a rank apart.
+        unix_ns: The time, by which the windows of a rank differ.
 
     Returns:
         The file, ``rank0.1700000000000000000.pt.trace.json.gz``.
 
     Raises:
-        OSError: It cannot be written. Torch itself says nothing of a disk that is full.
+        OSError: It cannot be written. Torch itself raises nothing when the disk is full.
         RuntimeError: Torch cannot export the recording.
     """
     name = f"rank{rank}.{unix_ns}"
@@ -96,7 +96,7 @@ def rank_traces(folder: Path) -> list[Path]:
 def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """List the trace files that a path names, sorted by name.
 
-    A file stands for itself, whatever it is called. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
+    A file is taken as it is, whatever its name. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
     there is none, its ``*.json[.gz]`` files. A folder with none of them may hold one folder below it that does.
 
     Args:
@@ -138,8 +138,8 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
     """Group the files of a run by the process that recorded them: those of one group are its windows.
 
-    The rank in the name tells, or the worker's name before the time stamp that the profiler's handlers append
-    (``worker.1623143089861.pt.trace.json``). A file whose name tells neither stands alone.
+    Files belong together by the rank in their names, or by the worker before the time stamp that the profiler's
+    handlers append (``worker.1623143089861.pt.trace.json``). A file with neither in its name is a group of its own.
 
     Args:
         paths: Trace files.
@@ -159,7 +159,7 @@ def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells, if any.
+    """Return the rank in the name of a file, or None.
 
     Example:
         >>> rank_in_name("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz"), rank_in_name("frank.json")

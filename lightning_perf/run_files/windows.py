@@ -11,12 +11,12 @@ __all__ = ["WINDOWS", "RecordedWindow"]
 
 @dataclass(frozen=True)
 class RecordedWindow:
-    """One window: the steps in which the profiler ran, and what that cost between them.
+    """One window of the profiler: its steps, and its cost between them.
 
-    What it costs inside the steps shows in the step samples of the same run.
+    Its cost within the steps is in the step samples of the same run.
 
     Attributes:
-        capture: Folder of the capture that it belongs to; empty for a window of the schedule.
+        capture: Folder of its capture; empty for a window of the schedule.
         first_step: First step in which the profiler ran, warm-up included.
         last_step: Last one.
         recorded_steps: Whole steps in its trace.
