@@ -222,6 +222,6 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
 
 def _entries(path: Path) -> tuple[Entry, ...]:
     try:
-        return _ENTRIES.decode(path.read_bytes())
+        return _ENTRIES.decode(path.read_bytes(), path)
     except FileNotFoundError:
         return ()

@@ -38,7 +38,7 @@ class JsonLines(Generic[Value]):
         >>> values = JsonLines(dict, "value")
         >>> values.encode({"step": 1}, {"step": 2})
         b'{"step":1}\n{"step":2}\n'
-        >>> values.decode(b'{"step":1}\n{"st')
+        >>> values.decode(b'{"step":1}\n{"st', "steps.jsonl")
         ({'step': 1},)
     """
 
@@ -85,7 +85,7 @@ class JsonLines(Generic[Value]):
             ) from error
         return self.decode(content, path)
 
-    def decode(self, content: bytes, path: str | Path = "") -> tuple[Value, ...]:
+    def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
         """Decode the content of a file. Empty lines and an incomplete last line are skipped.
 
         Args:
