@@ -18,11 +18,18 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study_plan import balanced_orders
 from lightning_perf.revision import git_revision
 from lightning_perf.run_files.atomic import write_document
-from lightning_perf.run_files.journal import Again, BlockState, append, device_warm_ups, has_begun, read_block
+from lightning_perf.run_files.journal import (
+    STUDY_NAME,
+    Again,
+    BlockState,
+    append,
+    device_warm_ups,
+    has_begun,
+    read_block,
+)
 
 __all__ = ["Study", "StudyArm", "block_states", "read_study", "run_study", "study_notes"]
 
-DEFINITION = "study.json"
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -121,7 +128,7 @@ def read_study(folder: Path) -> Study:
     Raises:
         CompareError: There is none, or it cannot be read.
     """
-    path = folder / DEFINITION
+    path = folder / STUDY_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Study)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -248,7 +255,7 @@ def _try_again(study: Study, folder: Path) -> None:
 
 def _settle(study: Study | None, folder: Path) -> Study:
     """Write the definition, or check that it is the one that is there."""
-    path = folder / DEFINITION
+    path = folder / STUDY_NAME
     if study is None and not path.exists():
         raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
     if study is not None and not (path.exists() and has_begun(folder)):

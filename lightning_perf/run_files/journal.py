@@ -13,6 +13,7 @@ import msgspec
 from lightning_perf.run_files.jsonl import JsonLines
 
 __all__ = [
+    "STUDY_NAME",
     "Again",
     "BlockOver",
     "BlockState",
@@ -24,6 +25,9 @@ __all__ = [
     "has_begun",
     "read_block",
 ]
+
+STUDY_NAME = "study.json"
+"""The definition of a study, in the folder that holds ``blocks``."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 

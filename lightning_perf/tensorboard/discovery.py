@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lightning_perf.run_files.captures import is_capture_name
+from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.precision import PRECISION_NAME
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.run_record import RECORD_NAME
@@ -21,7 +22,6 @@ __all__ = ["Kind", "Run", "Sniffer", "Table", "discover"]
 
 Kind = Literal["run", "trace", "study", "inference"]
 
-STUDY = "study.json"
 TRADEOFF = "tradeoff.json"
 
 _LOG = re.compile(r"[a-z]+\.rank\d+\.jsonl")
@@ -146,7 +146,7 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
     for file in files:
         folders.setdefault(file.folder, []).append(file)
     members: dict[str, list[StoredFile]] = {  # of the studies: what lies in or below their folders
-        file.folder: [] for file in files if file.name == STUDY and sniffer.holds(storage, file, _STUDY_MARK)
+        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
     }
     for file in filter(_is_of_study, files):
         for folder in filter(members.__contains__, _upwards(file.folder)):
@@ -168,13 +168,13 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
                 file
                 for file in here
                 if file.name.endswith((".json", ".json.gz"))
-                and file.name not in (STUDY, TRADEOFF, REPORT_NAME, PRECISION_NAME)
+                and file.name not in (STUDY_NAME, TRADEOFF, REPORT_NAME, PRECISION_NAME)
                 and sniffer.holds(storage, file, *_TRACE_MARKS)
             )
         if traces or own:
             yield Run(name, "run" if own else "trace", storage, folder, traces, own)
         if folder in members:
-            yield Run(name, "study", storage, folder, (), (by_name[STUDY], *members[folder]))
+            yield Run(name, "study", storage, folder, (), (by_name[STUDY_NAME], *members[folder]))
         if TRADEOFF in by_name and sniffer.holds(storage, by_name[TRADEOFF], _DOCUMENT_MARK):
             yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
 
