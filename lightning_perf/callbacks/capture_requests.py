@@ -35,7 +35,7 @@ class FileRequests:
         self._rank = rank
         self._world_size = world_size
         self._looked_ns: int | None = None
-        self._answered = self._read()
+        self._answered = read_capture_start(folder)
 
     def look(self, now_ns: int, step: int, step_ns: int) -> int | None:
         """Look for a request, once a second at most.
@@ -63,14 +63,11 @@ class FileRequests:
         return start
 
     def _hear(self, step: int) -> int | None:
-        start = self._read()
+        start = read_capture_start(self._folder)
         if start is None or start == self._answered:
             return None
         self._answered = start
         return max(start, step)
-
-    def _read(self) -> int | None:
-        return read_capture_start(self._folder) if self._rank != 0 else None
 
 
 class SignalRequests:

@@ -74,11 +74,8 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         page_faults: FaultCounter | None = None
-        self._windows = LogWriter(
-            WINDOWS,
-            WINDOWS.path(folder, rank) if folder is not None else None,
-            functools.partial(faults.report, "what the profiler cost is no longer saved"),
-        )
+        windows_path = WINDOWS.path(folder, rank) if folder is not None else None
+        self._windows = LogWriter(WINDOWS, windows_path, faults.report, "what the profiler cost is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             if device.type == "cpu":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import warnings
 from collections import deque
@@ -80,9 +79,7 @@ class LossScaleMonitor:
             backoff_factor=float(state["backoff_factor"]),
             growth_interval=int(state["growth_interval"]),
         )
-        self._file = LogWriter(
-            SCALE_EVENTS, path, functools.partial(faults.report, "the loss scale's history is no longer saved")
-        )
+        self._file = LogWriter(SCALE_EVENTS, path, faults.report, "the loss scale's history is no longer saved")
         self._locate = locate
         self._clock = clock
         self._open: _Attempt | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +46,7 @@ class StepLog(StepObserver):
     ) -> None:
         self._numbers = numbers
         self._step = 0
-        self._file = LogWriter(STEPS, path, functools.partial(faults.report, "step times are no longer saved"))
+        self._file = LogWriter(STEPS, path, faults.report, "step times are no longer saved")
         self._send = send
         self._log_every = log_every
         self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)

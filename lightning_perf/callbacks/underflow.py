@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -78,9 +77,7 @@ class UnderflowMonitor:
         self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
-        self._file = LogWriter(
-            GRADIENT_SAMPLES, path, functools.partial(faults.report, "gradient samples are no longer saved")
-        )
+        self._file = LogWriter(GRADIENT_SAMPLES, path, faults.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():

@@ -43,13 +43,7 @@ class JsonLines(Generic[Value]):
     """
 
     def __init__(
-        self,
-        kind: Any,
-        what: str,
-        *,
-        restart: bytes | None = None,
-        own_lines: bool = False,
-        durable: bool = False,
+        self, kind: Any, what: str, *, restart: bytes | None = None, own_lines: bool = False, durable: bool = False
     ) -> None:
         self._encode = msgspec.json.Encoder().encode
         self._decode: Callable[[bytes], Value] = msgspec.json.Decoder(kind).decode
@@ -151,12 +145,14 @@ class LogWriter(Generic[Value]):
     Args:
         log: The format.
         path: The file; None to write nothing.
-        on_error: Is called with the error of the failed write.
+        report: Is called with `consequence` and the error of the failed write.
+        consequence: What the user loses, e.g. ``step times are no longer saved``.
     """
 
-    def __init__(self, log: JsonLines[Value], path: Path | None, on_error: Callable[[OSError], None]) -> None:
-        self._log = log
-        self._on_error = on_error
+    def __init__(
+        self, log: JsonLines[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
+    ) -> None:
+        self._log, self._report, self._consequence = log, report, consequence
         self.path = path
         """The file; None when nothing is written, or no longer."""
 
@@ -168,7 +164,7 @@ class LogWriter(Generic[Value]):
             self._log.append(self.path, *values)
         except OSError as error:
             self.path = None
-            self._on_error(error)
+            self._report(self._consequence, error)
 
 
 def append(path: Path, content: bytes, *, durable: bool = False) -> None:

@@ -16,22 +16,13 @@ REPORT_NAME = "report.json"
 Fields = TypeVar("Fields")
 
 
-def write_report(folder: Path, report: object) -> Path:
+def write_report(folder: Path, report: object) -> None:
     """Write ``report.json`` in the folder of a run, atomically.
-
-    Args:
-        folder: The folder.
-        report: The report.
-
-    Returns:
-        The file.
 
     Raises:
         OSError: It cannot be written.
     """
-    path = folder / REPORT_NAME
-    write_document(path, report)
-    return path
+    write_document(folder / REPORT_NAME, report)
 
 
 def read_report_fields(folder: Path, kind: type[Fields]) -> Fields | None:

@@ -95,7 +95,7 @@ def cache_root() -> Path:
 def find(run: Run, key: str, document: Document) -> Path | None:
     """A finished document in one of the run's places."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
-    return next((path for path in paths if _is_regular(path)), None)
+    return next((path for path in paths if _status(path) is not None), None)
 
 
 def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, bytes]]) -> Path:
@@ -169,14 +169,8 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _status(path: Path) -> os.stat_result | None:
+    """The status of a regular file; None for anything else."""
     try:
         status = path.lstat()
     except OSError:

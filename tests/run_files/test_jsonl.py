@@ -74,20 +74,24 @@ def test_each_rank_has_a_file(tmp_path: Path) -> None:
 
 
 def test_a_writer_reports_its_first_error_and_stops(tmp_path: Path) -> None:
-    errors: list[OSError] = []
+    errors: list[str] = []
     path = tmp_path / "gone" / "values.jsonl"
-    writer: LogWriter[int] = LogWriter(JsonLines(int, "value"), path, errors.append)
+
+    def report(consequence: str, error: OSError) -> None:
+        errors.append(f"{consequence}: {error.strerror}")
+
+    writer: LogWriter[int] = LogWriter(JsonLines(int, "value"), path, report, "no value is saved")
     writer.append()
     writer.append(1)
     path.parent.mkdir()
     writer.append(2)
-    assert len(errors) == 1
+    assert errors == ["no value is saved: No such file or directory"]
     assert writer.path is None
     assert not path.exists()
 
 
 def test_a_writer_without_a_path_writes_nothing() -> None:
-    LogWriter(JsonLines(int, "value"), None, pytest.fail).append(1)
+    LogWriter(JsonLines(int, "value"), None, pytest.fail, "").append(1)
 
 
 def test_appended_content_follows_the_earlier(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class Fields(msgspec.Struct):
 
 
 def test_the_fields_that_are_asked_for_are_read_back(tmp_path: Path) -> None:
-    assert write_report(tmp_path, {"lead": 3, "ranks": []}) == tmp_path / "report.json"
+    write_report(tmp_path, {"lead": 3, "ranks": []})
     assert (tmp_path / "report.json").read_text() == '{\n  "lead": 3,\n  "ranks": []\n}\n'
     assert read_report_fields(tmp_path, Fields) == Fields(3)
 
