@@ -16,7 +16,7 @@ from lightning_perf.analysis.launches import launches
 from lightning_perf.analysis.memory import memory
 from lightning_perf.analysis.modules import modules
 from lightning_perf.analysis.operators import operators
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 ANALYSES: tuple[Callable[[Trace], Any], ...] = (
