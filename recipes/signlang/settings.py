@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from recipes.signlang.split import SplitKind
+from recipes.signlang.data.split import SplitKind
 
 __all__ = ["InputKind", "TrainSettings"]
 
@@ -29,7 +29,7 @@ class TrainSettings:
         cache_dir: Where the embedded set is kept; None for the user's cache folder.
         copies: Consecutive numbers of one capture in the flat layout; None to tell by the data.
         skip_unreadable: Leave unreadable pictures out instead of refusing the data.
-        model: A key of `recipes.signlang.model.MODELS`.
+        model: A key of `recipes.signlang.training.model.MODELS`.
         epochs: Passes over the training pictures.
         image_size: Width and height in pixels.
         batch_size: Pictures a batch.

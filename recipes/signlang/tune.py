@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.signlang.data_module import SignData, default_workers
-from recipes.signlang.load import load_data
-from recipes.signlang.module import SignModule
+from recipes.signlang.data.data_module import SignData, default_workers
+from recipes.signlang.data.loading import load_data
 from recipes.signlang.settings import TrainSettings
+from recipes.signlang.training.module import SignModule
 
 __all__ = ["cnn", "resnet18", "training"]
 

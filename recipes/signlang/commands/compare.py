@@ -1,0 +1,113 @@
+"""The ``compare`` command: its options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from lightning_perf.arguments import at_least, share
+from lightning_perf.compare.command import EXIT_CODES
+from recipes.signlang.commands.train import MODELS, add_data_arguments, add_optimizer_arguments
+from recipes.signlang.data.split import SplitKind
+from recipes.signlang.settings import InputKind, TrainSettings
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "Train in several precisions, repeatedly and in random order, and compare time and accuracy."
+
+_PRECISIONS = ("32-true", "tf32", "16-mixed", "bf16-mixed")
+"""Those of `recipes.signlang.comparison.PRECISIONS`, named here so that ``--help`` need not load the statistics."""
+
+_ON_CPU = {"model": "cnn", "image_size": 32}
+_ON_DEVICE = {"model": "resnet50", "image_size": 200}
+"""What the article trained, and what a CPU does in minutes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = EXIT_CODES
+    study = parser.add_argument_group("comparison")
+    study.add_argument(
+        "--precisions",
+        nargs="+",
+        choices=_PRECISIONS,
+        metavar="PRECISION",
+        default=argparse.SUPPRESS,
+        help=f"of {', '.join(_PRECISIONS)}; the first is the baseline. 32-true is true FP32, tf32 the same with TF32 "
+        "(default: 32-true tf32 16-mixed on a GPU with TF32, 32-true 16-mixed on others, 32-true bf16-mixed on a CPU)",
+    )
+    study.add_argument("--runs", type=at_least(1), default=6, metavar="N", help="runs of each that count")
+    study.add_argument(
+        "--margin", type=share, default=0.01, metavar="SHARE", help="loss of accuracy that does not matter"
+    )
+    study.add_argument(
+        "--goal", type=share, default=argparse.SUPPRESS, metavar="SHARE", help="accuracy for the time to accuracy"
+    )
+    study.add_argument(
+        "--study-dir",
+        type=Path,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="where everything goes (default: studies/MODEL-PRECISIONS). A study that is there goes on",
+    )
+    data = add_data_arguments(parser)
+    data.add_argument(
+        "--image-size",
+        type=at_least(18),
+        default=argparse.SUPPRESS,
+        metavar="PIXELS",
+        help="width and height of the pictures (default: 200 on a GPU as in the article, 32 on a CPU)",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--model",
+        choices=MODELS,
+        default=argparse.SUPPRESS,
+        help="without pretrained weights (default: resnet50 on a GPU as in the article, cnn on a CPU)",
+    )
+    training.add_argument(
+        "--epochs",
+        type=at_least(1),
+        default=5,
+        metavar="N",
+        help="passes over the training pictures, as in the article",
+    )
+    add_optimizer_arguments(training)
+    training.add_argument(
+        "--seed", type=at_least(0), default=0, metavar="N", help="block n trains with seed N + n, all on the data of N"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare as the options say."""
+    from lightning_perf.compare.command import report_errors
+    from recipes.signlang.comparison import Experiment, run_experiment, runnable_precisions
+    from recipes.signlang.device import find_device
+
+    given = vars(arguments)
+    device = find_device(arguments.accelerator)
+    precisions = runnable_precisions(given.get("precisions"), device, _say)
+    chosen = {**(_ON_CPU if device.kind == "cpu" else _ON_DEVICE), **given}
+    kinds = {"split": SplitKind(arguments.split), "input": InputKind(arguments.input), "data_seed": arguments.seed}
+    training = {field.name: chosen[field.name] for field in fields(TrainSettings) if field.name in chosen} | kinds
+    settings = TrainSettings(**training)
+    folder = given.get("study_dir") or Path("studies") / "-".join((settings.model, *precisions))
+    experiment = Experiment(
+        precisions=precisions,
+        runs=arguments.runs,
+        training=settings,
+        margin=arguments.margin,
+        goal=given.get("goal"),
+        folder=folder.absolute(),
+    )
+    try:
+        return report_errors(lambda: run_experiment(experiment, device, _say))
+    except KeyboardInterrupt:
+        print(f"Stopped. Give the same command again to go on in {folder}.", file=sys.stderr)  # noqa: T201
+        raise
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

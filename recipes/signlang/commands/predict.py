@@ -1,0 +1,93 @@
+"""The ``predict`` command: its options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_perf.arguments import at_least
+from recipes.signlang.settings import TrainSettings
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "Classify pictures with a trained network or with an exported variant of it."
+
+_SUCCESS = 0
+_UNREADABLE = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = None
+    parser.epilog = "Exit codes: 0 all classified; 1 some pictures could not be read; 2 wrong usage, or a bad network."
+    parser.formatter_class = argparse.HelpFormatter
+    parser.add_argument(
+        "pictures", nargs="+", type=Path, metavar="PICTURE", help="picture files, folders of them, or zips"
+    )
+    network = parser.add_argument_group("network")
+    which = network.add_mutually_exclusive_group()
+    which.add_argument(
+        "--checkpoint", type=Path, metavar="FILE", help="a .ckpt of a training (default: the newest best one)"
+    )
+    which.add_argument("--artefact", type=Path, metavar="FOLDER", help="a variant that infer --out wrote")
+    network.add_argument(
+        "--log-dir",
+        type=Path,
+        default=TrainSettings().log_dir,
+        metavar="DIR",
+        help="where to look for the newest without --checkpoint (default: %(default)s)",
+    )
+    network.add_argument("--device", default="cpu", help="where an artefact runs: cpu, cuda (default: %(default)s)")
+    network.add_argument(
+        "--threads", type=at_least(1), default=1, metavar="N", help="CPU threads of an artefact (default: %(default)s)"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--top", type=at_least(1), default=1, metavar="K", help="labels to tell of each picture (default: %(default)s)"
+    )
+    form = output.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="write JSON to standard output")
+    form.add_argument("--csv", action="store_true", help="write CSV to standard output")
+    output.add_argument(
+        "--show", type=Path, metavar="FILE", help="draw the pictures with their labels: .png, .jpg or .webp"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Classify as the options say."""
+    from rich.console import Console
+
+    from recipes.signlang.inference.montage import MOST, save_montage, shown_places
+    from recipes.signlang.inference.picture_files import find_pictures
+    from recipes.signlang.inference.prediction import predict, print_table, to_csv, to_json
+    from recipes.signlang.inference.predictor import artefact_predictor, checkpoint_predictor
+    from recipes.signlang.training.checkpoint import newest_checkpoint
+
+    files = find_pictures(arguments.pictures)
+    if arguments.artefact is not None:
+        predictor = artefact_predictor(arguments.artefact, arguments.device, arguments.threads)
+    else:
+        predictor = checkpoint_predictor(arguments.checkpoint or newest_checkpoint(arguments.log_dir))
+    _say(f"Network {predictor.name}: {len(predictor.labels)} labels, {predictor.image_size} pixels")
+    shown = frozenset(() if arguments.show is None else shown_places(len(files)))
+    predictions = [  # pictures by the thousand would fill the memory
+        prediction if place in shown else replace(prediction, picture=None)
+        for place, prediction in enumerate(predict(predictor, files, arguments.top))
+    ]
+    if arguments.json:
+        sys.stdout.write(to_json(predictions, predictor))
+    elif arguments.csv:
+        sys.stdout.write(to_csv(predictions))
+    else:
+        print_table(predictions, Console(highlight=False))
+    if arguments.show is not None:
+        save_montage(predictions, arguments.show)
+        left_out = f", {MOST} of {len(predictions)} pictures, evenly spread" if len(predictions) > MOST else ""
+        _say(f"Montage {arguments.show}{left_out}")
+    return _UNREADABLE if any(prediction.reason is not None for prediction in predictions) else _SUCCESS
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
