@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from lightning_perf.page_faults import KEEP_MEMORY
-from recipes.signlang.data.picture_data import Batch, MemoryPictures
+from recipes.signlang.data.data_module import Batch, MemoryPictures
 from recipes.signlang.training.module import SignModule
 
 __all__ = ["PLANTS", "Plant", "PlantedModule", "Setup", "SlowPictures"]

@@ -21,12 +21,10 @@ from lightning_perf.compare.statistics.power import minimal_detectable_effect
 from lightning_perf.compare.study import Study, StudyArm, run_study, study_notes
 from lightning_perf.compare.study_options import settle_options
 from lightning_perf.compare.study_records import study_arms
-from recipes.signlang.data.image_set import read_image_set
-from recipes.signlang.data.split import split_images
-from recipes.signlang.device import REPOSITORY, TrainDevice
+from recipes.signlang.data.loading import read_data
 from recipes.signlang.errors import RecipeError
+from recipes.signlang.machine import REPOSITORY, TrainDevice
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
 
 __all__ = [
     "PRECISIONS",
@@ -231,14 +229,9 @@ def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tu
 
 
 def _check_data(training: TrainSettings, say: Callable[[str], None]) -> None:
-    """Make the synthetic set where it is wanted, and read and split the data: what is wrong with them shows now."""
-    path = training.data
-    if path is None:
-        spec = SyntheticSet(seed=training.seed_of_data, size=training.image_size)
-        path = ensure_synthetic(spec, training.cache_dir or default_cache_dir())
-    images = read_image_set(path, training.image_size, copies=training.copies, skip_unreadable=training.skip_unreadable)
-    split = split_images(images, training.split, training.validation_fraction, training.seed_of_data)
-    say(f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {path}")
+    """Read and split the data, so that an error in them shows before the first run."""
+    images, split, _ = read_data(training)
+    say(f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {images.path}")
     say(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
 
 

@@ -7,9 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from recipes.signlang.data.split import SplitKind
-
-__all__ = ["InputKind", "TrainSettings"]
+__all__ = ["InputKind", "SplitKind", "TrainSettings"]
 
 
 class InputKind(str, Enum):
@@ -17,6 +15,13 @@ class InputKind(str, Enum):
 
     MEMORY = "memory"
     FILES = "files"
+
+
+class SplitKind(str, Enum):
+    """How pictures are held out."""
+
+    CAPTURE = "capture"
+    RANDOM = "random"
 
 
 @dataclass(frozen=True, kw_only=True)

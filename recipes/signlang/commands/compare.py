@@ -9,9 +9,8 @@ from pathlib import Path
 
 from lightning_perf.arguments import at_least, share
 from lightning_perf.compare.command import EXIT_CODES
-from recipes.signlang.commands.train import MODELS, add_data_arguments, add_optimizer_arguments
-from recipes.signlang.data.split import SplitKind
-from recipes.signlang.settings import InputKind, TrainSettings
+from recipes.signlang.commands.options import MODELS, add_data_arguments, add_optimizer_arguments, print_progress
+from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -84,11 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare as the options say."""
     from lightning_perf.compare.command import report_errors
     from recipes.signlang.comparison import Experiment, run_experiment, runnable_precisions
-    from recipes.signlang.device import find_device
+    from recipes.signlang.machine import find_device
 
     given = vars(arguments)
     device = find_device(arguments.accelerator)
-    precisions = runnable_precisions(given.get("precisions"), device, _say)
+    precisions = runnable_precisions(given.get("precisions"), device, print_progress)
     chosen = {**(_ON_CPU if device.kind == "cpu" else _ON_DEVICE), **given}
     kinds = {"split": SplitKind(arguments.split), "input": InputKind(arguments.input), "data_seed": arguments.seed}
     training = {field.name: chosen[field.name] for field in fields(TrainSettings) if field.name in chosen} | kinds
@@ -103,11 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         folder=folder.absolute(),
     )
     try:
-        return report_errors(lambda: run_experiment(experiment, device, _say))
+        return report_errors(lambda: run_experiment(experiment, device, print_progress))
     except KeyboardInterrupt:
         print(f"Stopped. Give the same command again to go on in {folder}.", file=sys.stderr)  # noqa: T201
         raise
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

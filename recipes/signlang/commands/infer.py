@@ -9,8 +9,7 @@ from pathlib import Path
 
 from lightning_perf.arguments import at_least, positive
 from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, require_packages, write_outputs
-from recipes.signlang.commands.train import MODELS
-from recipes.signlang.settings import TrainSettings
+from recipes.signlang.commands.options import MODELS, add_checkpoint_argument, add_log_dir_argument, print_progress
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -23,16 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.formatter_class = argparse.HelpFormatter  # the measuring options tell their defaults themselves
     network = parser.add_argument_group("network")
-    network.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="a .ckpt of a training (default: the newest best one)"
-    )
-    network.add_argument(
-        "--log-dir",
-        type=Path,
-        default=TrainSettings().log_dir,
-        metavar="DIR",
-        help="where to look for the newest without --checkpoint (default: %(default)s)",
-    )
+    add_checkpoint_argument(network)
+    add_log_dir_argument(network)
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data", type=Path, metavar="PATH", help="where the data are (default: where they were at the training)"
@@ -105,13 +96,13 @@ def _infer(arguments: argparse.Namespace) -> int:
 
     checkpoint = arguments.checkpoint or newest_checkpoint(arguments.log_dir)
     trained = load_checkpoint(checkpoint)
-    _say(f"Network {trained.model}, {len(trained.classes)} labels, from {checkpoint}")
+    print_progress(f"Network {trained.model}, {len(trained.classes)} labels, from {checkpoint}")
     given = vars(arguments)
     chosen = {field.name: given[field.name] for field in fields(InferSettings)}
     lists = {name: tuple(given[name]) for name in ("batch_sizes", "threads")}
     variants = None if arguments.variants is None else tuple(arguments.variants)
     try:
-        tradeoff = infer(trained, InferSettings(**{**chosen, **lists, "variants": variants}), _say)
+        tradeoff = infer(trained, InferSettings(**{**chosen, **lists, "variants": variants}), print_progress)
         write_outputs(
             tradeoff,
             as_json=arguments.json,
@@ -123,10 +114,8 @@ def _infer(arguments: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return _USAGE
     if arguments.out is not None:
-        _say(f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER")
+        print_progress(
+            f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER"
+        )
     recommendation = tradeoff.recommendation
     return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.arguments import at_least
-from recipes.signlang.settings import TrainSettings
+from recipes.signlang.commands.options import add_checkpoint_argument, add_log_dir_argument, print_progress
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -28,17 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     network = parser.add_argument_group("network")
     which = network.add_mutually_exclusive_group()
-    which.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="a .ckpt of a training (default: the newest best one)"
-    )
+    add_checkpoint_argument(which)
     which.add_argument("--artefact", type=Path, metavar="FOLDER", help="a variant that infer --out wrote")
-    network.add_argument(
-        "--log-dir",
-        type=Path,
-        default=TrainSettings().log_dir,
-        metavar="DIR",
-        help="where to look for the newest without --checkpoint (default: %(default)s)",
-    )
+    add_log_dir_argument(network)
     network.add_argument("--device", default="cpu", help="where an artefact runs: cpu, cuda (default: %(default)s)")
     network.add_argument(
         "--threads", type=at_least(1), default=1, metavar="N", help="CPU threads of an artefact (default: %(default)s)"
@@ -60,9 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from recipes.signlang.inference.montage import MOST, save_montage, shown_places
-    from recipes.signlang.inference.picture_files import find_pictures
-    from recipes.signlang.inference.prediction import predict, print_table, to_csv, to_json
-    from recipes.signlang.inference.predictor import artefact_predictor, checkpoint_predictor
+    from recipes.signlang.inference.prediction import (
+        artefact_predictor,
+        checkpoint_predictor,
+        find_pictures,
+        predict,
+        print_table,
+        to_csv,
+        to_json,
+    )
     from recipes.signlang.training.checkpoint import newest_checkpoint
 
     files = find_pictures(arguments.pictures)
@@ -70,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         predictor = artefact_predictor(arguments.artefact, arguments.device, arguments.threads)
     else:
         predictor = checkpoint_predictor(arguments.checkpoint or newest_checkpoint(arguments.log_dir))
-    _say(f"Network {predictor.name}: {len(predictor.labels)} labels, {predictor.image_size} pixels")
+    print_progress(f"Network {predictor.name}: {len(predictor.labels)} labels, {predictor.image_size} pixels")
     shown = frozenset(() if arguments.show is None else shown_places(len(files)))
     predictions = [  # pictures by the thousand would fill the memory
         prediction if place in shown else replace(prediction, picture=None)
@@ -85,9 +83,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.show is not None:
         save_montage(predictions, arguments.show)
         left_out = f", {MOST} of {len(predictions)} pictures, evenly spread" if len(predictions) > MOST else ""
-        _say(f"Montage {arguments.show}{left_out}")
+        print_progress(f"Montage {arguments.show}{left_out}")
     return _UNREADABLE if any(prediction.reason is not None for prediction in predictions) else _SUCCESS
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""A data set in memory: from whatever the user named to pictures, labels and captures."""
+"""A data set in memory: pictures, labels and captures, from whatever the user named."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.signlang.data.captures import infer_copies
 from recipes.signlang.data.decoding import decode_all, progress
-from recipes.signlang.data.labels import ordered
-from recipes.signlang.data.layouts import ORIGINAL_COPIES, Catalogue, Item, list_items
-from recipes.signlang.data.mnist_csv import find_tables, read_table
+from recipes.signlang.data.layouts import ORIGINAL_COPIES, Catalogue, Item, find_tables, list_items, ordered, read_table
 from recipes.signlang.data.sources import Source, open_source
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["ImageSet", "read_image_set"]
+__all__ = ["ImageSet", "infer_copies", "read_image_set"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -72,8 +69,7 @@ def read_image_set(path: Path, size: int, *, copies: int | None = None, skip_unr
         skip_unreadable: Leave files out that cannot be read, with one warning, instead of refusing the data set.
 
     Raises:
-        RecipeError: The path is wrong, or the data are, by what `recipes.signlang.data.layouts` and
-            `recipes.signlang.data.mnist_csv` check; or a picture cannot be read.
+        RecipeError: The path is wrong, `recipes.signlang.data.layouts` refuses the data, or a picture cannot be read.
     """
     source = open_source(path)
     tables = find_tables(source)
@@ -176,3 +172,40 @@ def _fewest_captures(items: Sequence[Item]) -> int:
 def _numbered(keys: Sequence[tuple[str, str]]) -> NDArray[np.int64]:
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], np.int64)
+
+
+_CLEAR_DROP = 0.1
+"""How much less alike pictures must be across captures than within one; rotated copies correlate above 0.9."""
+
+
+def infer_copies(pictures: NDArray[np.uint8], labels: Sequence[str], numbers: Sequence[int]) -> int | None:
+    """Find the length of a capture from where consecutive pictures stop to look alike.
+
+    Args:
+        pictures: ``(n, height, width)`` grey values.
+        labels: The label of each.
+        numbers: The number of each within its label.
+
+    Returns:
+        The number of copies of each capture, or None when no number of them is clearly right.
+    """
+    rows = {(label, number): row for row, (label, number) in enumerate(zip(labels, numbers, strict=True))}
+    pairs = [(row, rows[label, n + 1], n + 1) for (label, n), row in rows.items() if (label, n + 1) in rows]
+    if not pairs:
+        return None
+    alike = np.array([_correlation(pictures[a], pictures[b]) for a, b, _ in pairs])
+    begins = np.array([number for _, _, number in pairs])
+    drops = {}
+    for copies in range(2, int(begins.max()) + 1):
+        across = begins % copies == 0
+        if across.any() and not across.all():
+            drops[copies] = float(alike[~across].mean() - alike[across].mean())
+    best = max(drops, key=lambda copies: drops[copies], default=0)
+    return best if drops.get(best, 0.0) > _CLEAR_DROP else None
+
+
+def _correlation(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
+    """Pearson's r of the grey values; 1 for two pictures of one grey."""
+    x, y = a.ravel() - a.mean(), b.ravel() - b.mean()
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale else 1.0

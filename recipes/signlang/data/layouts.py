@@ -1,26 +1,46 @@
-"""Recognise how a data set of pictures is laid out: which label, capture and side each file has.
+"""Recognise how a data set is laid out, and which label, capture and side each of its pictures has.
 
 Known layouts, in a folder or a zip, at any nesting: *flat* (``a_12.png``), *pre-split* (``train_x/A_IMG_7.jpg``),
-*class folders* (``A/282.jpg``), and *pre-split class folders* (``train/A/282.jpg``).
+*class folders* (``A/282.jpg``), *pre-split class folders* (``train/A/282.jpg``), and the tables of Sign-Language-MNIST
+(rows of ``label,pixel1,…,pixel784``).
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from string import ascii_lowercase
 
-from recipes.signlang.data.labels import as_label
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
 from recipes.signlang.data.sources import Source
 from recipes.signlang.errors import RecipeError
 
-__all__ = ["ORIGINAL_COPIES", "PICTURES", "Catalogue", "Item", "list_items"]
+__all__ = [
+    "MNIST_LABELS",
+    "ORIGINAL_COPIES",
+    "PICTURE_SUFFIXES",
+    "Catalogue",
+    "Item",
+    "as_label",
+    "find_tables",
+    "list_items",
+    "ordered",
+    "read_table",
+]
 
 ORIGINAL_COPIES = 10
 """The original saved every capture as ten consecutively numbered copies, rotated by up to 10 degrees."""
 
-PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
+PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
 """How names of pictures end."""
 
 _TRAINING = re.compile(r"(^|.*[_\- ])train(ing)?([_\- ].*)?$", re.IGNORECASE)
@@ -28,6 +48,50 @@ _HELD_OUT = re.compile(r"(^|.*[_\- ])(test(ing)?|valid(ation)?|val)([_\- ].*)?$"
 _FLAT_NAME = re.compile(r"(?P<label>[^\W_]+)_(?P<img>IMG_)?(?P<number>\d+)", re.IGNORECASE)
 _TEST_NAME = re.compile(r"(?P<label>[^\W_]+)_test", re.IGNORECASE)
 _COPY_SUFFIX = re.compile(r"\s*(\(\d+\)|[- ]+copy)$", re.IGNORECASE)
+
+MNIST_LABELS = tuple(ascii_lowercase)
+"""Sign-Language-MNIST numbers labels by the letter's place in the alphabet (9 and 25, ``j`` and ``z``, are unused)."""
+
+_KNOWN = frozenset(ascii_lowercase) | frozenset("0123456789")
+_SYNONYMS = {
+    "background": "background",
+    "nothing": "background",
+    "blank": "background",
+    "space": "space",
+    "del": "delete",
+    "delete": "delete",
+}
+
+_HEADER = ("label,pixel", '"label","pixel')
+_AS_PUBLISHED = "Use the file as it was published"
+
+
+def as_label(name: str) -> str | None:
+    """Read a folder name or the first part of a file name as a label.
+
+    Args:
+        name: For example ``"A"``, ``"background"``, ``"7"``.
+
+    Returns:
+        The label in lower case, or None when the name is no letter, digit, ``background`` (also called ``nothing`` or
+        ``blank``), ``space`` or ``delete``.
+
+    Examples:
+        >>> as_label("A"), as_label("nothing"), as_label("cat")
+        ('a', 'background', None)
+    """
+    key = name.strip().casefold()
+    return key if key in _KNOWN else _SYNONYMS.get(key)
+
+
+def ordered(labels: Iterable[str]) -> tuple[str, ...]:
+    """Distinct labels in the order classes are numbered: digits, letters, then the words.
+
+    Examples:
+        >>> ordered(["background", "b", "7", "a", "b"])
+        ('7', 'a', 'b', 'background')
+    """
+    return tuple(sorted(set(labels), key=lambda label: (len(label) > 1, label)))
 
 
 @dataclass(frozen=True)
@@ -73,7 +137,7 @@ def list_items(source: Source) -> Catalogue:
     Raises:
         RecipeError: There are no pictures, or a name or folder is no known label.
     """
-    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in PICTURES]
+    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in PICTURE_SUFFIXES]
     if not names:
         raise RecipeError(source.path, "no pictures in it", "Name the folder or zip that holds the PNG or JPEG files")
     names, duplicates = _drop_doubled(source, names)
@@ -159,3 +223,59 @@ def _item(source: Source, name: str, folder_name: str | None, held_out: bool | N
         number = int(match["number"])
         return Item(name, label, str(number // ORIGINAL_COPIES), number, None)
     return Item(name, label, stem.casefold(), None, held_out)
+
+
+def find_tables(source: Source) -> list[str]:
+    """The CSV files of pictures in a data set: those whose header begins with ``label,pixel``."""
+    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() == ".csv"]
+    return [
+        name for name in names if _read(source, name)[:64].decode("utf-8-sig", "replace").lower().startswith(_HEADER)
+    ]
+
+
+def read_table(source: Source, name: str, size: int) -> tuple[list[str], NDArray[np.uint8]]:
+    """Read one table.
+
+    Args:
+        source: Where it is.
+        name: The file.
+        size: Width and height to scale the pictures to.
+
+    Returns:
+        The label of each row, and ``(n, size, size)`` grey values.
+
+    Raises:
+        RecipeError: The header, a label or a pixel is not what the format allows.
+    """
+    where = source.locate(name)
+    text = io.StringIO(_read(source, name).decode("utf-8-sig", errors="replace"))
+    header = next(csv.reader(text), [])
+    side = math.isqrt(max(len(header) - 1, 0))
+    if not side or side * side != len(header) - 1 or header[0].strip().lower() != "label":
+        problem = f"the header has {len(header)} columns, not a label and a square number of pixels"
+        raise RecipeError(where, problem, "Use the file as it was published: label,pixel1,…,pixel784")
+    try:
+        rows = np.loadtxt(text, dtype=np.int16, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise RecipeError(where, f"not a table of whole numbers ({error})", _AS_PUBLISHED) from error
+    if rows.size == 0:
+        raise RecipeError(where, "the table has no rows", _AS_PUBLISHED)
+    if rows.shape[1] != len(header) or rows[:, 1:].min() < 0 or rows[:, 1:].max() > 255:
+        raise RecipeError(where, "a row is too short, or a pixel is not 0 to 255", _AS_PUBLISHED)
+    bad = np.flatnonzero((rows[:, 0] < 0) | (rows[:, 0] >= len(MNIST_LABELS)))
+    if bad.size:
+        problem = f"unknown label {rows[bad[0], 0]} in data row {bad[0] + 1}"
+        raise RecipeError(where, problem, "Labels are the letters' places in the alphabet, 0 to 25")
+    pictures = rows[:, 1:].astype(np.uint8).reshape(-1, side, side)
+    if side != size:
+        resized = [Image.fromarray(p).resize((size, size), Image.Resampling.BILINEAR) for p in pictures]
+        pictures = np.stack([np.asarray(p) for p in resized])
+    return [MNIST_LABELS[label] for label in rows[:, 0]], pictures
+
+
+def _read(source: Source, name: str) -> bytes:
+    try:
+        return source.read(name)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise RecipeError(source.locate(name), problem, "Download it again") from error

@@ -7,22 +7,15 @@ well the network remembers, not how well it reads new hands. Hence captures stay
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.errors import RecipeError
+from recipes.signlang.settings import SplitKind
 
-__all__ = ["Split", "SplitKind", "split_images"]
-
-
-class SplitKind(str, Enum):
-    """How to split."""
-
-    CAPTURE = "capture"
-    RANDOM = "random"
+__all__ = ["Split", "split_images"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ from torch import nn
 
 from lightning_perf.inference.fine_tune import FineTuner
 from lightning_perf.inference.validation import Validation
-from recipes.signlang.training.classifier import SignClassifier
-from recipes.signlang.training.model import build_model
+from recipes.signlang.training.model import SignClassifier, build_model
 
 __all__ = ["StudentOutcome", "StudyTraining", "accuracy_of", "say_outcomes", "student_maker"]
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from lightning_perf.inference.validation import Validation
 from recipes.signlang.data.data_module import SignData
 from recipes.signlang.data.image_set import ImageSet
-from recipes.signlang.data.loading import load_data
-from recipes.signlang.data.record import training_digest
-from recipes.signlang.data.split import Split, SplitKind
+from recipes.signlang.data.loading import load_data, training_digest
+from recipes.signlang.data.split import Split
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.settings import TrainSettings
+from recipes.signlang.settings import SplitKind, TrainSettings
 from recipes.signlang.training.checkpoint import TrainedModel
 
 __all__ = ["StudyData", "gather_data"]

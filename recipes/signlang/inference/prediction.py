@@ -1,4 +1,4 @@
-"""Classify pictures and tell the outcome: `predict`."""
+"""Classify pictures with a trained network or an exported variant."""
 
 from __future__ import annotations
 
@@ -6,21 +6,177 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
+from pathlib import Path, PurePosixPath
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
+from lightning_perf.inference.artefact import load_artefact, read_artefact
+from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.report.console.safe import plain
 from recipes.signlang.data.decoding import decode_picture, unwarned
-from recipes.signlang.inference.picture_files import PictureFile
-from recipes.signlang.inference.predictor import Predictor
+from recipes.signlang.data.layouts import PICTURE_SUFFIXES
+from recipes.signlang.data.sources import MAX_FILE_BYTES, open_source
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.inference.variants import SOURCE
+from recipes.signlang.training.checkpoint import load_checkpoint
 
-__all__ = ["Guess", "Prediction", "predict", "print_table", "to_csv", "to_json"]
+__all__ = [
+    "Guess",
+    "PictureFile",
+    "Prediction",
+    "Predictor",
+    "artefact_predictor",
+    "checkpoint_predictor",
+    "find_pictures",
+    "predict",
+    "print_table",
+    "to_csv",
+    "to_json",
+]
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture to read.
+
+    Attributes:
+        name: As a person would look for it.
+        read: Gives its content; raises `OSError` when it cannot be read.
+    """
+
+    name: str
+    read: Callable[[], bytes]
+
+
+def find_pictures(paths: Sequence[Path]) -> tuple[PictureFile, ...]:
+    """Find pictures. What is named by itself counts as one whatever its name and whether it is there.
+
+    Args:
+        paths: Files; folders, looked into all the way down, and zips, for files that are named as pictures.
+
+    Returns:
+        The pictures in the order of the paths, those of a folder by name and number.
+
+    Raises:
+        RecipeError: A folder or zip holds no picture, or cannot be read.
+    """
+    return tuple(picture for path in paths for picture in _pictures_of(path))
+
+
+def _pictures_of(path: Path) -> Iterator[PictureFile]:
+    if not (path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))):
+        yield PictureFile(str(path), partial(_read, path))
+        return
+    source = open_source(path)
+    names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in PICTURE_SUFFIXES]
+    if not names:
+        raise RecipeError(path, "no pictures in it", f"Pictures are {', '.join(sorted(PICTURE_SUFFIXES))}")
+    for name in sorted(names, key=_natural):
+        yield PictureFile(source.locate(name), partial(source.read, name))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(f"larger than {MAX_FILE_BYTES // 1024**2} MB")
+    return content
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """``a_2`` before ``a_10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A network that is ready to classify.
+
+    Attributes:
+        name: What it is and where it came from.
+        labels: The labels, in the order of the outputs.
+        image_size: Width and height of its pictures in pixels.
+        call: ``(n, 1, size, size)`` grey values of 0…255 as float32 to logits ``(n, labels)``.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    image_size: int
+    call: Callable[[Tensor], Tensor]
+
+    def probabilities(self, pictures: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """How probable each label is, by softmax.
+
+        Args:
+            pictures: ``(n, size, size)`` grey values.
+
+        Returns:
+            ``(n, labels)``; rows sum to 1.
+
+        Raises:
+            RecipeError: The variant fails.
+        """
+        try:
+            with torch.inference_mode():
+                logits = self.call(torch.from_numpy(pictures).unsqueeze(1).float())
+        except (InferenceError, VariantError, RuntimeError) as error:
+            raise RecipeError(self.name, f"fails on these pictures ({error})", "Export the variant again") from error
+        probabilities: NDArray[np.float64] = logits.double().softmax(dim=1).numpy()
+        return probabilities
+
+
+def checkpoint_predictor(path: Path) -> Predictor:
+    """A checkpoint's network, as PyTorch runs it.
+
+    Raises:
+        RecipeError: It is none of this recipe's.
+    """
+    trained = load_checkpoint(path)
+    return Predictor(f"{trained.model} of {path}", trained.classes, trained.image_size, trained.classifier)
+
+
+def artefact_predictor(folder: Path, device: str = "cpu", threads: int = 1) -> Predictor:
+    """An exported variant. Some run code from their folder: load only what you trust.
+
+    Args:
+        folder: What ``infer --out`` wrote for the variant.
+        device: Where to run.
+        threads: CPU threads.
+
+    Raises:
+        RecipeError: It is no exported variant of this recipe's, is damaged, or cannot run here.
+    """
+    try:
+        artefact = read_artefact(folder)
+    except InferenceError as error:
+        inside = sorted(path.parent.name for path in folder.glob("*/artefact.json"))
+        action = f"Name one of the variants in it: {', '.join(inside)}" if inside else "Export it with infer --out"
+        raise RecipeError(folder, f"no exported variant ({str(error).rstrip('.')})", action) from error
+    shape = artefact.input_shape
+    if not artefact.source.startswith(SOURCE) or len(shape) != 3 or shape[0] != 1 or shape[1] != shape[2]:
+        problem = f"a variant of {artefact.source}, which is no network of this recipe's"
+        raise RecipeError(folder, problem, "Export one with python -m recipes.signlang infer --out")
+    if artefact.output_shape != (len(artefact.labels),):
+        problem = f"it tells {len(artefact.labels)} labels for {artefact.output_shape} outputs"
+        raise RecipeError(folder, problem, "Export it again")
+    try:
+        call = load_artefact(folder, device, threads)
+    except (InferenceError, VariantError, RuntimeError) as error:
+        raise RecipeError(folder, f"cannot be loaded here ({error})", "Choose another variant") from error
+    name = f"{artefact.variant} of {artefact.source}"
+    return Predictor(name, artefact.labels, shape[1], lambda pictures: call(pictures.to(device)).cpu())
+
 
 _BATCH = 32
 

@@ -19,12 +19,14 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from recipes.signlang.data.labels import LABELS
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import usable_cores
 from recipes.signlang.synthetic.render import render_capture
 
-__all__ = ["SyntheticSet", "default_cache_dir", "ensure_synthetic"]
+__all__ = ["LABELS", "SyntheticSet", "default_cache_dir", "ensure_synthetic"]
+
+LABELS: tuple[str, ...] = (*"abcdefghiklmnopqrstuvwxy", "background")
+"""The 25 labels of the original: the letters without ``j`` and ``z``, whose signs are movements, and ``background``."""
 
 GENERATOR_VERSION = 1
 """Raise it with every change that alters a picture: a cached set of another version is never used."""

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from recipes.signlang.synthetic.hand import Anthropometry, Capsules, Pose, build_hand
-from recipes.signlang.synthetic.poses import POSES
+from recipes.signlang.synthetic.hand import POSES, Anthropometry, Capsules, Pose, build_hand
 
 __all__ = ["render_capture"]
 
@@ -42,7 +41,7 @@ def render_capture(label: str, rng: np.random.Generator, size: int, copies: int)
     """Render one capture and its rotated copies.
 
     Args:
-        label: A letter of `recipes.signlang.synthetic.poses.POSES`, or ``"background"`` for the scene without a hand.
+        label: A letter of `recipes.signlang.synthetic.hand.POSES`, or ``"background"`` for the scene without a hand.
         rng: The only source of chance: the same generator state gives the same pictures.
         size: Width and height in pixels.
         copies: How many rotated copies.

@@ -1,4 +1,4 @@
-"""Read the checkpoints that a training of this recipe wrote."""
+"""Read the checkpoints that a training of this recipe wrote, to use or to resume them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Any
 import torch
 
 from recipes.signlang.data.data_module import SignData
-from recipes.signlang.data.record import DataRecord
+from recipes.signlang.data.image_set import ImageSet
+from recipes.signlang.data.loading import DataRecord, training_digest
+from recipes.signlang.data.split import Split
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.training.classifier import SignClassifier
-from recipes.signlang.training.model import MODELS
+from recipes.signlang.settings import TrainSettings
+from recipes.signlang.training.model import MODELS, SignClassifier
 from recipes.signlang.training.module import SignModule
 
-__all__ = ["TrainedModel", "load_checkpoint", "newest_checkpoint"]
+__all__ = ["TrainedModel", "check_resumable", "load_checkpoint", "newest_checkpoint"]
 
 _BEST = "best-*.ckpt"
 _TRAIN = "Train one: python -m recipes.signlang"
+_SAME = "Give the options of that training"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,3 +97,24 @@ def _record(content: Mapping[str, Any]) -> DataRecord | None:
         return DataRecord.from_state(content[SignData.__qualname__])
     except (KeyError, TypeError):
         return None
+
+
+def check_resumable(path: Path, settings: TrainSettings, images: ImageSet, split: Split) -> None:
+    """Make sure that a checkpoint is of this network and these pictures.
+
+    Args:
+        path: The checkpoint.
+        settings: The training.
+        images: Its pictures.
+        split: Which of them train.
+
+    Raises:
+        RecipeError: It is no checkpoint, or that of another training.
+    """
+    trained = load_checkpoint(path)
+    if (trained.model, trained.image_size) != (settings.model, settings.image_size):
+        problem = f"is of a {trained.model} on pictures of {trained.image_size} px"
+        raise RecipeError(path, problem, f"{_SAME}: --model {trained.model} --image-size {trained.image_size}")
+    # Other pictures than before would mix those that trained with those held out.
+    if trained.record is None or trained.record.digest != training_digest(images, split):
+        raise RecipeError(path, "was not trained on these pictures", f"{_SAME}: --data, --split, --seed and the like")

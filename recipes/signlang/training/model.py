@@ -1,13 +1,13 @@
-"""The networks: ResNets without pretrained weights, and the small CNN of the article."""
+"""The networks: ResNets without pretrained weights, the small CNN of the article, and the classifier to deploy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["MODELS", "SmallCNN", "build_model"]
+__all__ = ["MODELS", "SignClassifier", "SmallCNN", "build_model"]
 
 
 class SmallCNN(nn.Sequential):
@@ -81,3 +81,25 @@ def build_model(name: str, classes: int, image_size: int) -> nn.Module:
         A network from ``(n, 1, image_size, image_size)`` in 0…1 to ``(n, classes)`` logits.
     """
     return MODELS[name](classes, image_size)
+
+
+class SignClassifier(nn.Module):
+    """A network behind its scaling, so that whoever loads an exported variant feeds grey values as they are decoded.
+
+    Takes ``(n, 1, size, size)`` grey values of 0…255, as float32 or uint8, and gives ``(n, classes)`` logits: the same
+    as `recipes.signlang.training.module.SignModule` on bytes.
+
+    Args:
+        network: From grey values of 0…1 to logits.
+        untrained: Whether the network has fresh weights: such a student is trained longer than a changed model is.
+    """
+
+    def __init__(self, network: nn.Module, *, untrained: bool = False) -> None:
+        super().__init__()
+        self.network = network
+        self.untrained = untrained
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        logits: Tensor = self.network(pictures / 255)
+        return logits

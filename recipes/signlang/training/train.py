@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import warnings
 from dataclasses import dataclass, replace
@@ -16,16 +17,60 @@ from rich.console import Console
 
 from lightning_perf import PerfCallback
 from recipes.signlang.data.data_module import SignData, default_workers
-from recipes.signlang.data.loading import load_data
-from recipes.signlang.data.record import DataRecord
-from recipes.signlang.data.split import Split, SplitKind
+from recipes.signlang.data.image_set import ImageSet
+from recipes.signlang.data.loading import DataRecord, load_data
+from recipes.signlang.data.split import Split
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.settings import TrainSettings
-from recipes.signlang.training.accuracy import Accuracy, wilson
+from recipes.signlang.settings import SplitKind, TrainSettings
+from recipes.signlang.training.checkpoint import check_resumable
 from recipes.signlang.training.module import SignModule
-from recipes.signlang.training.resume import check_resumable
 
-__all__ = ["TrainResult", "train"]
+__all__ = ["Accuracy", "TrainResult", "build_training", "train", "wilson"]
+
+_Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of right answers.
+
+    Attributes:
+        share: The share, 0 to 1.
+        low: Lower end of the 95 % interval.
+        high: Upper end of the 95 % interval.
+        units: Independent trials behind the interval.
+    """
+
+    share: float
+    low: float
+    high: float
+    units: int
+
+    def __str__(self) -> str:
+        """For example ``90.0 % (95 % interval 82.6 to 94.5 %)``."""
+        return f"{100 * self.share:.1f} % (95 % interval {100 * self.low:.1f} to {100 * self.high:.1f} %)"
+
+
+def wilson(share: float, units: int) -> Accuracy:
+    """The score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
+
+    Copies of one capture are right or wrong together: the units are captures where they were held out whole, so the
+    interval is as wide as the evidence is thin.
+
+    Args:
+        share: Share of right answers.
+        units: Independent trials, at least 1.
+
+    Examples:
+        >>> str(wilson(0.9, 100))
+        '90.0 % (95 % interval 82.6 to 94.5 %)'
+    """
+    denominator = 1 + _Z95**2 / units
+    centre = (share + _Z95**2 / (2 * units)) / denominator
+    half = _Z95 * math.sqrt(share * (1 - share) / units + _Z95**2 / (4 * units**2)) / denominator
+    return Accuracy(share, max(0.0, centre - half), min(1.0, centre + half), units)
+
 
 _console = Console(soft_wrap=True, highlight=False, markup=False)
 
@@ -66,17 +111,7 @@ def train(settings: TrainSettings) -> TrainResult | None:
     images, split = load_data(settings, _say)
     if settings.resume is not None:
         check_resumable(settings.resume, settings, images, split)
-    workers = default_workers(settings.input) if settings.workers is None else settings.workers
-    data = SignData(
-        images,
-        split,
-        settings.batch_size,
-        workers,
-        input_kind=settings.input,
-        moved=settings.augment,
-        record=DataRecord.of(settings, images, split),
-    )
-    module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)
+    module, data = build_training(settings, images, split, DataRecord.of(settings, images, split))
     best = ModelCheckpoint(
         monitor="val/accuracy",
         mode="max",
@@ -125,6 +160,33 @@ def train(settings: TrainSettings) -> TrainResult | None:
     )
     _say_result(settings, split, result)
     return result
+
+
+def build_training(
+    settings: TrainSettings, images: ImageSet, split: Split, record: DataRecord | None = None
+) -> tuple[SignModule, SignData]:
+    """Build the module and the data module of a training.
+
+    Args:
+        settings: The training.
+        images: Its pictures.
+        split: Which of them train.
+        record: Kept in the checkpoints, so that `infer` finds the pictures again.
+
+    Raises:
+        RecipeError: The settings ask for files, and the pictures lie in tables.
+    """
+    workers = default_workers(settings.input) if settings.workers is None else settings.workers
+    data = SignData(
+        images,
+        split,
+        settings.batch_size,
+        workers,
+        input_kind=settings.input,
+        moved=settings.augment,
+        record=record,
+    )
+    return SignModule(settings.model, images.classes, settings.image_size, settings.lr), data
 
 
 def _runnable(settings: TrainSettings) -> TrainSettings:

@@ -14,8 +14,8 @@ from PIL import Image
 from lightning_perf.compare.engines.block import Device
 from recipes.signlang.cli import main
 from recipes.signlang.comparison import Experiment, define_study, engine_devices, runnable_precisions, runs_warning
-from recipes.signlang.device import TrainDevice, find_device
 from recipes.signlang.errors import RecipeError
+from recipes.signlang.machine import TrainDevice, find_device
 from recipes.signlang.settings import TrainSettings
 
 CPU = TrainDevice("cpu", "", has_tf32=False)

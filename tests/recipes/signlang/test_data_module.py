@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from lightning_perf.callbacks.run_facts import dataset_files
-from recipes.signlang.data.augment import MAX_DEGREES, MAX_SHIFT, augment
-from recipes.signlang.data.data_module import SignData
+from recipes.signlang.data.data_module import MAX_DEGREES, MAX_SHIFT, SignData, augment
 from recipes.signlang.data.image_set import ImageSet, read_image_set
-from recipes.signlang.data.split import Split, SplitKind, split_images
+from recipes.signlang.data.split import Split, split_images
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.settings import InputKind
+from recipes.signlang.settings import InputKind, SplitKind
 
 SIZE = 24
 

@@ -16,8 +16,7 @@ from PIL import Image, ImageDraw
 from recipes.signlang.cli import main
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.inference.montage import MOST, draw_montage, save_montage, shown_places
-from recipes.signlang.inference.picture_files import find_pictures
-from recipes.signlang.inference.prediction import Guess, Prediction
+from recipes.signlang.inference.prediction import Guess, Prediction, find_pictures
 
 torch = pytest.importorskip("torch")
 
@@ -27,8 +26,7 @@ SIZE = 18
 
 @pytest.fixture(scope="module")
 def classifier():
-    from recipes.signlang.training.classifier import SignClassifier
-    from recipes.signlang.training.model import build_model
+    from recipes.signlang.training.model import SignClassifier, build_model
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -167,7 +165,7 @@ def test_networks_that_are_none_are_said(artefact, pictures, tmp_path, capsys):
 
 
 def test_pictures_go_to_the_device_of_an_artefact_and_what_comes_back_leaves_it(artefact, monkeypatch):
-    from recipes.signlang.inference import predictor
+    from recipes.signlang.inference import prediction
 
     seen = []
 
@@ -180,9 +178,9 @@ def test_pictures_go_to_the_device_of_an_artefact_and_what_comes_back_leaves_it(
         seen.append(inputs.device.type)
         return torch.zeros(2, 3).as_subclass(Logits)
 
-    monkeypatch.setattr(predictor, "load_artefact", lambda folder, device, threads: call)
+    monkeypatch.setattr(prediction, "load_artefact", lambda folder, device, threads: call)
     # No GPU is needed: to a tensor "meta" is a device as another.
-    found = predictor.artefact_predictor(artefact, device="meta").probabilities(np.zeros((2, SIZE, SIZE), np.uint8))
+    found = prediction.artefact_predictor(artefact, device="meta").probabilities(np.zeros((2, SIZE, SIZE), np.uint8))
     assert seen == ["meta", "cpu"]
     assert found.tolist() == [[pytest.approx(1 / 3)] * 3] * 2
 

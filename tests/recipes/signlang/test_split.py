@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from recipes.signlang.data.captures import infer_copies
-from recipes.signlang.data.image_set import ImageSet, read_image_set
-from recipes.signlang.data.split import SplitKind, split_images
+from recipes.signlang.data.image_set import ImageSet, infer_copies, read_image_set
+from recipes.signlang.data.split import split_images
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.training.accuracy import wilson
+from recipes.signlang.settings import SplitKind
+from recipes.signlang.training.train import wilson
 
 
 def image_set(labels: int = 3, captures: int = 5, copies: int = 10) -> ImageSet:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from recipes.signlang.data.image_set import read_image_set
-from recipes.signlang.data.labels import LABELS
-from recipes.signlang.data.split import SplitKind, split_images
+from recipes.signlang.data.split import split_images
 from recipes.signlang.errors import RecipeError
-from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
-from recipes.signlang.synthetic.hand import Anthropometry, build_hand
-from recipes.signlang.synthetic.poses import POSES
+from recipes.signlang.settings import SplitKind
+from recipes.signlang.synthetic.dataset import LABELS, SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.synthetic.hand import POSES, Anthropometry, build_hand
 from recipes.signlang.synthetic.render import render_capture
 
 SMALL = SyntheticSet(seed=3, size=18, captures=2, copies=2)

@@ -132,7 +132,7 @@ def test_help_needs_no_torch():
 
 
 def test_models_named_in_the_help_are_the_models():
-    from recipes.signlang.commands.train import MODELS as NAMES
+    from recipes.signlang.commands.options import MODELS as NAMES
     from recipes.signlang.training.model import MODELS
 
     assert tuple(MODELS) == NAMES
