@@ -86,7 +86,7 @@ def test_every_module_is_in_it_and_finds_what_it_imports() -> None:
 def test_a_server_tells_the_browser_all_modules_at_once() -> None:
     page = (ASSETS / "index.html").read_text()
     named = set(re.findall(r'<link rel="modulepreload" href="static/([^"]+)" />', page))
-    assert named == {path.relative_to(ASSETS).as_posix() for path in ASSETS.rglob("*.js")} - {"main.js"}
+    assert named == {path.relative_to(ASSETS).as_posix() for path in ASSETS.rglob("*.js")} - {"app/main.js"}
     assert 'href="static' not in render_html(DOCUMENT, "run", "x").decode()
 
 
