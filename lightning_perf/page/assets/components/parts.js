@@ -59,6 +59,15 @@ export function missing(reason) {
   return h("div", { class: "part missing" }, h("p", {}, prose(reason)));
 }
 
+/** The members `missing` and `render` of a view: it shows `reason(context)` where that is not null, else `render(context)`. */
+export function unlessMissing(reason, render) {
+  const shown = (context) => {
+    const why = reason(context);
+    return why ? missing(why) : render(context);
+  };
+  return { missing: reason, render: shown };
+}
+
 /** A remark that the reader should not miss. */
 export function notice(text, kind = "note") {
   return h("p", { class: `notice ${kind}` }, text);
@@ -113,6 +122,12 @@ export function stack(parts, { title, total = null } = {}) {
       ),
     ),
   );
+}
+
+/** A `stack` of times that are sums over some steps: parts without `text`, which tells the mean per step. */
+export function timeStack(parts, steps, options) {
+  const texts = parts.map((part) => ({ ...part, text: format.duration(part.value / steps) }));
+  return stack(texts, options);
 }
 
 /** The colour of a category or the like, as a small square. */

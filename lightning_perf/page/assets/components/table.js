@@ -5,11 +5,21 @@ import { fill, h } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
+import { section } from "./parts.js";
 import { localRows } from "./rows.js";
 import { heading, markSorted, searchField } from "./table_controls.js";
 
 const SIZES = [25, 100, 500];
 const SEARCH_FROM = 8; // rows from which on searching and exporting are worth their place
+
+/**
+ * A section that holds one table and nothing else.
+ *
+ * `definition`, `aside`: those of the section. The others are the table's, whose caption is the title when left out.
+ */
+export function tableSection(title, { definition = null, aside = null, caption = title, ...more }) {
+  return section(title, { definition, aside }, table({ caption, ...more }));
+}
 
 /**
  * A table.

@@ -1,13 +1,13 @@
 // Two runs side by side: what became faster and what slower.
 
-import { chartAndTable, facts, missing, notes, notice, section, tiles } from "../components/parts.js";
+import { chartAndTable, facts, missing, notes, notice, section, tiles, unlessMissing } from "../components/parts.js";
 import { h, fill } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { write } from "../core/state.js";
 import * as format from "../text/format.js";
 import { categoriesSideBySide, changesPart, outcome } from "./sections/changes.js";
 
-export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], missing: reason, render };
+export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
 
 const DIFFERENT = ["run", "trace"];
 let known = { key: null, compared: null }; // the last one, so that another theme need not ask again
@@ -22,8 +22,6 @@ function reason({ source, runs, run }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { report, run, runs, state, source } = context;
   if (run.kind === "diff") return changes(report, report);
   const choice = others(runs, run);

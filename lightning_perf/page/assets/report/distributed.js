@@ -2,8 +2,8 @@
 
 import { chart, chartText, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
-import { legend, missing, notice, section, tiles } from "../components/parts.js";
-import { table } from "../components/table.js";
+import { legend, missing, notice, section, tiles, unlessMissing } from "../components/parts.js";
+import { tableSection } from "../components/table.js";
 import * as format from "../text/format.js";
 import { label, per } from "../text/labels.js";
 import { communication } from "./sections/communication.js";
@@ -14,8 +14,7 @@ export const distributed = {
   id: "distributed",
   title: "Distributed",
   kinds: ["run", "trace"],
-  missing: reason,
-  render,
+  ...unlessMissing(reason, render),
 };
 
 function reason({ report, rank }) {
@@ -28,8 +27,6 @@ function reason({ report, rank }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { report, rank } = context;
   const compared = report.distributed;
   return [
@@ -131,38 +128,31 @@ function rankTable(compared) {
     column.time("late_ns", "Began late", { definition: "began-late" }),
     column.count("steps", "Steps"),
   ]);
-  return section(
-    "Ranks",
-    { aside: "means a step" },
-    table({
-      id: "ranks",
-      caption: "Ranks side by side",
-      columns,
-      rows: compared.ranks,
-      ...(compared.ranks.length > MANY_RANKS
-        ? { sort: "work_ns", descending: true }
-        : { sort: "rank", descending: false }),
-    }),
-  );
+  return tableSection("Ranks", {
+    aside: "means a step",
+    id: "ranks",
+    caption: "Ranks side by side",
+    columns,
+    rows: compared.ranks,
+    ...(compared.ranks.length > MANY_RANKS
+      ? { sort: "work_ns", descending: true }
+      : { sort: "rank", descending: false }),
+  });
 }
 
 function skew(compared) {
   if (compared.skew.length === 0) return null;
-  return section(
-    "Skew by collective",
-    { definition: "skew" },
-    table({
-      id: "skew",
-      caption: "Skew by collective",
-      rows: compared.skew,
-      columns: column.filled(compared.skew, [
-        column.text("name", "Collective", { code: true, csv: "collective" }),
-        column.text("group", "Group"),
-        column.count("calls", "Calls"),
-        column.time("mean_skew_ns", "Mean skew"),
-        column.time("max_skew_ns", "Greatest"),
-        column.number("last_rank", "Last most often", { show: (rank) => `rank ${rank}` }),
-      ]),
-    }),
-  );
+  return tableSection("Skew by collective", {
+    definition: "skew",
+    id: "skew",
+    rows: compared.skew,
+    columns: column.filled(compared.skew, [
+      column.text("name", "Collective", { code: true, csv: "collective" }),
+      column.text("group", "Group"),
+      column.count("calls", "Calls"),
+      column.time("mean_skew_ns", "Mean skew"),
+      column.time("max_skew_ns", "Greatest"),
+      column.number("last_rank", "Last most often", { show: (rank) => `rank ${rank}` }),
+    ]),
+  });
 }

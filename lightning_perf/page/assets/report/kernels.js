@@ -1,13 +1,13 @@
 // What ran on the device: kernels, copies and memsets.
 
 import * as column from "../components/column.js";
-import { missing, section } from "../components/parts.js";
+import { unlessMissing } from "../components/parts.js";
 import { pagedRows } from "../components/rows.js";
-import { table } from "../components/table.js";
+import { tableSection } from "../components/table.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, label, per } from "../text/labels.js";
 
-export const kernels = { id: "kernels", title: "Kernels", kinds: ["run", "trace"], missing: reason, render };
+export const kernels = { id: "kernels", title: "Kernels", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no kernels.";
@@ -18,8 +18,6 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { rank } = context;
   const { kernels: found } = rank;
   const steps = Math.max(found.steps, 1);
@@ -46,18 +44,12 @@ function render(context) {
     column.bytes("bytes", "Bytes"),
     column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers }),
   ]);
-  return section(
-    "Device work by cost",
-    {
-      definition: "kernel",
-      aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in all (work that runs at once counts each)`,
-    },
-    table({
-      id: "kernels",
-      caption: "Device work by cost",
-      columns,
-      rows: pagedRows(context, "kernels", found.rows),
-      sort: "total_ns",
-    }),
-  );
+  return tableSection("Device work by cost", {
+    definition: "kernel",
+    aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in all (work that runs at once counts each)`,
+    id: "kernels",
+    columns,
+    rows: pagedRows(context, "kernels", found.rows),
+    sort: "total_ns",
+  });
 }

@@ -2,7 +2,7 @@
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
-import { columns, facts, missing, notice, section, stack, tiles } from "../components/parts.js";
+import { columns, facts, missing, notice, section, tiles, timeStack } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
@@ -36,24 +36,9 @@ function launchPart(rank) {
   const steps = Math.max(found.steps, 1);
   const { delay, queue, graphs, launch_bound: bound } = found;
   const parts = bound && [
-    {
-      label: "in launch calls",
-      value: bound.launch_ns,
-      color: "kernel_launch",
-      text: format.duration(bound.launch_ns / steps),
-    },
-    {
-      label: "in operators",
-      value: bound.operator_ns,
-      color: "host_compute",
-      text: format.duration(bound.operator_ns / steps),
-    },
-    {
-      label: "in Python between them",
-      value: bound.python_ns,
-      color: "host_other",
-      text: format.duration(bound.python_ns / steps),
-    },
+    { label: "in launch calls", value: bound.launch_ns, color: "kernel_launch" },
+    { label: "in operators", value: bound.operator_ns, color: "host_compute" },
+    { label: "in Python between them", value: bound.python_ns, color: "host_other" },
   ];
   return section(
     "Launches",
@@ -102,7 +87,7 @@ function launchPart(rank) {
       },
     ]),
     bound?.waiting_ns
-      ? [h("h3", {}, "Waiting for the host to issue work"), stack(parts, { title: "Waiting for the host" })]
+      ? [h("h3", {}, "Waiting for the host to issue work"), timeStack(parts, steps, { title: "Waiting for the host" })]
       : null,
     queue?.series.time_ns.length ? queueChart(queue) : null,
     queue && queue.streams.length > 1 ? streams(queue, steps) : null,

@@ -2,13 +2,13 @@
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
-import { missing, section, stack, tiles } from "../components/parts.js";
+import { section, stack, tiles, unlessMissing } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { label } from "../text/labels.js";
 
-export const memory = { id: "memory", title: "Memory", kinds: ["run", "trace"], missing: reason, render };
+export const memory = { id: "memory", title: "Memory", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so memory was not recorded.";
@@ -17,8 +17,6 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { rank } = context;
   return rank.memory.devices.map((device) => one(device, rank));
 }

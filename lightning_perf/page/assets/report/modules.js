@@ -1,12 +1,12 @@
 // What each module of the model costs, in its place in the tree.
 
 import * as column from "../components/column.js";
-import { missing, section } from "../components/parts.js";
+import { section, unlessMissing } from "../components/parts.js";
 import { tree } from "../components/tree.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
 
-export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"], missing: reason, render };
+export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no modules.";
@@ -17,8 +17,6 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { rank } = context;
   const { modules: found } = rank;
   const steps = Math.max(found.steps, 1);

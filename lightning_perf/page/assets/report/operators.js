@@ -1,13 +1,13 @@
 // What operators cost, on the host and on the device.
 
 import * as column from "../components/column.js";
-import { missing, section } from "../components/parts.js";
+import { unlessMissing } from "../components/parts.js";
 import { pagedRows } from "../components/rows.js";
-import { table } from "../components/table.js";
+import { tableSection } from "../components/table.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
 
-export const operators = { id: "operators", title: "Operators", kinds: ["run", "trace"], missing: reason, render };
+export const operators = { id: "operators", title: "Operators", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no operators.";
@@ -16,8 +16,6 @@ function reason({ rank }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { rank } = context;
   const { operators: found } = rank;
   const steps = Math.max(found.steps, 1);
@@ -43,15 +41,12 @@ function render(context) {
   const unattributed = found.unattributed_device_ns
     ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work was launched by no operator.`
     : "";
-  return section(
-    "Operators by cost",
-    { definition: "operator", aside: `${per(rank)} (over ${format.countOf(found.steps, "step")}).${unattributed}` },
-    table({
-      id: "operators",
-      caption: "Operators by cost",
-      columns,
-      rows: pagedRows(context, "operators", found.rows),
-      sort: onDevice ? "device_self_ns" : "host_self_ns",
-    }),
-  );
+  return tableSection("Operators by cost", {
+    definition: "operator",
+    aside: `${per(rank)} (over ${format.countOf(found.steps, "step")}).${unattributed}`,
+    id: "operators",
+    columns,
+    rows: pagedRows(context, "operators", found.rows),
+    sort: onDevice ? "device_self_ns" : "host_self_ns",
+  });
 }

@@ -1,19 +1,17 @@
 // When things happen: a timeline of the steps, drawn from the report, and Perfetto's own timeline where a server has it.
 
-import { command, lead, missing, section } from "../components/parts.js";
+import { command, lead, missing, section, unlessMissing } from "../components/parts.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { stepTimeline } from "./sections/step_timeline.js";
 
-export const timeline = { id: "timeline", title: "Timeline", kinds: ["run", "trace"], missing: reason, render };
+export const timeline = { id: "timeline", title: "Timeline", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
 function reason({ rank }) {
   return rank ? null : "No step was profiled, so there is no timeline.";
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { rank, source, run, report } = context;
   return [
     section(

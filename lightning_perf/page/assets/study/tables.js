@@ -2,7 +2,7 @@
 
 import * as column from "../components/column.js";
 import { section } from "../components/parts.js";
-import { table } from "../components/table.js";
+import { table, tableSection } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { armName } from "./arms.js";
@@ -11,65 +11,59 @@ import { changeText, detectableText, intervalText, METRICS, metricHead, metricTi
 /** Each candidate against the baseline in every metric. */
 export function results({ arms, baseline, candidates }) {
   const rows = candidates.flatMap(({ arm, metrics }) => metrics.map((result) => ({ arm, ...result })));
-  return section(
-    "Differences",
-    { definition: "change", aside: `against ${baseline}` },
-    table({
-      id: "results",
-      caption: "Each candidate against the baseline in every metric",
-      rows,
-      columns: [
-        column.text("metric", "Metric", { value: (row) => metricTitle(row.metric) }),
-        ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        column.number("change", "Change", {
-          value: (row) => row.estimate.value,
-          show: (value, row) => changeText(row.metric, value),
-        }),
-        column.number("interval", "Interval", {
-          value: interval,
-          show: (value, row) => (row.estimate.value === null ? h("span", { class: "reason" }, value) : value),
-          definition: "interval",
-        }),
-        column.number("p", "Exact p", { value: (row) => row.exact.p, show: significant, definition: "exact-p" }),
-        column.number("robust", "Hodges–Lehmann", {
-          value: (row) => row.robust.value,
-          show: (value, row) =>
-            value === null
-              ? format.NOT_AVAILABLE
-              : `${changeText(row.metric, value)}${row.robust.low === null ? "" : ` (${intervalText(row.metric, row.robust)})`}`,
-          definition: "hodges-lehmann",
-        }),
-        column.number("detectable", "Could see", {
-          show: (value, row) => detectableText(row.metric, value),
-          definition: "could-see",
-        }),
-      ],
-    }),
-  );
+  return tableSection("Differences", {
+    definition: "change",
+    aside: `against ${baseline}`,
+    id: "results",
+    caption: "Each candidate against the baseline in every metric",
+    rows,
+    columns: [
+      column.text("metric", "Metric", { value: (row) => metricTitle(row.metric) }),
+      ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
+      column.number("change", "Change", {
+        value: (row) => row.estimate.value,
+        show: (value, row) => changeText(row.metric, value),
+      }),
+      column.number("interval", "Interval", {
+        value: interval,
+        show: (value, row) => (row.estimate.value === null ? h("span", { class: "reason" }, value) : value),
+        definition: "interval",
+      }),
+      column.number("p", "Exact p", { value: (row) => row.exact.p, show: significant, definition: "exact-p" }),
+      column.number("robust", "Hodges–Lehmann", {
+        value: (row) => row.robust.value,
+        show: (value, row) =>
+          value === null
+            ? format.NOT_AVAILABLE
+            : `${changeText(row.metric, value)}${row.robust.low === null ? "" : ` (${intervalText(row.metric, row.robust)})`}`,
+        definition: "hodges-lehmann",
+      }),
+      column.number("detectable", "Could see", {
+        show: (value, row) => detectableText(row.metric, value),
+        definition: "could-see",
+      }),
+    ],
+  });
 }
 
 /** The gates and how they were judged; null without any. */
 export function gates({ gates: rows, arms, candidates }) {
   if (!rows.length) return null;
   const figure = (key, title) => column.number(key, title, { show: (value) => format.significant(value, 4) });
-  return section(
-    "Gates",
-    { definition: "gate" },
-    table({
-      id: "gates",
-      caption: "Gates",
-      rows,
-      columns: [
-        column.text("gate", "Gate", { code: true }),
-        ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        column.text("outcome", "Outcome", { show: badge }),
-        figure("value", "Value"),
-        figure("low", "Low"),
-        figure("high", "High"),
-        ...(rows.some((row) => row.reason) ? [column.text("reason", "Why")] : []),
-      ],
-    }),
-  );
+  return tableSection("Gates", {
+    definition: "gate",
+    id: "gates",
+    rows,
+    columns: [
+      column.text("gate", "Gate", { code: true }),
+      ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
+      column.text("outcome", "Outcome", { show: badge }),
+      figure("value", "Value"),
+      figure("low", "Low"),
+      figure("high", "High"),
+      ...(rows.some((row) => row.reason) ? [column.text("reason", "Why")] : []),
+    ],
+  });
 }
 
 /** Whether accuracy was kept and how much runs scatter, by candidate; null where there is nothing of either. */
@@ -83,74 +77,67 @@ export function scatter({ arms, candidates }) {
       .map(([what, spread]) => ({ arm: candidate.arm, what, ...spread })),
   );
   if (rows.length === 0) return null;
-  return section(
-    "Scatter of the runs",
-    { definition: "scatter", aside: "standard deviation of the candidate over that of the baseline" },
-    table({
-      id: "scatter",
-      caption: "Scatter of the runs",
-      rows,
-      columns: [
-        column.text("what", "Of"),
-        ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
-        column.number("ratio", "Ratio", { value: (row) => row.ratio.value, show: format.ratio }),
-        column.number("interval", "Interval", {
-          value: (row) =>
-            row.ratio.low === null
-              ? (row.reason ?? null)
-              : `${format.ratio(row.ratio.low)} to ${format.ratio(row.ratio.high)}`,
-        }),
-        column.number("p", "Brown–Forsythe p", { show: significant }),
-        column.share("power", "Power"),
-        column.number("runs_needed", "Runs needed", {
-          show: (value, row) => value ?? (row.power === null ? format.NOT_AVAILABLE : "more than 200"),
-        }),
-      ],
-    }),
-  );
+  return tableSection("Scatter of the runs", {
+    definition: "scatter",
+    aside: "standard deviation of the candidate over that of the baseline",
+    id: "scatter",
+    rows,
+    columns: [
+      column.text("what", "Of"),
+      ...(candidates.length > 1 ? [arm(arms, "Candidate")] : []),
+      column.number("ratio", "Ratio", { value: (row) => row.ratio.value, show: format.ratio }),
+      column.number("interval", "Interval", {
+        value: (row) =>
+          row.ratio.low === null
+            ? (row.reason ?? null)
+            : `${format.ratio(row.ratio.low)} to ${format.ratio(row.ratio.high)}`,
+      }),
+      column.number("p", "Brown–Forsythe p", { show: significant }),
+      column.share("power", "Power"),
+      column.number("runs_needed", "Runs needed", {
+        show: (value, row) => value ?? (row.power === null ? format.NOT_AVAILABLE : "more than 200"),
+      }),
+    ],
+  });
 }
 
 /** What the runs of each arm came to: how many, why others are not among them, collapsed ones, the accuracy goal. */
 export function armsPart({ arms, candidates, accuracy_goal: goal }) {
   const collapse = new Map(candidates.map((candidate) => [candidate.arm, candidate.collapse_p]));
-  return section(
-    "Arms",
-    { definition: "arm" },
-    table({
-      id: "arms",
-      caption: "Arms",
-      rows: arms,
-      columns: [
-        arm(arms, "Arm", "name"),
-        column.count("used", "Runs used"),
-        column.text("left_out", "Left out", { value: (row) => counts(row.left_out) || "none" }),
-        column.number("collapsed", "Collapsed", {
-          value: (row) => row.collapsed.value,
-          show: (value, { collapsed }) =>
-            value === null || collapsed.low === null
-              ? format.share(value)
-              : `${format.share(value)} (${format.share(collapsed.low)} to ${format.share(collapsed.high)})`,
-          definition: "collapsed",
-        }),
-        ...([...collapse.values()].some((p) => p !== null)
-          ? [
-              column.number("collapse_p", "Fisher p", {
-                value: (row) => collapse.get(row.name) ?? null,
-                show: significant,
-              }),
-            ]
-          : []),
-        ...(goal === null
-          ? []
-          : [
-              column.count("reached_goal", `Reached ${goal}`),
-              column.number("median_time_to_accuracy_s", "Median time to it", {
-                show: (value) => (value === null ? "not by half" : format.duration(value * 1e9)),
-              }),
-            ]),
-      ],
-    }),
-  );
+  return tableSection("Arms", {
+    definition: "arm",
+    id: "arms",
+    rows: arms,
+    columns: [
+      arm(arms, "Arm", "name"),
+      column.count("used", "Runs used"),
+      column.text("left_out", "Left out", { value: (row) => counts(row.left_out) || "none" }),
+      column.number("collapsed", "Collapsed", {
+        value: (row) => row.collapsed.value,
+        show: (value, { collapsed }) =>
+          value === null || collapsed.low === null
+            ? format.share(value)
+            : `${format.share(value)} (${format.share(collapsed.low)} to ${format.share(collapsed.high)})`,
+        definition: "collapsed",
+      }),
+      ...([...collapse.values()].some((p) => p !== null)
+        ? [
+            column.number("collapse_p", "Fisher p", {
+              value: (row) => collapse.get(row.name) ?? null,
+              show: significant,
+            }),
+          ]
+        : []),
+      ...(goal === null
+        ? []
+        : [
+            column.count("reached_goal", `Reached ${goal}`),
+            column.number("median_time_to_accuracy_s", "Median time to it", {
+              show: (value) => (value === null ? "not by half" : format.duration(value * 1e9)),
+            }),
+          ]),
+    ],
+  });
 }
 
 /** Mean, spread and quartiles of every metric and arm. */
@@ -159,54 +146,50 @@ export function summaries({ arms }) {
     arms.filter((item) => item.metrics[metric]?.n).map((item) => ({ metric, arm: item.name, ...item.metrics[metric] })),
   );
   const figure = (key, title) => column.number(key, title, { show: (value, row) => metricValue(row.metric, value) });
-  return section(
-    "Metrics",
-    { definition: "box-and-whisker", aside: "over the runs used; accuracy without collapsed runs" },
-    table({
-      id: "metrics",
-      caption: "Every metric of every arm",
-      rows,
-      columns: [
-        column.text("metric", "Metric", { value: (row) => metricHead(row.metric) }),
-        arm(arms, "Arm"),
-        column.count("n", "Runs"),
-        figure("mean", "Mean"),
-        figure("sd", "SD"),
-        figure("min", "Least"),
-        figure("q1", "q1"),
-        figure("median", "Median"),
-        figure("q3", "q3"),
-        figure("p90", "p90"),
-        figure("max", "Most"),
-      ],
-    }),
-  );
+  return tableSection("Metrics", {
+    definition: "box-and-whisker",
+    aside: "over the runs used; accuracy without collapsed runs",
+    id: "metrics",
+    caption: "Every metric of every arm",
+    rows,
+    columns: [
+      column.text("metric", "Metric", { value: (row) => metricHead(row.metric) }),
+      arm(arms, "Arm"),
+      column.count("n", "Runs"),
+      figure("mean", "Mean"),
+      figure("sd", "SD"),
+      figure("min", "Least"),
+      figure("q1", "q1"),
+      figure("median", "Median"),
+      figure("q3", "q3"),
+      figure("p90", "p90"),
+      figure("max", "Most"),
+    ],
+  });
 }
 
 /** Every run, also those left out, by start. */
 export function runs({ arms, runs: rows, blocked }) {
   const known = Object.keys(METRICS).filter((metric) => rows.some((row) => Number.isFinite(row.values[metric])));
-  return section(
-    "Runs",
-    { definition: "run-of-a-study", aside: "in order of start" },
-    table({
-      id: "runs",
-      caption: "Every run",
-      rows,
-      columns: [
-        column.text("run_id", "Run", { code: true }),
-        arm(arms, "Arm"),
-        ...(blocked ? [column.count("block", "Block")] : []),
-        column.text("status", "Counted", { value: status, show: (value) => (value === "yes" ? value : badge(value)) }),
-        ...known.map((metric) =>
-          column.number(metric, metricHead(metric), {
-            value: (row) => row.values[metric],
-            show: (value) => metricValue(metric, value),
-          }),
-        ),
-      ],
-    }),
-  );
+  return tableSection("Runs", {
+    definition: "run-of-a-study",
+    aside: "in order of start",
+    id: "runs",
+    caption: "Every run",
+    rows,
+    columns: [
+      column.text("run_id", "Run", { code: true }),
+      arm(arms, "Arm"),
+      ...(blocked ? [column.count("block", "Block")] : []),
+      column.text("status", "Counted", { value: status, show: (value) => (value === "yes" ? value : badge(value)) }),
+      ...known.map((metric) =>
+        column.number(metric, metricHead(metric), {
+          value: (row) => row.values[metric],
+          show: (value) => metricValue(metric, value),
+        }),
+      ),
+    ],
+  });
 }
 
 /** What differs between the arms and may; null when nothing does. */

@@ -2,12 +2,12 @@
 
 import { chart, chartText, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
-import { legend, missing, notice, section, tiles } from "../components/parts.js";
-import { table } from "../components/table.js";
+import { legend, notice, section, tiles, unlessMissing } from "../components/parts.js";
+import { tableSection } from "../components/table.js";
 import * as format from "../text/format.js";
 import { latencyOf } from "./limits.js";
 
-export const layers = { id: "layers", title: "Layers", kinds: ["inference"], missing: reason, render };
+export const layers = { id: "layers", title: "Layers", kinds: ["inference"], ...unlessMissing(reason, render) };
 
 const MOST_BARS = 15;
 const BAR_PX = 24;
@@ -18,8 +18,6 @@ function reason({ report }) {
 }
 
 function render(context) {
-  const why = reason(context);
-  if (why) return missing(why);
   const { count, roofline, rows, cells } = context.report;
   const bounds = new Map(roofline?.layers.map((layer) => [layer.path, layer]));
   return [summary(count, roofline, rows[0], cells[0]), roofline && least(roofline), layerTable(count, bounds)];
@@ -109,43 +107,41 @@ function least({ layers: all, peaks }) {
 
 function layerTable(count, bounds) {
   const known = bounds.size > 0;
-  return section(
-    "Layers",
-    { definition: "macs", aside: "figures sum to those of the model" },
-    table({
-      id: "layers",
-      caption: "What each layer takes",
-      rows: count.layers,
-      sort: "flops",
-      columns: [
-        column.text("path", "Layer", { code: true, value: (row) => row.path || "(the model)" }),
-        column.text("kind", "Kind"),
-        column.text("output", "Output", { value: (row) => row.output_shape.join("×") }),
-        column.count("calls", "Calls"),
-        column.count("parameters", "Parameters"),
-        column.number("macs", "MACs", { show: macs }),
-        column.number("flops", "FLOPs", {
-          show: format.flops,
-          bar: (row) => (count.flops ? row.flops / count.flops : null),
-        }),
-        column.share("share", "Share", { value: (row) => (count.flops ? row.flops / count.flops : null) }),
-        column.bytes("bytes_moved", "Moved", { definition: "bytes-moved" }),
-        column.number("arithmetic_intensity", "FLOPs/B", { show: digits, definition: "bytes-moved" }),
-        ...(known
-          ? [
-              column.timeMs("least_time_ms", "Least time", {
-                value: (row) => bounds.get(row.path)?.bound_ms ?? null,
-                definition: "least-time",
-              }),
-              column.text("limit", "Bound by", { value: (row) => bounds.get(row.path)?.limit ?? null }),
-            ]
-          : []),
-        ...(count.layers.some((layer) => layer.uncounted.length)
-          ? [column.text("uncounted", "Not counted", { value: (row) => row.uncounted.join(", "), code: true })]
-          : []),
-      ],
-    }),
-  );
+  return tableSection("Layers", {
+    definition: "macs",
+    aside: "figures sum to those of the model",
+    id: "layers",
+    caption: "What each layer takes",
+    rows: count.layers,
+    sort: "flops",
+    columns: [
+      column.text("path", "Layer", { code: true, value: (row) => row.path || "(the model)" }),
+      column.text("kind", "Kind"),
+      column.text("output", "Output", { value: (row) => row.output_shape.join("×") }),
+      column.count("calls", "Calls"),
+      column.count("parameters", "Parameters"),
+      column.number("macs", "MACs", { show: macs }),
+      column.number("flops", "FLOPs", {
+        show: format.flops,
+        bar: (row) => (count.flops ? row.flops / count.flops : null),
+      }),
+      column.share("share", "Share", { value: (row) => (count.flops ? row.flops / count.flops : null) }),
+      column.bytes("bytes_moved", "Moved", { definition: "bytes-moved" }),
+      column.number("arithmetic_intensity", "FLOPs/B", { show: digits, definition: "bytes-moved" }),
+      ...(known
+        ? [
+            column.timeMs("least_time_ms", "Least time", {
+              value: (row) => bounds.get(row.path)?.bound_ms ?? null,
+              definition: "least-time",
+            }),
+            column.text("limit", "Bound by", { value: (row) => bounds.get(row.path)?.limit ?? null }),
+          ]
+        : []),
+      ...(count.layers.some((layer) => layer.uncounted.length)
+        ? [column.text("uncounted", "Not counted", { value: (row) => row.uncounted.join(", "), code: true })]
+        : []),
+    ],
+  });
 }
 
 function unused(count) {

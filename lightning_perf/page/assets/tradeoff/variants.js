@@ -2,7 +2,7 @@
 
 import * as column from "../components/column.js";
 import { facts, missing, section } from "../components/parts.js";
-import { table } from "../components/table.js";
+import { table, tableSection } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { cellChoice, cellText, chosenCell, latencyOf } from "./limits.js";
@@ -54,99 +54,90 @@ function calls(report, cell) {
 function outputs({ rows: all }) {
   const rows = all.filter((row) => row.reload);
   if (rows.length === 0) return null;
-  return section(
-    "Outputs",
-    { definition: "accuracy-of-a-variant", aside: "with 95 % intervals" },
-    table({
-      id: "outputs",
-      caption: "Outputs of the variants",
-      rows,
-      columns: [
-        column.text("variant", "Variant"),
-        column.number("right", "Right", {
-          value: (row) => row.accuracy?.correct ?? null,
-          show: (value, row) => (row.accuracy ? `${value} of ${row.accuracy.n}` : format.NOT_AVAILABLE),
-        }),
-        column.number("low", "Accuracy", {
-          value: (row) => row.accuracy?.low ?? null,
-          show: (_, row) =>
-            row.accuracy
-              ? `${format.share(row.accuracy.low)} – ${format.share(row.accuracy.high)}`
-              : format.NOT_AVAILABLE,
-        }),
-        column.number("drop_high", "Drop", {
-          value: (row) => row.accuracy?.drop_high_points ?? null,
-          show: (value, row) =>
-            value === null ? format.NOT_AVAILABLE : `${points(row.accuracy.drop_low_points)} to ${points(value)} pt`,
-        }),
-        column.share("agreement", "Same class", {
-          value: (row) => row.accuracy?.agreement ?? null,
-          definition: "agreement",
-        }),
-        column.number("error", "Output error", {
-          value: (row) => row.output_error,
-          show: (value) => (value === null ? format.NOT_AVAILABLE : value.toExponential(1)),
-          definition: "output-error",
-        }),
-        column.number("reload", "After loading", {
-          value: (row) => row.reload.max_difference,
-          show: (value, row) => (value <= row.reload.tolerance ? "the same" : `differs by ${value.toExponential(1)}`),
-          definition: "after-loading",
-        }),
-      ],
-    }),
-  );
+  return tableSection("Outputs", {
+    definition: "accuracy-of-a-variant",
+    aside: "with 95 % intervals",
+    id: "outputs",
+    caption: "Outputs of the variants",
+    rows,
+    columns: [
+      column.text("variant", "Variant"),
+      column.number("right", "Right", {
+        value: (row) => row.accuracy?.correct ?? null,
+        show: (value, row) => (row.accuracy ? `${value} of ${row.accuracy.n}` : format.NOT_AVAILABLE),
+      }),
+      column.number("low", "Accuracy", {
+        value: (row) => row.accuracy?.low ?? null,
+        show: (_, row) =>
+          row.accuracy
+            ? `${format.share(row.accuracy.low)} – ${format.share(row.accuracy.high)}`
+            : format.NOT_AVAILABLE,
+      }),
+      column.number("drop_high", "Drop", {
+        value: (row) => row.accuracy?.drop_high_points ?? null,
+        show: (value, row) =>
+          value === null ? format.NOT_AVAILABLE : `${points(row.accuracy.drop_low_points)} to ${points(value)} pt`,
+      }),
+      column.share("agreement", "Same class", {
+        value: (row) => row.accuracy?.agreement ?? null,
+        definition: "agreement",
+      }),
+      column.number("error", "Output error", {
+        value: (row) => row.output_error,
+        show: (value) => (value === null ? format.NOT_AVAILABLE : value.toExponential(1)),
+        definition: "output-error",
+      }),
+      column.number("reload", "After loading", {
+        value: (row) => row.reload.max_difference,
+        show: (value, row) => (value <= row.reload.tolerance ? "the same" : `differs by ${value.toExponential(1)}`),
+        definition: "after-loading",
+      }),
+    ],
+  });
 }
 
 function coldStart(report) {
   const rows = report.rows.filter((row) => row.cold);
   if (rows.length === 0) return null;
   const time = (key, title) => column.timeMs(key, title, { value: (row) => row.cold[key] });
-  return section(
-    "Building and cold start",
-    { definition: "cold-start", aside: "in a fresh process" },
-    table({
-      id: "cold",
-      caption: "Building and cold start",
-      rows,
-      columns: [
-        column.text("variant", "Variant"),
-        column.count("parameters", "Parameters"),
-        column.bytes("size_bytes", "Files"),
-        column.bytes("packed_bytes", "Packed"),
-        column.timeMs("build_ms", "Build", { value: (row) => (row.build_s === null ? null : row.build_s * 1000) }),
-        time("load_ms", "Load"),
-        time("first_call_ms", "First call"),
-        column.bytes("rss", "Memory", { csv: "peak_rss_bytes", value: (row) => row.cold.peak_rss_bytes }),
-        ...(report.machine.device_type === "cpu"
-          ? []
-          : [column.bytes("peak_device_bytes", "On device", { value: (row) => row.cold.peak_device_bytes })]),
-      ],
-    }),
-  );
+  return tableSection("Building and cold start", {
+    definition: "cold-start",
+    aside: "in a fresh process",
+    id: "cold",
+    rows,
+    columns: [
+      column.text("variant", "Variant"),
+      column.count("parameters", "Parameters"),
+      column.bytes("size_bytes", "Files"),
+      column.bytes("packed_bytes", "Packed"),
+      column.timeMs("build_ms", "Build", { value: (row) => (row.build_s === null ? null : row.build_s * 1000) }),
+      time("load_ms", "Load"),
+      time("first_call_ms", "First call"),
+      column.bytes("rss", "Memory", { csv: "peak_rss_bytes", value: (row) => row.cold.peak_rss_bytes }),
+      ...(report.machine.device_type === "cpu"
+        ? []
+        : [column.bytes("peak_device_bytes", "On device", { value: (row) => row.cold.peak_device_bytes })]),
+    ],
+  });
 }
 
 function how({ rows }) {
-  return section(
-    "How each was made",
-    {},
-    table({
-      id: "how",
-      caption: "How each variant was made",
-      rows,
-      columns: column.filled(rows, [
-        column.text("variant", "Variant"),
-        column.text("summary", "What it does"),
-        column.text("settings", "Settings", {
-          value: (row) =>
-            Object.entries(row.provenance ?? {})
-              .map(([name, value]) => `${name} ${value}`)
-              .join(", "),
-        }),
-        column.text("reason", "Not measured because"),
-      ]),
-    }),
-  );
+  return tableSection("How each was made", {
+    id: "how",
+    caption: "How each variant was made",
+    rows,
+    columns: column.filled(rows, [
+      column.text("variant", "Variant"),
+      column.text("summary", "What it does"),
+      column.text("settings", "Settings", {
+        value: (row) =>
+          Object.entries(row.provenance ?? {})
+            .map(([name, value]) => `${name} ${value}`)
+            .join(", "),
+      }),
+      column.text("reason", "Not measured because"),
+    ]),
+  });
 }
 
 function machine({ machine: found, effort, method_version: method }) {

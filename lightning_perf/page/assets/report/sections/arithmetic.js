@@ -1,7 +1,7 @@
 // In which arithmetic the device computes.
 
 import * as column from "../../components/column.js";
-import { notice, section, stack } from "../../components/parts.js";
+import { notice, section, timeStack } from "../../components/parts.js";
 import { table } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
@@ -19,13 +19,13 @@ export function arithmetic(rank) {
   return section(
     "Arithmetic of device compute",
     { definition: "arithmetic", aside: per(rank) },
-    stack(
+    timeStack(
       rows.map((row) => ({
         label: arithmeticLabel(row.name),
         value: row.time_ns,
         color: row.name,
-        text: format.duration(row.time_ns / steps),
       })),
+      steps,
       { title: "Device compute by arithmetic" },
     ),
     table({

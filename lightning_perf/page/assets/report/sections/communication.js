@@ -1,7 +1,7 @@
 // What communication costs one rank.
 
 import * as column from "../../components/column.js";
-import { section, stack, tiles } from "../../components/parts.js";
+import { section, tiles, timeStack } from "../../components/parts.js";
 import { table } from "../../components/table.js";
 import * as format from "../../text/format.js";
 import { per } from "../../text/labels.js";
@@ -33,21 +33,12 @@ export function communication(rank, several) {
               definition: "communication",
             },
           ]),
-          stack(
+          timeStack(
             [
-              {
-                label: "beside compute",
-                value: found.overlapped_ns,
-                color: "device_compute",
-                text: format.duration(found.overlapped_ns / steps),
-              },
-              {
-                label: "exposed",
-                value: found.exposed_ns,
-                color: "communication",
-                text: format.duration(found.exposed_ns / steps),
-              },
+              { label: "beside compute", value: found.overlapped_ns, color: "device_compute" },
+              { label: "exposed", value: found.exposed_ns, color: "communication" },
             ],
+            steps,
             { title: "Communication" },
           ),
         ]

@@ -1,8 +1,8 @@
 // What the device waits for, and where the host waits for the device.
 
 import * as column from "../../components/column.js";
-import { section, stack } from "../../components/parts.js";
-import { table } from "../../components/table.js";
+import { section, timeStack } from "../../components/parts.js";
+import { table, tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
@@ -19,13 +19,13 @@ export function idlePart(rank) {
       definition: "device-idle",
       aside: `${format.duration(idle.idle_ns / steps)} ${per(rank)}, ${format.share(idle.share)}, in ${format.count(idle.gaps / steps)} gaps; the median gap is ${format.duration(idle.median_gap_ns)}`,
     },
-    stack(
+    timeStack(
       rows.map((row) => ({
         label: label("gaps", row.name),
         value: row.total_ns,
         color: row.name,
-        text: format.duration(row.total_ns / steps),
       })),
+      steps,
       { title: "What the host did while the device idled" },
     ),
     table({
@@ -66,22 +66,20 @@ export function syncPart(rank) {
   if (!found?.points.length) return null;
   const steps = Math.max(found.steps, 1);
   const time = (key, title) => column.perStep(steps, column.time(key, title));
-  return section(
-    "Waits for the device",
-    { definition: "sync-point", aside: per(rank) },
-    table({
-      id: "sync",
-      caption: "Where the host waits for the device",
-      rows: found.points,
-      columns: [
-        column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
-        column.text("call", "Call", { code: true }),
-        column.text("phase", "Phase", { value: (row) => label("phases", row.phase) }),
-        column.perStep(steps, column.count("calls", "Calls")),
-        time("wait_ns", "Wait"),
-        time("drained_ns", "Device idle after"),
-        time("regained_ns", "To regain at most"),
-      ],
-    }),
-  );
+  return tableSection("Waits for the device", {
+    definition: "sync-point",
+    aside: per(rank),
+    id: "sync",
+    caption: "Where the host waits for the device",
+    rows: found.points,
+    columns: [
+      column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+      column.text("call", "Call", { code: true }),
+      column.text("phase", "Phase", { value: (row) => label("phases", row.phase) }),
+      column.perStep(steps, column.count("calls", "Calls")),
+      time("wait_ns", "Wait"),
+      time("drained_ns", "Device idle after"),
+      time("regained_ns", "To regain at most"),
+    ],
+  });
 }

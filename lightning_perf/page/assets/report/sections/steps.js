@@ -3,7 +3,7 @@
 import { chart, chartText, ink } from "../../components/chart.js";
 import * as column from "../../components/column.js";
 import { notice, section, stack, swatch } from "../../components/parts.js";
-import { table } from "../../components/table.js";
+import { table, tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
@@ -46,38 +46,33 @@ export function breakdown(rank) {
   const { breakdown: times } = rank;
   const rows = times.categories.filter((row) => row.mean_ns > 0);
   const spread = times.averaged_steps > 1;
-  return section(
-    "Breakdown",
-    {
-      definition: "step-time-breakdown",
-      aside: !times.marked ? "the whole recording" : spread ? `mean of ${times.averaged_steps} steps` : "one step",
-    },
-    table({
-      id: "breakdown",
-      caption: "Step time by category",
-      searchable: false,
-      rows,
-      columns: [
-        column.text("category", "Category", {
-          value: (row) => label("categories", row.name),
-          show: (text, row) =>
-            row.parent === null
-              ? h("span", { class: "with-swatch" }, swatch(row.name), text)
-              : h("span", { class: "sub" }, text),
-          definition: "step-time-breakdown",
-        }),
-        column.time("mean_ns", "Time"),
-        column.share("share", "Share", { bar: (row) => (row.parent === null ? row.share : null) }),
-        ...(spread
-          ? [
-              column.time("max_ns", "Least – most", {
-                show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
-              }),
-            ]
-          : []),
-      ],
-    }),
-  );
+  return tableSection("Breakdown", {
+    definition: "step-time-breakdown",
+    aside: !times.marked ? "the whole recording" : spread ? `mean of ${times.averaged_steps} steps` : "one step",
+    id: "breakdown",
+    caption: "Step time by category",
+    searchable: false,
+    rows,
+    columns: [
+      column.text("category", "Category", {
+        value: (row) => label("categories", row.name),
+        show: (text, row) =>
+          row.parent === null
+            ? h("span", { class: "with-swatch" }, swatch(row.name), text)
+            : h("span", { class: "sub" }, text),
+        definition: "step-time-breakdown",
+      }),
+      column.time("mean_ns", "Time"),
+      column.share("share", "Share", { bar: (row) => (row.parent === null ? row.share : null) }),
+      ...(spread
+        ? [
+            column.time("max_ns", "Least – most", {
+              show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
+            }),
+          ]
+        : []),
+    ],
+  });
 }
 
 /** The mean step time by phase, and by phase and category. */

@@ -1,8 +1,7 @@
 // How far the recording can be trusted, and what the profiler did to the run.
 
 import * as column from "../../components/column.js";
-import { section } from "../../components/parts.js";
-import { table } from "../../components/table.js";
+import { tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 
@@ -41,29 +40,24 @@ export function windowsPart(trust) {
           : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`,
     });
   const back = { true: "yes", false: "no", null: "cannot be told" };
-  return section(
-    "What the profiler did to the run",
-    {
-      definition: "profiler-cost",
-      aside: trust.analysis_ns === null ? null : `the analysis took ${format.duration(trust.analysis_ns)}`,
-    },
-    table({
-      id: "windows",
-      caption: "Windows of the profiler",
-      rows: trust.windows,
-      columns: [
-        column.text("steps", "Steps", {
-          value: ({ window }) =>
-            `${window.first_step} – ${window.last_step}${window.capture ? ` (${window.capture})` : ""}`,
-        }),
-        column.time("before_ns", "Step before"),
-        column.time("inside_ns", "inside"),
-        column.time("after_ns", "after"),
-        ratio("overhead", "Inside / before"),
-        ratio("lasting", "After / before"),
-        column.text("came_back", "Came back", { value: (row) => back[row.returned] }),
-        column.time("cost_ns", "Cost"),
-      ],
-    }),
-  );
+  return tableSection("What the profiler did to the run", {
+    definition: "profiler-cost",
+    aside: trust.analysis_ns === null ? null : `the analysis took ${format.duration(trust.analysis_ns)}`,
+    id: "windows",
+    caption: "Windows of the profiler",
+    rows: trust.windows,
+    columns: [
+      column.text("steps", "Steps", {
+        value: ({ window }) =>
+          `${window.first_step} – ${window.last_step}${window.capture ? ` (${window.capture})` : ""}`,
+      }),
+      column.time("before_ns", "Step before"),
+      column.time("inside_ns", "inside"),
+      column.time("after_ns", "after"),
+      ratio("overhead", "Inside / before"),
+      ratio("lasting", "After / before"),
+      column.text("came_back", "Came back", { value: (row) => back[row.returned] }),
+      column.time("cost_ns", "Cost"),
+    ],
+  });
 }
