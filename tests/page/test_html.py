@@ -100,6 +100,14 @@ def test_nothing_in_it_points_elsewhere() -> None:
     assert render_html(DOCUMENT, "run", "x") != render_html(DOCUMENT, "run", "x")  # a nonce is used once
 
 
+def test_folders_depend_in_one_direction() -> None:
+    level = {"core": 0, "text": 0, "components": 1, "report": 2, "study": 2, "tradeoff": 2, "app": 3}
+    for module in ASSETS.rglob("*.js"):
+        for path in re.findall(r'from "(\.{1,2}/[^"]+)";', module.read_text()):
+            source, target = (p.relative_to(ASSETS).parts[0] for p in (module, (module.parent / path).resolve()))
+            assert source == target or level[source] > level[target], f"{module.name} imports {path}"
+
+
 def test_modules_build_no_markup_from_text() -> None:
     for module in ASSETS.rglob("*.js"):
         source = module.read_text()

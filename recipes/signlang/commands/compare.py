@@ -7,9 +7,15 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_perf.arguments import at_least, share
+from lightning_perf.arguments import share
 from lightning_perf.compare.command import EXIT_CODES
-from recipes.signlang.commands.options import MODELS, add_data_arguments, add_optimizer_arguments, print_progress
+from recipes.signlang.commands.options import (
+    MODELS,
+    add_count,
+    add_data_arguments,
+    add_optimizer_arguments,
+    print_progress,
+)
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -37,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of {', '.join(_PRECISIONS)}; the first is the baseline. 32-true is true FP32, tf32 the same with TF32 "
         "(default: 32-true tf32 16-mixed on a GPU with TF32, 32-true 16-mixed on others, 32-true bf16-mixed on a CPU)",
     )
-    study.add_argument("--runs", type=at_least(1), default=6, metavar="N", help="runs of each that count")
+    add_count(study, "--runs", "runs of each that count", default=6)
     study.add_argument(
         "--margin", type=share, default=0.01, metavar="SHARE", help="loss of accuracy that does not matter"
     )
@@ -52,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where everything goes (default: studies/MODEL-PRECISIONS). A study that is there goes on",
     )
     data = add_data_arguments(parser)
-    data.add_argument(
+    add_count(
+        data,
         "--image-size",
-        type=at_least(18),
-        default=argparse.SUPPRESS,
+        "width and height of the pictures (default: 200 on a GPU as in the article, 32 on a CPU)",
+        least=18,
         metavar="PIXELS",
-        help="width and height of the pictures (default: 200 on a GPU as in the article, 32 on a CPU)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(
@@ -66,17 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="without pretrained weights (default: resnet50 on a GPU as in the article, cnn on a CPU)",
     )
-    training.add_argument(
-        "--epochs",
-        type=at_least(1),
-        default=5,
-        metavar="N",
-        help="passes over the training pictures, as in the article",
-    )
+    add_count(training, "--epochs", "passes over the training pictures, as in the article", default=5)
     add_optimizer_arguments(training)
-    training.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="block n trains with seed N + n, all on the data of N"
-    )
+    add_count(training, "--seed", "block n trains with seed N + n, all on the data of N", default=0, least=0)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,9 +7,15 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_perf.arguments import at_least, positive
+from lightning_perf.arguments import positive
 from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, require_packages, write_outputs
-from recipes.signlang.commands.options import MODELS, add_checkpoint_argument, add_log_dir_argument, print_progress
+from recipes.signlang.commands.options import (
+    MODELS,
+    add_checkpoint_argument,
+    add_count,
+    add_log_dir_argument,
+    print_progress,
+)
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -34,35 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="none of --data was trained on: take it although it is not what the checkpoint tells of",
     )
-    data.add_argument(
-        "--limit", type=at_least(1), default=2000, metavar="N", help="held-out pictures to use (default: %(default)s)"
-    )
-    data.add_argument(
-        "--calibration",
-        type=at_least(1),
-        default=256,
-        metavar="N",
-        help="training pictures to calibrate int8 with (default: %(default)s)",
-    )
+    add_count(data, "--limit", "held-out pictures to use (default: %(default)s)", default=2000)
+    add_count(data, "--calibration", "training pictures to calibrate int8 with (default: %(default)s)", default=256)
     training = parser.add_argument_group("training")
-    training.add_argument(
+    add_count(
+        training,
         "--fine-tune-epochs",
-        type=at_least(1),
+        "passes over the training pictures after pruning and the like (default: %(default)s)",
         default=3,
-        metavar="N",
-        help="passes over the training pictures after pruning and the like (default: %(default)s)",
     )
     training.add_argument(
         "--student",
         choices=MODELS,
         help="train this model from the network (distil-MODEL) and, to compare, without it (alone-MODEL)",
     )
-    training.add_argument(
+    add_count(
+        training,
         "--student-epochs",
-        type=at_least(1),
+        "passes over the training pictures for a student (default: %(default)s)",
         default=8,
-        metavar="N",
-        help="passes over the training pictures for a student (default: %(default)s)",
     )
     training.add_argument(
         "--student-lr",
@@ -71,9 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="highest learning rate for a student (default: %(default)s)",
     )
-    training.add_argument(
-        "--seeds", type=at_least(1), default=1, metavar="N", help="students of each kind (default: %(default)s)"
-    )
+    add_count(training, "--seeds", "students of each kind (default: %(default)s)", default=1)
     add_measuring(parser)
 
 

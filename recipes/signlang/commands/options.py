@@ -12,6 +12,7 @@ from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 __all__ = [
     "MODELS",
     "add_checkpoint_argument",
+    "add_count",
     "add_data_arguments",
     "add_log_dir_argument",
     "add_optimizer_arguments",
@@ -20,6 +21,28 @@ __all__ = [
 
 MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
 """The keys of `recipes.signlang.training.model.MODELS`, named here so that ``--help`` need not load torch."""
+
+
+def add_count(
+    group: argparse._ActionsContainer,
+    name: str,
+    help: str,
+    *,
+    default: object = argparse.SUPPRESS,
+    least: int = 1,
+    metavar: str = "N",
+) -> None:
+    """Add an option that takes a whole number.
+
+    Args:
+        group: The parser or the group of options.
+        name: The option, such as ``--epochs``.
+        help: Its help text.
+        default: Its default; an option without one is absent from the parsed arguments unless the user gives it.
+        least: The smallest number that it accepts.
+        metavar: The name of its value in the help.
+    """
+    group.add_argument(name, type=at_least(least), default=default, metavar=metavar, help=help)
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -58,12 +81,10 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         metavar="SHARE",
         help="held out of each label",
     )
-    data.add_argument(
+    add_count(
+        data,
         "--copies",
-        type=at_least(1),
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="numbers that make a capture in the flat layout; 10 in the original (default: told by the data)",
+        "numbers that make a capture in the flat layout; 10 in the original (default: told by the data)",
     )
     data.add_argument(
         "--skip-unreadable",
@@ -83,22 +104,14 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         default=argparse.SUPPRESS,
         help="rotate and shift training pictures a little: on the device, or in the workers with --input files",
     )
-    data.add_argument(
-        "--workers",
-        type=at_least(0),
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="DataLoader processes (default: chosen by the cores)",
-    )
+    add_count(data, "--workers", "DataLoader processes (default: chosen by the cores)", least=0)
     return data
 
 
 def add_optimizer_arguments(training: argparse._ArgumentGroup) -> None:
     """Add the options about batches, learning rate and accelerator."""
     default = TrainSettings()
-    training.add_argument(
-        "--batch-size", type=at_least(2), default=default.batch_size, metavar="N", help="pictures a step"
-    )
+    add_count(training, "--batch-size", "pictures a step", default=default.batch_size, least=2)
     training.add_argument("--lr", type=positive, default=default.lr, metavar="RATE", help="learning rate of SGD")
     training.add_argument(
         "--accelerator", default=default.accelerator, choices=("auto", "cpu", "gpu", "mps"), help="what to train on"

@@ -7,8 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_perf.arguments import at_least
-from recipes.signlang.commands.options import add_checkpoint_argument, add_log_dir_argument, print_progress
+from recipes.signlang.commands.options import add_checkpoint_argument, add_count, add_log_dir_argument, print_progress
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -32,13 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--artefact", type=Path, metavar="FOLDER", help="a variant that infer --out wrote")
     add_log_dir_argument(network)
     network.add_argument("--device", default="cpu", help="where an artefact runs: cpu, cuda (default: %(default)s)")
-    network.add_argument(
-        "--threads", type=at_least(1), default=1, metavar="N", help="CPU threads of an artefact (default: %(default)s)"
-    )
+    add_count(network, "--threads", "CPU threads of an artefact (default: %(default)s)", default=1)
     output = parser.add_argument_group("output")
-    output.add_argument(
-        "--top", type=at_least(1), default=1, metavar="K", help="labels to tell of each picture (default: %(default)s)"
-    )
+    add_count(output, "--top", "labels to tell of each picture (default: %(default)s)", default=1, metavar="K")
     form = output.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="write JSON to standard output")
     form.add_argument("--csv", action="store_true", help="write CSV to standard output")

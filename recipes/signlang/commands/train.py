@@ -6,8 +6,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_perf.arguments import at_least
-from recipes.signlang.commands.options import MODELS, add_data_arguments, add_optimizer_arguments
+from recipes.signlang.commands.options import MODELS, add_count, add_data_arguments, add_optimizer_arguments
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -24,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; their defaults are those of `TrainSettings`."""
     default = TrainSettings()
     data = add_data_arguments(parser)
-    data.add_argument(
+    add_count(
+        data,
         "--image-size",
-        type=at_least(18),
+        "width and height that pictures are scaled to, or rendered at",
         default=default.image_size,
+        least=18,
         metavar="PIXELS",
-        help="width and height that pictures are scaled to, or rendered at",
     )
 
     training = parser.add_argument_group("training")
@@ -43,25 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TF32 for what computes in FP32, on GPUs that have it (default: as PyTorch has it)",
     )
     training.add_argument("--model", choices=MODELS, default=default.model, help="without pretrained weights")
-    training.add_argument(
-        "--epochs", type=at_least(1), default=default.epochs, metavar="N", help="passes over the training pictures"
-    )
+    add_count(training, "--epochs", "passes over the training pictures", default=default.epochs)
     add_optimizer_arguments(training)
-    training.add_argument(
+    add_count(
+        training,
         "--seed",
-        type=at_least(0),
+        "of weights and order, and of synthetic data and split where --data-seed is not given",
         default=default.seed,
-        metavar="N",
-        help="of weights and order, and of synthetic data and split where --data-seed is not given",
+        least=0,
     )
-    training.add_argument(
-        "--data-seed",
-        type=at_least(0),
-        default=argparse.SUPPRESS,
-        metavar="N",
-        help="of synthetic data and split (default: that of --seed)",
-    )
-    training.add_argument("--devices", type=at_least(1), default=default.devices, metavar="N", help="how many")
+    add_count(training, "--data-seed", "of synthetic data and split (default: that of --seed)", least=0)
+    add_count(training, "--devices", "how many", default=default.devices)
     training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
     training.add_argument(
         "--resume",
