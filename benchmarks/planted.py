@@ -39,9 +39,9 @@ from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.findings.finding import Finding
 from lightning_perf.page_faults import allocator_name
 from lightning_perf.report.build import build_report
-from recipes.signlang.image_set import read_image_set
-from recipes.signlang.picture_data import Batch, MemoryPictures
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.data.data_module import Batch, MemoryPictures
+from recipes.signlang.data.image_set import read_image_set
+from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
 
 RESULTS = Path(__file__).parent / "results" / "planted.md"
 METHOD = 2

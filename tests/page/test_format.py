@@ -40,7 +40,7 @@ def values() -> list[float | None]:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
-    source = (ASSETS / "format.js").read_text()
+    source = (ASSETS / "text" / "format.js").read_text()
     page = browser.new_page()
     page.evaluate(
         "source => import('data:text/javascript,' + encodeURIComponent(source)).then(m => { globalThis.f = m })", source
@@ -52,7 +52,7 @@ def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
 
 
 def test_p_values_read_as_on_the_console(browser: Any) -> None:
-    source = (ASSETS / "format.js").read_text()
+    source = (ASSETS / "text" / "format.js").read_text()
     page = browser.new_page()
     page.evaluate(
         "source => import('data:text/javascript,' + encodeURIComponent(source)).then(m => { globalThis.f = m })", source
@@ -66,7 +66,7 @@ def test_p_values_read_as_on_the_console(browser: Any) -> None:
 
 
 def test_the_page_uses_the_words_of_the_console() -> None:
-    shown = json.loads((ASSETS / "words.json").read_text())
+    shown = json.loads((ASSETS / "text" / "labels.json").read_text())
     assert shown["categories"] == words.CATEGORY_LABELS
     assert shown["gaps"] == words.GAP_LABELS
     assert shown["phases"] == words.PHASE_LABELS

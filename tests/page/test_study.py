@@ -237,7 +237,7 @@ def test_compare_writes_it_also_when_it_refuses(
 
 
 def test_metrics_are_those_of_the_library() -> None:
-    source = (Path(html.__file__).parent / "assets" / "metrics.js").read_text()
+    source = (Path(html.__file__).parent / "assets" / "study" / "metrics.js").read_text()
     pattern = r'(\w+): \{ title: "([^"]+)", unit: "([^"]+)", scale: "([^"]+)", higherIsBetter: (true|false) \}'
     listed = [(name, *rest, better == "true") for name, *rest, better in re.findall(pattern, source)]
     assert listed == [(m.name, m.title, m.unit, m.scale.value, m.higher_is_better) for m in METRICS.values()]
