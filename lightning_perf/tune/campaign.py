@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
-from lightning_perf.tune.process import TrialProcess
+from lightning_perf.tune.process import TrainingProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
 from lightning_perf.tune.render.words import in_words
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
@@ -109,7 +108,7 @@ class _Campaign:
 
     def _scout(self) -> Scouted:
         self._say("Looking at the training, and profiling a few steps …")
-        process = TrialProcess(self._order_for((), 0, scout=True))
+        process = TrainingProcess(self._order_for((), 0, scout=True))
         try:
             scouted = process.scouted(self._budget.left_s())
         finally:
@@ -271,7 +270,8 @@ class _Campaign:
             runner.close()
 
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:
-        return Order(self._source, tuple(sys.path), levers, self._settings.seed + seed, scout, self._folder)
+        source, pickled = (self._source, None) if isinstance(self._source, str) else (None, self._source)
+        return Order(source, pickled, levers, self._settings.seed + seed, scout, self._folder)
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:

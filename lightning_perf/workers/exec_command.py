@@ -1,6 +1,7 @@
-"""Runs a command so that it dies with its parent: ``python -m lightning_perf.compare.engines.child COMMAND …``.
+"""Becomes a command that dies with its supervisor: ``python exec_command.py SUPERVISOR COMMAND …``.
 
-A driver that is killed outright cannot end its run; without this, the run would go on and disturb the next.
+A supervisor that is killed outright cannot end what it runs; without this, the command would run on and disturb the
+next one. It is run by its path, so that the command's environment stays as it is, and needs the standard library only.
 """
 
 from __future__ import annotations
@@ -10,25 +11,22 @@ import os
 import signal
 import sys
 
-__all__ = ["main"]
-
 PR_SET_PDEATHSIG = 1
 """``prctl(2)``, linux/prctl.h."""
 
-PARENT_VARIABLE = "LIGHTNING_PERF_PARENT"
 COMMAND_NOT_FOUND = 127
 
 
-def main(command: list[str]) -> None:
+def main(supervisor: int, command: list[str]) -> None:
     """Become the command.
 
     Args:
+        supervisor: Number of the process that has started this one.
         command: Program and arguments.
     """
-    parent = int(os.environ.pop(PARENT_VARIABLE, "0"))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if parent and os.getppid() != parent:  # it died before the request was in force
+        if os.getppid() != supervisor:  # it died before the request was in force
             os.kill(os.getpid(), signal.SIGKILL)
     try:
         os.execvp(command[0], command)
@@ -38,4 +36,4 @@ def main(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""How much memory a worker may take, so that what else runs on the machine keeps its own."""
+"""How much memory a worker process may take, so that what else runs on the machine keeps its own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["bound_memory", "free_bytes"]
+__all__ = ["free_bytes", "limit_memory"]
 
 MEMORY_SHARE = 0.75
 LEAST_MEMORY_BYTES = 1 << 30
-"""A process may take this share of the memory that is free when it starts, and in any case this much."""
 
 FIRST_TO_END = "1000"
 """The most that ``/proc/self/oom_score_adj`` takes (proc(5)): where memory runs out, this process is ended."""
 
 
-def bound_memory() -> int:
-    """Bound what this process may allocate, and those that it starts each; returns the bound in bytes."""
-    limit = max(LEAST_MEMORY_BYTES, int(free_bytes() * MEMORY_SHARE))
+def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES) -> int:
+    """Limit what this process may allocate, and each process that it starts: beyond it they get a `MemoryError`.
+
+    Args:
+        share: Share of the memory that is free now.
+        least_bytes: It may take this much in any case.
+
+    Returns:
+        The limit, in bytes.
+    """
+    limit = max(least_bytes, int(free_bytes() * share))
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
