@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_perf.compare.statistics.location import paired_ratio
-from lightning_perf.compare.statistics.values import Estimate, Float64Array
+from lightning_perf.statistics.location import paired_ratio
+from lightning_perf.statistics.values import Estimate, Float64Array
 from lightning_perf.tune.ratio import is_gain, time_ratio
 from lightning_perf.tune.settings import TuneSettings
 

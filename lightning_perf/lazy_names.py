@@ -23,7 +23,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     Example:
         >>> find, _ = lazy_names("lightning_perf.compare", {"Study": "study"})
         >>> find("Study").__module__
-        'lightning_perf.compare.study'
+        'lightning_perf.compare.study.run'
     """
 
     def find(name: str) -> Any:

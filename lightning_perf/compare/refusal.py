@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.fairness import Difference
+from lightning_perf.compare.records.fairness import Difference
 
 __all__ = ["Unfair", "UnfairError", "UnfairRow", "describe_refusal"]
 

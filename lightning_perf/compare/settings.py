@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.compare.gates import Gate
+from lightning_perf.compare.verdicts.gates import Gate
 
 __all__ = ["Settings"]
 

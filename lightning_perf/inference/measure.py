@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.messages import Time, Timed
+from lightning_perf.statistics.ranks import walsh_interval
+from lightning_perf.statistics.values import Estimate
 
 __all__ = ["Effort", "Latency", "Rounds", "Timer", "paired_ratio", "summarise", "take_turns"]
 

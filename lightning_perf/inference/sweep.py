@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.device import on_device, usable_device
@@ -24,6 +23,7 @@ from lightning_perf.inference.peaks import find_peaks
 from lightning_perf.inference.roofline import Peaks, roofline
 from lightning_perf.inference.sweep_document import SCHEMA_VERSION, Sweep, SweepRow
 from lightning_perf.inference.timing import time_calls
+from lightning_perf.statistics.values import Estimate
 
 __all__ = ["sweep_backbones"]
 

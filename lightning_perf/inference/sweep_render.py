@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.sweep_document import Sweep, SweepRow

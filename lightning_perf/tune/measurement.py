@@ -6,7 +6,7 @@ import random
 import statistics
 from dataclasses import dataclass
 
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.ratio import time_ratio
 from lightning_perf.tune.runner import Runner
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate, Float64Array
+from lightning_perf.statistics.ranks import walsh_interval
+from lightning_perf.statistics.values import Estimate, Float64Array
 
 __all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "is_gain", "is_loss", "noise_share", "time_ratio"]
 

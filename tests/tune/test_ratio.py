@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.ratio import is_gain, is_loss, noise_share, time_ratio
 
 

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 
 __all__ = ["connect"]
 

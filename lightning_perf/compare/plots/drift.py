@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lightning_perf.compare.change import signed_percent
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.plots.style import (
     FAINT,
     INK,
@@ -19,6 +18,7 @@ from lightning_perf.compare.plots.style import (
     number_axis,
     wrapped,
 )
+from lightning_perf.compare.verdicts.comparison import Comparison
 
 __all__ = ["draw_order"]
 

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from lightning_perf.compare.change import signed_percent
-from lightning_perf.compare.comparison import Comparison, MetricResult
-from lightning_perf.compare.metrics import METRICS, Scale
 from lightning_perf.compare.plots.style import (
     FAINT,
     INK,
@@ -24,6 +22,8 @@ from lightning_perf.compare.plots.style import (
     short_name,
     wrapped,
 )
+from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
 
 __all__ = ["draw_ratios"]
 

@@ -9,8 +9,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.metrics import METRICS
 from lightning_perf.compare.plots.style import (
     finish,
     hide_frame,
@@ -21,6 +19,8 @@ from lightning_perf.compare.plots.style import (
     unit_scale,
     wrapped,
 )
+from lightning_perf.compare.records.metrics import METRICS
+from lightning_perf.compare.verdicts.comparison import Comparison
 
 __all__ = ["draw_pairs"]
 

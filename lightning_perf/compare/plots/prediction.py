@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.plots.style import (
     FAINT,
     INK,
@@ -17,6 +16,7 @@ from lightning_perf.compare.plots.style import (
     short_name,
     wrapped,
 )
+from lightning_perf.compare.verdicts.comparison import Comparison
 
 __all__ = ["draw_prediction"]
 

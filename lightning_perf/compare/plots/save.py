@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.extras import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

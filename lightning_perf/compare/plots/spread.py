@@ -6,8 +6,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lightning_perf.compare.comparison import Arm, Comparison, Run
-from lightning_perf.compare.metrics import METRICS, Metric
 from lightning_perf.compare.plots.style import (
     FAINT,
     ArmLook,
@@ -20,6 +18,8 @@ from lightning_perf.compare.plots.style import (
     unit_scale,
     wrapped,
 )
+from lightning_perf.compare.records.metrics import METRICS, Metric
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
 
 __all__ = ["draw_accuracy", "draw_times"]
 

@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from lightning_perf.compare.comparison import Arm, Comparison
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison
 from lightning_perf.report.console.safe import plain
 
 __all__ = [

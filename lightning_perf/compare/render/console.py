@@ -9,7 +9,6 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
     Table,
@@ -21,9 +20,10 @@ from lightning_perf.compare.render.tables import (
     unfair_tables,
     what_to_do,
 )
-from lightning_perf.compare.render.widths import fit
+from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
+from lightning_perf.tables import fit
 
 __all__ = ["print_comparison", "print_table", "print_unfair"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
     Table,
@@ -17,6 +16,7 @@ from lightning_perf.compare.render.tables import (
     unfair_tables,
     what_to_do,
 )
+from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.report.console.safe import plain
 
 __all__ = ["escape", "markdown_table", "render_markdown", "render_refusal"]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_perf.compare.change import factor_text, points_text, signed_percent, two_digits
-from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
-from lightning_perf.compare.fairness import SEED_FACTS, likely_cause
-from lightning_perf.compare.metrics import METRICS, Scale
-from lightning_perf.compare.prediction import Prediction
+from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
+from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.figures import figures_of
-from lightning_perf.compare.statistics.spread import Spread
-from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import detectable_text
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.compare.verdicts.verdict import detectable_text
+from lightning_perf.statistics.spread import Spread
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import NOT_AVAILABLE, format_duration
 
 __all__ = [

@@ -1,4 +1,4 @@
-// The numbers that studies compare: those of lightning_perf/compare/metrics.py, and how their values are shown.
+// The numbers that studies compare: those of lightning_perf/compare/records/metrics.py, and how their values are shown.
 
 import * as format from "./format.js";
 
