@@ -159,7 +159,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
     spread: Spread = analyze_recordings
     if options.engine == "ray":
-        from lightning_perf.compare.engines.ray_recordings import RayRecordings
+        from lightning_perf.compare.engines.ray_cluster import RayRecordings
 
         spread = RayRecordings(options.ray_address)
     report = analyze(options.path, by_shape=options.by_shape, spread=spread)

@@ -1,18 +1,84 @@
-"""Tables that do not fit a terminal as they are: lines break between words, and columns go below each other."""
+"""Tables of text that the console and Markdown both show: columns, rows, and how they fit a terminal.
+
+A table too wide for the terminal first breaks lines between words; then its columns continue in further tables below.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rich import box
 from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
+from rich.table import Table as RichTable
+from rich.text import Text
 
-from lightning_perf.compare.render.tables import Table
+from lightning_perf.report.console.safe import plain
 
-__all__ = ["column_widths", "fit", "fold"]
+__all__ = ["Table", "column_widths", "escape", "fit", "fold", "markdown_table", "print_table"]
+
+PADDING = 2
+"""Columns of the terminal between two columns of a table, and a margin."""
 
 _WORD = re.compile(r"\s*(\S+(?: (?:%|pt)(?=\W|$)\S*)?)")
-"""A word, and a figure with its unit: these two stay on a line."""
+"""A word, or a figure with its unit, which stay on one line."""
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: Its title.
+        columns: Column heads; the first column is text, the others figures.
+        rows: Cells, as many as heads.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table; nothing when it has no rows."""
+    if not table.rows:
+        return
+    safe = [tuple(plain(cell).plain for cell in row) for row in (table.columns, *table.rows)]
+    parts = fit(Table(table.title, safe[0], tuple(safe[1:])), console.width, PADDING)
+    for number, part in enumerate(parts):
+        grid = RichTable(
+            title=None if number else plain(part.title),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 0, 0, 1),
+        )
+        for place, head in enumerate(part.columns):
+            justify: JustifyMethod = "right" if place else "left"
+            grid.add_column(Text(head), justify=justify, overflow="fold")
+        for row in part.rows:
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+
+
+def markdown_table(table: Table) -> str:
+    """A table in GitHub-flavoured Markdown, its cells escaped; empty when it has no rows."""
+    if not table.rows:
+        return ""
+    lines = ["| " + " | ".join(escape(head) for head in table.columns) + " |"]
+    lines.append("|---" + "|---:" * (len(table.columns) - 1) + "|")
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in table.rows]
+    return "\n".join(lines)
+
+
+def escape(text: str) -> str:
+    """Text that shows as itself: no markup in it does anything."""
+    return _MARKDOWN.sub(r"\\\1", plain(text).plain)
 
 
 def fold(text: str, width: int) -> str:

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.compare.render.tables import Table
-from lightning_perf.tables import fit, fold
+from lightning_perf.tables import Table, fit, fold
 
 CELLS = st.lists(st.sampled_from(["ab", "−53.1 %", "+0.25 pt", "to", "throughput", "0.0312"]), max_size=5).map(" ".join)
 

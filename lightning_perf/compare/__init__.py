@@ -12,17 +12,17 @@ from lightning_perf.lazy_names import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.compare.engines.local import LocalEngine
     from lightning_perf.compare.engines.ray import RayEngine
-    from lightning_perf.compare.engines.ray_recordings import RayRecordings
+    from lightning_perf.compare.engines.ray_cluster import RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.record import RunRecord, find_records
-    from lightning_perf.compare.refusal import UnfairError
-    from lightning_perf.compare.settings import Settings
+    from lightning_perf.compare.records.fairness import UnfairError
+    from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms
-    from lightning_perf.compare.study.run import Study, StudyArm, read_study, run_study
+    from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.verdicts.build import compare_arms
     from lightning_perf.compare.verdicts.comparison import Comparison
-    from lightning_perf.compare.verdicts.gates import parse_gate
+    from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 
 _HOMES = {
     "CompareError": "errors",
@@ -30,17 +30,17 @@ _HOMES = {
     "InvalidRunsError": "errors",
     "LocalEngine": "engines.local",
     "RayEngine": "engines.ray",
-    "RayRecordings": "engines.ray_recordings",
+    "RayRecordings": "engines.ray_cluster",
     "RunRecord": "record",
-    "Settings": "settings",
+    "Settings": "verdicts.gates",
     "SlurmEngine": "engines.slurm",
-    "Study": "study.run",
-    "StudyArm": "study.run",
-    "UnfairError": "refusal",
+    "Study": "study.definition",
+    "StudyArm": "study.definition",
+    "UnfairError": "records.fairness",
     "compare_arms": "verdicts.build",
     "find_records": "record",
     "parse_gate": "verdicts.gates",
-    "read_study": "study.run",
+    "read_study": "study.definition",
     "run_study": "study.run",
     "study_arms": "study.results",
 }

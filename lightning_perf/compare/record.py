@@ -27,7 +27,7 @@ from lightning_perf.compare.record_lines import (
     RunEnded,
     RunStarted,
 )
-from lightning_perf.compare.verdicts.prediction import read_predicted_speedup
+from lightning_perf.report.predicted_speedup import read_predicted_speedup
 from lightning_perf.trace.errors import TraceError
 
 __all__ = ["Epoch", "RunRecord", "find_records", "read_record"]

@@ -10,10 +10,10 @@ from math import comb
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_perf.extras import import_extra
 from lightning_perf.statistics.values import Float64Array
-from lightning_perf.trace.columns import Int64Array
 
 __all__ = [
     "beta_quantile",
@@ -83,7 +83,7 @@ def signed_rank_counts(n: int) -> Float64Array:
 
 
 @lru_cache(maxsize=64)
-def rank_sum_counts(n: int, m: int) -> Int64Array:
+def rank_sum_counts(n: int, m: int) -> NDArray[np.int64]:
     """How many of the C(n+m, n) assignments give each Mann–Whitney U 0 … nm: the Gaussian binomial coefficients."""
     if comb(n + m, n) >= 2**62:
         raise OverflowError(f"{n} and {m} runs are beyond the exact rank-sum distribution")
@@ -94,6 +94,6 @@ def rank_sum_counts(n: int, m: int) -> Int64Array:
             # The largest value belongs to the first sample (and beats all j of the second) or to the second.
             counts[i, j, j:] = counts[i - 1, j, : n * m + 1 - j]
             counts[i, j] += counts[i, j - 1]
-    result: Int64Array = counts[n, m].copy()
+    result: NDArray[np.int64] = counts[n, m].copy()
     result.flags.writeable = False
     return result

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_perf.compare.refusal import Unfair, UnfairError, describe_refusal
-from lightning_perf.compare.study.results import study_arms
-from lightning_perf.compare.study.run import study_notes
+from lightning_perf.compare.records.fairness import Unfair, UnfairError, describe_refusal
+from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 

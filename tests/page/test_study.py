@@ -15,10 +15,9 @@ from lightning_perf.cli import main
 from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.records.metrics import METRICS
-from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
-from lightning_perf.compare.verdicts.gates import parse_gate
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.page import html

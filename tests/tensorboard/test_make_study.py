@@ -7,7 +7,7 @@ import pytest
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record_lines import Place
-from lightning_perf.compare.study.run import Study, StudyArm
+from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.tensorboard.make_study import Unfair, make_study
 from tests.compare.support import write_run

@@ -14,8 +14,8 @@ from lightning_perf.arguments import share
 
 if TYPE_CHECKING:
     from lightning_perf.compare.record import RunRecord
-    from lightning_perf.compare.settings import Settings
     from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.gates import Settings
 
 __all__ = [
     "EXIT_CODES",
@@ -107,8 +107,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     Raises:
         CompareError: A gate is none.
     """
-    from lightning_perf.compare.settings import Settings
-    from lightning_perf.compare.verdicts.gates import parse_gate
+    from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 
     return Settings(
         treatment=tuple(options.treatment),
@@ -152,8 +151,8 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
     from dataclasses import replace
 
     from lightning_perf.compare.commands.outputs import write_comparison, write_page, write_refusal
-    from lightning_perf.compare.refusal import UnfairError, describe_refusal
-    from lightning_perf.compare.study.run import study_notes
+    from lightning_perf.compare.records.fairness import UnfairError, describe_refusal
+    from lightning_perf.compare.study.results import study_notes
     from lightning_perf.compare.verdicts.build import compare_arms
 
     runs = _read_arms(arms)

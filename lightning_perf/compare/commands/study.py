@@ -24,8 +24,8 @@ from lightning_perf.compare.commands.compare import (
 )
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.engines.choice import EngineChoice
-    from lightning_perf.compare.study.run import Study
+    from lightning_perf.compare.commands.study_options import EngineChoice
+    from lightning_perf.compare.study.definition import Study
 
 __all__ = ["add_parser", "run"]
 
@@ -116,7 +116,8 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.run import DEFINITION, run_study
+    from lightning_perf.compare.study.definition import DEFINITION
+    from lightning_perf.compare.study.run import run_study
     from lightning_perf.extras import import_extra
 
     for package in ("scipy", "matplotlib") if options.plots is not None else ("scipy",):
@@ -134,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
 def _read_study(options: argparse.Namespace) -> Study | None:
     """The study that was defined; None when none was, to go on with the one in the folder."""
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.run import Study, StudyArm
+    from lightning_perf.compare.study.definition import Study, StudyArm
 
     plan = {name: value for name in ("blocks", "seed", "attempts") if (value := getattr(options, name)) is not None}
     if not options.arm:
@@ -174,7 +175,7 @@ def _read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, d
 
 def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
     """The engine that was chosen; None when nothing was said of it."""
-    from lightning_perf.compare.engines.choice import EngineChoice
+    from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.errors import CompareError
 
     theirs = {"devices": ("local",), "gpus": ("ray", "slurm"), "cpus": ("ray", "slurm"), "ray_address": ("ray",)}

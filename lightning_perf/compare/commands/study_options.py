@@ -3,19 +3,61 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from lightning_perf.compare.engines.choice import EngineChoice
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.settings import Settings
-from lightning_perf.compare.study.run import has_begun
+from lightning_perf.compare.study.definition import has_begun
+from lightning_perf.compare.study.run import Engine
+from lightning_perf.compare.verdicts.gates import Settings
 
-__all__ = ["StudyOptions", "settle_options"]
+__all__ = ["EngineChoice", "StudyOptions", "settle_options"]
 
 FILE = "options.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """An engine and its options; an engine leaves those alone that are another's.
+
+    Attributes:
+        engine: ``local``, ``ray`` or ``slurm``.
+        devices: For ``local``, as `parse_devices` reads them.
+        gpus: GPUs of a run on a cluster.
+        cpus: Processors of a run on a cluster.
+        address: Of the Ray cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
+        slurm: Options of the SLURM job without their dashes, as ``{"partition": "gpu", "time": 60}``.
+    """
+
+    engine: Literal["local", "ray", "slurm"] = "local"
+    devices: str | None = None
+    gpus: int = 1
+    cpus: int = 1
+    address: str | None = None
+    slurm: Mapping[str, str | int] = field(default_factory=dict)
+
+    def build(self) -> Engine:
+        """The engine.
+
+        Raises:
+            CompareError: There is no such device.
+        """
+        if self.engine == "ray":
+            from lightning_perf.compare.engines.ray import RayEngine
+
+            return RayEngine(gpus=self.gpus, cpus=self.cpus, address=self.address)
+        if self.engine == "slurm":
+            from lightning_perf.compare.engines.slurm import SlurmEngine
+
+            options = {f"slurm_{name}": value for name, value in self.slurm.items()}
+            return SlurmEngine({"gpus_per_node": self.gpus, "cpus_per_task": self.cpus, **options})
+        from lightning_perf.compare.engines.local import LocalEngine, parse_devices
+
+        return LocalEngine(parse_devices(self.devices))
 
 
 @dataclass(frozen=True, kw_only=True)

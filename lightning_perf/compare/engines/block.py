@@ -19,8 +19,8 @@ from lightning_perf.compare.engines.child import PARENT_VARIABLE
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import find_records
 from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
+from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.lease import Lease, LeaseTakenError, device_leases
-from lightning_perf.compare.study.run import WARM_UP, Study, read_study
 
 __all__ = ["Device", "run_block"]
 

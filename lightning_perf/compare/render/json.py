@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lightning_perf.compare.refusal import Unfair
+from lightning_perf.compare.records.fairness import Unfair
 from lightning_perf.compare.verdicts.comparison import Comparison
 
 __all__ = ["parse_json", "render_json"]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lightning_perf.compare.change import factor_text, points_text, signed_percent, two_digits
-from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
+from lightning_perf.compare.records.fairness import SEED_FACTS, Unfair, likely_cause
 from lightning_perf.compare.records.metrics import METRICS, Scale
-from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.figures import figures_of
 from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
 from lightning_perf.units import NOT_AVAILABLE, format_duration
 
 __all__ = [
-    "Table",
     "arm_table",
     "difference_table",
     "footnotes",
@@ -26,21 +23,6 @@ __all__ = [
     "unfair_tables",
     "what_to_do",
 ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        title: Its title.
-        columns: Column heads; the first column is text, the others figures.
-        rows: Cells, as many as heads.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def arm_table(comparison: Comparison) -> Table:

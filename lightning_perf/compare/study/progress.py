@@ -8,14 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lightning_perf.compare.code_changes import code_changes
 from lightning_perf.compare.journal import device_warm_ups, read_block
+from lightning_perf.compare.study.definition import Study
+from lightning_perf.compare.study.results import block_states, code_changes
 from lightning_perf.units import format_duration
-
-if TYPE_CHECKING:
-    from lightning_perf.compare.study.run import Study
 
 __all__ = ["Progress", "ProgressLines", "read_progress"]
 
@@ -50,7 +47,7 @@ def read_progress(study: Study, folder: Path) -> Progress:
     running: list[str] = []
     seconds: list[float] = []
     events: list[str] = []
-    states = {block: read_block(folder, block) for block in range(study.blocks + 1)}
+    states = block_states(study, folder)
     warm_ups = {device: read_block(folder, 0, device) for device in device_warm_ups(folder)}
     named = [(f"block {block} of {study.blocks}" if block else "warm-up", state) for block, state in states.items()]
     named += [(f"warm-up on {device}", state) for device, state in warm_ups.items()]

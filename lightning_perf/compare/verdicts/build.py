@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.left_out import find_left_out
 from lightning_perf.compare.record import RunRecord
-from lightning_perf.compare.records.fairness import Fairness, check_fairness
+from lightning_perf.compare.record_lines import Outcome
+from lightning_perf.compare.records.fairness import Fairness, UnfairError, check_fairness
 from lightning_perf.compare.records.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
-from lightning_perf.compare.refusal import UnfairError
-from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
-from lightning_perf.compare.verdicts.gates import GateResult, judge
+from lightning_perf.compare.verdicts.gates import GateResult, Settings, judge
 from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.prediction import check_prediction
@@ -27,7 +25,10 @@ from lightning_perf.statistics.margins import non_inferiority
 from lightning_perf.statistics.spread import compare_spread
 from lightning_perf.statistics.values import Estimate, finite
 
-__all__ = ["compare_arms"]
+__all__ = ["compare_arms", "find_left_out"]
+
+_Block = tuple[str, int]
+"""A study and the number of a block of it."""
 
 
 def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | None = None) -> Comparison:
@@ -107,6 +108,42 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         equivalence=settings.equivalence,
         hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
     )
+
+
+def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
+    """Tell which runs do not count.
+
+    Args:
+        arms: The runs of each arm.
+
+    Returns:
+        For each arm the reasons, by the path of the run's record: it is a warm-up, did not finish, is of a block that
+        was repeated, or is invalid.
+    """
+    last = _last_attempts([run for runs in arms.values() for run in runs])
+    reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
+    return {name: {path: why for path, why in of_arm.items() if why is not None} for name, of_arm in reasons.items()}
+
+
+def _last_attempts(runs: Sequence[RunRecord]) -> dict[_Block, int]:
+    """The last attempt of each block: only its runs ran under the same conditions."""
+    last: dict[_Block, int] = {}
+    for run in runs:
+        if run.place is not None:
+            block = (run.place.study, run.place.block)
+            last[block] = max(run.place.attempt, last.get(block, 0))
+    return last
+
+
+def _reason(run: RunRecord, last_attempts: Mapping[_Block, int]) -> str | None:
+    place = run.place
+    if place is not None and place.block == 0:
+        return "warm-up"
+    if run.outcome is not Outcome.FINISHED:
+        return str(run.outcome.value)
+    if place is not None and place.attempt < last_attempts[place.study, place.block]:
+        return "of a repeated block"
+    return "invalid: " + "; ".join(run.problems) if run.problems else None
 
 
 def _candidate(

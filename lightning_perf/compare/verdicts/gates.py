@@ -1,4 +1,4 @@
-"""Gates: what a comparison has to hold for a build to pass, as ``step_time<=1.05`` or ``accuracy>=-0.01``."""
+"""What you declare before looking at the runs: settings, and gates such as ``step_time<=1.05`` for a build to pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 
-__all__ = ["Gate", "GateOutcome", "GateResult", "judge", "parse_gate"]
+__all__ = ["Gate", "GateOutcome", "GateResult", "Settings", "judge", "parse_gate"]
 
 DEFAULT_LEVEL = 0.05
 
@@ -42,6 +42,33 @@ class Gate:
     metric: str
     upper: bool
     limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What was declared before looking at the runs.
+
+    Attributes:
+        treatment: Facts under test, by name or group; those that a study declared are added.
+        allow: Facts that may differ besides.
+        accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
+        margin: The largest loss of accuracy that does not matter, as a share.
+        goal: Accuracy for the time to accuracy.
+        collapse_below: Accuracy below which a run has collapsed; None derives it from all runs.
+        equivalence: Times within this share of each other are equivalent.
+        confidence: Coverage of the intervals of all candidates together.
+        gates: What the candidates have to hold.
+    """
+
+    treatment: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    accuracy: str | None = None
+    margin: float = 0.01
+    goal: float | None = None
+    collapse_below: float | None = None
+    equivalence: float = 0.01
+    confidence: float = 0.95
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True)

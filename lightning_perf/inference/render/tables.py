@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.tables import Table
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.tradeoff import Cell, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.tables import Table
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
 from lightning_perf.tune.ratio import is_gain, is_loss, noise_share
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 

@@ -12,12 +12,12 @@ import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
-from lightning_perf.compare.engines.ray_cluster import connect
-from lightning_perf.compare.engines.ray_recordings import RayRecordings
+from lightning_perf.compare.engines.ray_cluster import RayRecordings, connect
 from lightning_perf.compare.engines.slurm import SlurmEngine
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study.results import study_arms
-from lightning_perf.compare.study.run import StudyArm, run_study, study_notes
+from lightning_perf.compare.study.definition import StudyArm
+from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.run import run_study
 from lightning_perf.report.document import from_json
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 from tests.support.trace_builder import TraceBuilder

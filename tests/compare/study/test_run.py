@@ -15,9 +15,10 @@ from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.record_lines import Outcome
+from lightning_perf.compare.study.definition import Study, StudyArm, read_study
 from lightning_perf.compare.study.lease import Lease
-from lightning_perf.compare.study.results import study_arms
-from lightning_perf.compare.study.run import Study, StudyArm, read_study, run_study, study_notes
+from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 

@@ -1,7 +1,7 @@
 import dataclasses
 
-from lightning_perf.compare.settings import Settings
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import Settings
 from tests.compare.support import write_arms, write_run
 
 
