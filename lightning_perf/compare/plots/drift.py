@@ -7,7 +7,6 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.plots.style import (
     FAINT,
     INK,
@@ -19,6 +18,7 @@ from lightning_perf.compare.plots.style import (
     wrapped,
 )
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.units import format_change
 
 __all__ = ["draw_order"]
 
@@ -66,11 +66,11 @@ def _words(comparison: Comparison) -> str:
     change = comparison.drift.change
     if change.value is None:
         return f"Drift: {change.reason}."
-    text = f"Drift from the first run to the last: {signed_percent(1 + change.value)}"
+    text = f"Drift from the first run to the last: {format_change(1 + change.value)}"
     if change.low is None or change.high is None:
         return f"{text} ({change.reason})."
     p = f", p = {comparison.drift.p:.2g}" if comparison.drift.p is not None else ""
-    ends = f"{signed_percent(1 + change.low)} to {signed_percent(1 + change.high)}"
+    ends = f"{format_change(1 + change.low)} to {format_change(1 + change.high)}"
     text += f" ({100 * change.confidence:.3g} % interval {ends}{p})."
     return text + (" Shaded: every other block." if comparison.blocked else "")
 

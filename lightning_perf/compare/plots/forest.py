@@ -9,7 +9,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from lightning_perf.compare.change import signed_percent
 from lightning_perf.compare.plots.style import (
     FAINT,
     INK,
@@ -24,6 +23,7 @@ from lightning_perf.compare.plots.style import (
 )
 from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
+from lightning_perf.units import format_change
 
 __all__ = ["draw_ratios"]
 
@@ -184,7 +184,7 @@ def _figures(result: MetricResult) -> str:
         if value is None:
             return "–"
         if METRICS[result.metric].scale is Scale.RATIO:
-            return signed_percent(value)
+            return format_change(value)
         return f"{'−' if value < 0 else '+'}{abs(100 * value):.2f} pt"
 
     if estimate.low is None or estimate.high is None:

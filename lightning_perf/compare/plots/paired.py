@@ -16,11 +16,11 @@ from lightning_perf.compare.plots.style import (
     new_figure,
     number_axis,
     row_height,
-    unit_scale,
     wrapped,
 )
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.units import axis_unit
 
 __all__ = ["draw_pairs"]
 
@@ -51,7 +51,7 @@ def draw_pairs(comparison: Comparison) -> Figure | None:
     names = [arm.name for arm in comparison.arms]
     figure = new_figure(0.7 + max(0.85, row_height(names)) * len(names))
     axes = figure.subplots()
-    scale, unit = unit_scale(metric.unit, max(value for row in blocks.values() for value in row.values()))
+    scale, unit = axis_unit(metric.unit, max(value for row in blocks.values() for value in row.values()))
     of_arm = looks(comparison)
     shades = mpl.colormaps["cividis"]
     for place, (_, row) in enumerate(sorted(blocks.items())):

@@ -15,11 +15,11 @@ from lightning_perf.compare.plots.style import (
     new_figure,
     number_axis,
     row_height,
-    unit_scale,
     wrapped,
 )
 from lightning_perf.compare.records.metrics import METRICS, Metric
 from lightning_perf.compare.verdicts.comparison import Arm, Comparison, Run
+from lightning_perf.units import axis_unit
 
 __all__ = ["draw_accuracy", "draw_times"]
 
@@ -179,4 +179,4 @@ def _used(comparison: Comparison, arm: Arm) -> list[Run]:
 
 
 def _scale(comparison: Comparison, metric: Metric) -> tuple[float, str]:
-    return unit_scale(metric.unit, max(arm.metrics[metric.name].max or 0.0 for arm in comparison.arms))
+    return axis_unit(metric.unit, max(arm.metrics[metric.name].max or 0.0 for arm in comparison.arms))

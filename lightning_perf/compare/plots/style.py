@@ -26,7 +26,6 @@ __all__ = [
     "row_height",
     "runs_text",
     "short_name",
-    "unit_scale",
     "wrapped",
 ]
 
@@ -174,22 +173,6 @@ def hide_frame(axes: Any, *, grid: str = "x") -> None:
             axes.spines[side].set_visible(False)
     axes.grid(axis=grid)
     axes.tick_params(length=0)
-
-
-def unit_scale(unit: str, largest: float) -> tuple[float, str]:
-    """By what to multiply values for an axis, and the unit that they then have.
-
-    Example:
-        >>> unit_scale("ms", 25_000.0), unit_scale("share", 1.0)
-        ((0.001, 's'), (100, '%'))
-    """
-    if unit == "share":
-        return 100, "%"
-    if unit == "ms":
-        return (0.001, "s") if largest >= 10_000 else (1, "ms") if largest >= 0.1 else (1000, "µs")
-    if unit == "s" and largest >= 600:
-        return 1 / 60, "min"
-    return 1, unit
 
 
 def number_axis(axis: Any, count: int = 6) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lightning_perf.compare.change import TENFOLD, factor_text, points_text, signed_percent, two_digits
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.margins import Kept, NonInferiority
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import TENFOLD, format_change, format_factor, format_points, two_digits
 
 __all__ = ["classify", "detectable_text", "word_verdict"]
 
@@ -89,14 +89,14 @@ def word_verdict(
 
 def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResult, equivalence: float) -> str:
     ratio, title = time.estimate, METRICS[time.metric].title
-    change = f"{title} {signed_percent(ratio.value)}"
+    change = f"{title} {format_change(ratio.value)}"
     if ratio.low is None or ratio.high is None:
         return f"Inconclusive: {candidate} against {baseline} has {change} without an interval, since {ratio.reason}."
-    ends = f"{signed_percent(ratio.low)} to {signed_percent(ratio.high)}"
+    ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"
     change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
     speed_up = ratio.map(lambda value: 1 / value)
-    ends = f"{factor_text(speed_up.low)} to {factor_text(speed_up.high)}"
-    speed = f"a speed-up of {factor_text(speed_up.value)} ({ends})"
+    ends = f"{format_factor(speed_up.low)} to {format_factor(speed_up.high)}"
+    speed = f"a speed-up of {format_factor(speed_up.value)} ({ends})"
     if kind is VerdictKind.FASTER:
         return f"{candidate} is faster than {baseline}: {change}, {speed}."
     if kind is VerdictKind.SLOWER:
@@ -115,22 +115,22 @@ def _accuracy_details(
         margin = f"margin {points} point{'' if points == '1' else 's'}"
         bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
         if accuracy.lower_bound is None or accuracy.upper_bound is None:
-            seen = f"{points_text(change)}; " if change is not None else ""
+            seen = f"{format_points(change)}; " if change is not None else ""
             details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
         elif accuracy.kept is Kept.KEPT:
             worse = collapsed is not None and collapsed.worse
             kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
             details.append(
-                f"{kept}: {points_text(change)}, at the least {points_text(accuracy.lower_bound)} ({bound})."
+                f"{kept}: {format_points(change)}, at the least {format_points(accuracy.lower_bound)} ({bound})."
             )
         elif accuracy.kept is Kept.LOST:
             details.append(
-                f"Accuracy lost: {points_text(change)}, at the best {points_text(accuracy.upper_bound)} ({bound})."
+                f"Accuracy lost: {format_points(change)}, at the best {format_points(accuracy.upper_bound)} ({bound})."
             )
         else:
-            bounds = f"{points_text(accuracy.lower_bound)} to {points_text(accuracy.upper_bound)}"
+            bounds = f"{format_points(accuracy.lower_bound)} to {format_points(accuracy.upper_bound)}"
             level = f"{100 * (2 * accuracy.confidence - 1):.3g} % interval"  # between two one-sided bounds
-            details.append(f"Accuracy undecided: {points_text(change)}, somewhere from {bounds} ({level}, {margin}).")
+            details.append(f"Accuracy undecided: {format_points(change)}, somewhere from {bounds} ({level}, {margin}).")
     if collapsed is not None and (collapsed.baseline or collapsed.candidate):
         details.append(f"Collapsed runs: {collapsed}; they are counted here and not in the accuracy.")
     return details
@@ -198,4 +198,4 @@ def detectable_text(detectable: float, *, percent: str = "", factor: str = "") -
     """
     if 1 + detectable < TENFOLD:
         return f"{percent}{two_digits(100 * detectable)} %"
-    return factor + factor_text(1 + detectable) if factor else factor_text(1 + detectable, "×")
+    return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")
