@@ -17,7 +17,7 @@ from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.device import on_device, usable_device
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.machine import describe_machine, load_average
-from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.peaks import find_peaks
 from lightning_perf.inference.roofline import Peaks, roofline
@@ -165,7 +165,7 @@ def _timed(
 def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
     for name, again in rounds.items():
         if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
-            return paired_ratio(again, first)
+            return speedup(again, first)
     return None
 
 

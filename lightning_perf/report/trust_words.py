@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.shift import Ratio
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.words import count_of
+from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import format_duration, format_ratio, format_share
 
 __all__ = ["trust_line"]

@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow
-from lightning_perf.analysis.shift import Ratio
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.trust_words import trust_line
+from lightning_perf.statistics.ranks import Ratio
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
 

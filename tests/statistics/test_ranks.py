@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from lightning_perf.statistics.distributions import rank_sum_counts, signed_rank_counts
-from lightning_perf.statistics.ranks import hodges_lehmann_shift, walsh_interval
+from lightning_perf.statistics.ranks import hodges_lehmann_ratio, hodges_lehmann_shift, walsh_interval, walsh_ratio
 
 RNG = np.random.default_rng(3)
 
@@ -78,3 +78,60 @@ def test_more_runs_than_the_exact_distribution_holds_say_so():
     assert "t interval" in hodges_lehmann_shift(np.arange(40.0), np.arange(40.0)).reason
     assert walsh_interval(np.arange(50.0)).low is not None
     assert hodges_lehmann_shift(np.arange(25.0), np.arange(25.0)).low is not None
+
+
+def test_walsh_ratio_is_that_of_scipys_signed_rank_test():
+    rng = np.random.default_rng(0)
+    base = rng.lognormal(0, 0.05, 8)
+    candidate = 0.9 * rng.lognormal(0, 0.05, 8)
+    ratio = walsh_ratio(base, candidate)
+    logs = np.log(candidate / base)
+    for end, inside in ((ratio.low, 1.0001), (ratio.high, 0.9999)):
+        assert stats.wilcoxon(logs - np.log(end * inside), method="exact").pvalue > 0.05 - 1e-9
+        assert stats.wilcoxon(logs - np.log(end / inside), method="exact").pvalue <= 0.05
+
+
+def test_one_disturbed_pair_does_not_move_the_walsh_ratio():
+    base = [1.0, 1.01, 0.99, 1.02, 1.0, 0.98, 1.01, 1.0, 1.03, 0.97, 1.0, 0.99]
+    candidate = [0.9 * value for value in base]
+    candidate[3] *= 4
+    ratio = walsh_ratio(base, [value * (1 + 0.001 * n) for n, value in enumerate(candidate)])
+    assert ratio.high < 1
+    assert ratio.value == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(("n", "m", "factor"), [(50, 50, 1.0), (20, 50, 1.1), (8, 12, 0.7)])
+def test_ratio_interval_holds_the_ratios_that_the_rank_sum_test_does_not_reject(n, m, factor):
+    rng = np.random.default_rng(n)
+    before = rng.lognormal(16, 0.1, m).astype(int)
+    after = (rng.lognormal(16, 0.1, n) * factor).astype(int)
+    ratio = hodges_lehmann_ratio(before.tolist(), after.tolist())
+    assert ratio is not None
+
+    def p_value(r):
+        return float(stats.mannwhitneyu(after, before * r, method="asymptotic", use_continuity=False).pvalue)
+
+    # The test is decided between two quotients: those are the last that it rejects or the first that it does not.
+    quotients = np.sort(np.divide.outer(after.astype(float), before.astype(float)), axis=None)
+    low, high = np.searchsorted(quotients, [ratio.low, ratio.high])
+    inside = np.linspace(quotients[low + 1] * (1 + 1e-9), quotients[high - 1] * (1 - 1e-9), 200)
+    assert min(map(p_value, inside)) >= 0.05
+    assert p_value(quotients[low] * (1 - 1e-9)) < 0.05
+    assert p_value(quotients[high] * (1 + 1e-9)) < 0.05
+    assert ratio.estimate == pytest.approx(np.median(quotients))
+
+
+def test_ratio_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        before, after = rng.lognormal(16, 0.2, 25), rng.lognormal(16, 0.2, 20) * 1.05
+        ratio = hodges_lehmann_ratio(before.astype(int).tolist(), after.astype(int).tolist())
+        assert ratio is not None
+        hits += ratio.low <= 1.05 <= ratio.high
+    assert 0.92 * 400 <= hits <= 0.98 * 400  # 95 % with a standard error of 1.1 %
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 50), (50, 0), (2, 2), (3, 3)])
+def test_too_few_times_give_no_interval(n, m):
+    assert hodges_lehmann_ratio([100] * m, [100] * n) is None
