@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 
-import numpy as np
-
+from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Probability
 
 __all__ = ["ReachTime", "first_to_reach", "kaplan_meier_median"]
@@ -65,12 +63,10 @@ def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTi
     if len(base) != len(candidate):
         return Probability(None, 0, method, reason="the arms have different numbers of runs: they cannot be paired")
     signs = [_winner(b, c) for b, c in zip(base, candidate, strict=True)]
-    wins = np.array([sign for sign in signs if sign])
-    n = len(wins)
+    n = sum(sign != 0 for sign in signs)
     if not n:
         return Probability(None, 0, method, reason="no block has a run that reached the goal first")
-    rarer = int(min((wins > 0).sum(), (wins < 0).sum()))
-    p = min(1.0, 2 * sum(comb(n, k) for k in range(rarer + 1)) / 2**n)
+    p = float(scipy_stats().binomtest(signs.count(1), n).pvalue)
     return Probability(p, n, method, smallest=2 / 2**n)
 
 

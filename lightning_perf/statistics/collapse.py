@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from math import comb
 
 import numpy as np
 
-from lightning_perf.statistics.distributions import beta_quantile
+from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Estimate, Numbers, finite
 
 __all__ = ["CollapseCounts", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
@@ -95,10 +93,8 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
         raise ValueError(f"{count} of {n} runs is not a share")
     if n == 0:
         return Estimate(None, None, None, confidence, 0, "Clopper–Pearson", "there are no runs")
-    tail = (1 - confidence) / 2
-    low = beta_quantile(tail, count, n - count + 1) if count else 0.0
-    high = beta_quantile(1 - tail, count + 1, n - count) if count < n else 1.0
-    return Estimate(count / n, low, high, confidence, n, "Clopper–Pearson")
+    ends = scipy_stats().binomtest(count, n).proportion_ci(confidence, method="exact")
+    return Estimate(count / n, float(ends.low), float(ends.high), confidence, n, "Clopper–Pearson")
 
 
 def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | None:
@@ -115,7 +111,5 @@ def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | No
     """
     if not n_a or not n_b:
         return None
-    total, both = n_a + n_b, count_a + count_b
-    ways = [comb(n_a, k) * comb(n_b, both - k) if both - k <= n_b else 0 for k in range(min(n_a, both) + 1)]
-    # Integers: no rounding can part two equally likely tables.
-    return math.fsum(way for way in ways if way <= ways[count_a]) / comb(total, both)
+    table = [[count_a, n_a - count_a], [count_b, n_b - count_b]]
+    return float(scipy_stats().fisher_exact(table).pvalue)

@@ -1,6 +1,6 @@
-"""The few distribution functions that the statistics need, from scipy.special.
+"""scipy, imported on first use, and the exact null distributions of the rank tests.
 
-scipy.special imports in a fraction of the time of scipy.stats, and its functions take arrays.
+Quantiles come from scipy.special: it imports faster than scipy.stats, and tune needs nothing else.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from lightning_perf.extras import import_extra
 from lightning_perf.statistics.values import Float64Array
 
 __all__ = [
-    "beta_quantile",
     "chi_square_quantile",
-    "f_cdf",
     "f_quantile",
     "normal_cdf",
     "rank_sum_counts",
+    "scipy_stats",
     "signed_rank_counts",
     "t_cdf",
     "t_quantile",
 ]
+
+
+def scipy_stats() -> Any:
+    """Return the module scipy.stats.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    return import_extra("scipy.stats", "compare")
 
 
 def _special() -> Any:
@@ -53,20 +61,10 @@ def f_quantile(probability: float, df_numerator: float, df_denominator: float) -
     return float(_special().fdtri(df_numerator, df_denominator, probability))
 
 
-def f_cdf(value: float, df_numerator: float, df_denominator: float) -> float:
-    """Cumulative distribution of Fisher's F."""
-    return float(_special().fdtr(df_numerator, df_denominator, value))
-
-
 def chi_square_quantile(probabilities: Float64Array, df: float) -> Float64Array:
     """Quantiles of chi-square."""
     result: Float64Array = 2 * _special().gammaincinv(df / 2, probabilities)
     return result
-
-
-def beta_quantile(probability: float, a: float, b: float) -> float:
-    """Quantile of the beta distribution."""
-    return float(_special().betaincinv(a, b, probability))
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,8 @@
-"""Exact permutation tests: what the labels alone could have done."""
+"""Exact permutation tests: what the labels alone could have done.
+
+Not `scipy.stats.permutation_test`, which refuses a sample of one value and counts arrangements as different whose
+statistics agree up to rounding.
+"""
 
 from __future__ import annotations
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from lightning_perf.statistics.distributions import f_cdf, f_quantile, t_quantile
+from lightning_perf.statistics.distributions import f_quantile, scipy_stats, t_quantile
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite, finite_pairs
 
 __all__ = ["Spread", "brown_forsythe_p", "compare_spread", "sd_ratio"]
@@ -110,30 +112,25 @@ def brown_forsythe_p(a: Float64Array, b: Float64Array) -> float | None:
     Returns:
         The p-value, or None where the deviations have no spread themselves.
     """
-    statistic = _brown_forsythe(a[None, :], b[None, :])[0]
-    return 1 - f_cdf(float(statistic), 1, len(a) + len(b) - 2) if math.isfinite(statistic) else None
+    test = _brown_forsythe(a, b)
+    return float(test.pvalue) if math.isfinite(test.statistic) else None
 
 
-def _brown_forsythe(a: Float64Array, b: Float64Array) -> Float64Array:
-    """The statistic of each row."""
-    n, m = a.shape[1], b.shape[1]
-    deviation_a = np.abs(a - np.median(a, axis=1, keepdims=True))
-    deviation_b = np.abs(b - np.median(b, axis=1, keepdims=True))
-    mean_a, mean_b = deviation_a.mean(axis=1), deviation_b.mean(axis=1)
-    mean = (n * mean_a + m * mean_b) / (n + m)
-    between = n * (mean_a - mean) ** 2 + m * (mean_b - mean) ** 2
-    within = ((deviation_a - mean_a[:, None]) ** 2).sum(axis=1) + ((deviation_b - mean_b[:, None]) ** 2).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        statistic: Float64Array = between / within * (n + m - 2)
-    return statistic
+def _brown_forsythe(a: Float64Array, b: Float64Array) -> Any:
+    """scipy's result for samples along the last axis."""
+    # `levene(center="median")` is this analysis of variance too, but older scipy takes one pair of samples at a time.
+    deviations = [np.abs(values - np.median(values, axis=-1, keepdims=True)) for values in (a, b)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deviations without spread: the statistic is nan or infinite
+        return scipy_stats().f_oneway(*deviations, axis=-1)
 
 
 @lru_cache(maxsize=256)
 def _brown_forsythe_power(n: int, m: int, ratio: float) -> float:
     """By simulation of normal runs, seeded: the same figures give the same answer."""
     rng = np.random.default_rng(0)
-    statistic = _brown_forsythe(rng.standard_normal((SIMULATIONS, n)), ratio * rng.standard_normal((SIMULATIONS, m)))
-    return float((statistic > f_quantile(0.95, 1, n + m - 2)).mean())
+    test = _brown_forsythe(rng.standard_normal((SIMULATIONS, n)), ratio * rng.standard_normal((SIMULATIONS, m)))
+    return float((test.pvalue < 0.05).mean())
 
 
 def _runs_needed(ratio: float) -> int | None:

@@ -13,6 +13,11 @@ def test_brown_forsythe_is_scipys_levene_at_the_median(n, m):
     assert brown_forsythe_p(a, b) == pytest.approx(stats.levene(a, b, center="median").pvalue)
 
 
+@pytest.mark.parametrize("b", [[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 4.0, 4.0]])
+def test_deviations_without_spread_have_no_p_value(b):
+    assert brown_forsythe_p(np.array([0.0, 0.0, 2.0, 2.0]), np.array(b)) is None
+
+
 def test_f_interval_ends_where_the_f_test_stops_rejecting():
     a, b = RNG.normal(0, 1, 8), RNG.normal(0, 2, 6)
     spread = compare_spread(a, b, paired=False)
