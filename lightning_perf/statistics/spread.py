@@ -117,7 +117,7 @@ def brown_forsythe_p(a: Float64Array, b: Float64Array) -> float | None:
 
 
 def _brown_forsythe(a: Float64Array, b: Float64Array) -> Any:
-    """scipy's result for samples along the last axis."""
+    """Run the test along the last axis."""
     # `levene(center="median")` is this analysis of variance too, but older scipy takes one pair of samples at a time.
     deviations = [np.abs(values - np.median(values, axis=-1, keepdims=True)) for values in (a, b)]
     with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
 from lightning_perf.tune.process import TrialProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
-from lightning_perf.tune.render.words import in_words
+from lightning_perf.tune.render.tables import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.settings import TuneSettings
@@ -134,7 +134,7 @@ class _Campaign:
         self._guard = LossGuard(self._best.losses, twin.losses, third.losses)
         if (note := self._guard.note()) is not None:
             self._notes.append(note)
-        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {in_words(noise.ratio)}")
+        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}")
         return noise
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
@@ -184,7 +184,7 @@ class _Campaign:
             except TrialError as error:
                 outcome, reason = Outcome.FAILED, str(error)
         if outcome is not Outcome.NOT_APPLICABLE and not self._interrupted:
-            self._say(f"{lever.name}: {outcome.value}{f', {in_words(measured)}' if measured else f', {reason}'}")
+            self._say(f"{lever.name}: {outcome.value}{f', {describe_ratio(measured)}' if measured else f', {reason}'}")
         return Trial(
             lever=lever.name,
             outcome=outcome,
@@ -246,7 +246,7 @@ class _Campaign:
         except KeyboardInterrupt:
             self._interrupted = True
             return None
-        self._say(f"  {in_words(ratio)}")
+        self._say(f"  {describe_ratio(ratio)}")
         return ratio
 
     def _measure(

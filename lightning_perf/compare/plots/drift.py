@@ -59,10 +59,10 @@ def draw_order(comparison: Comparison) -> Figure | None:
     axes.set_xlabel("runs in order of start")
     axes.set_ylabel("step time against\nthe mean of its arm (%)")
     figure.legend(loc="outside lower left", ncols=1 if long_names else 6, frameon=False)
-    return finish(figure, comparison, "Step time in the order of runs", _words(comparison))
+    return finish(figure, comparison, "Step time in the order of runs", _drift_text(comparison))
 
 
-def _words(comparison: Comparison) -> str:
+def _drift_text(comparison: Comparison) -> str:
     change = comparison.drift.change
     if change.value is None:
         return f"Drift: {change.reason}."

@@ -46,8 +46,10 @@ def draw_prediction(comparison: Comparison) -> Figure | None:
         if measured.value is not None:
             label = "measured, with its interval" if not number else None
             axes.plot([measured.value], [-number], zorder=4, label=label, **look.points(markersize=8))
-        words = {True: "within the prediction", False: "outside the prediction", None: "not measured"}[prediction.held]
-        figures = f"{measured.value:.3g}×, {words}" if measured.value is not None else words
+        outcome = {True: "within the prediction", False: "outside the prediction", None: "not measured"}[
+            prediction.held
+        ]
+        figures = f"{measured.value:.3g}×, {outcome}" if measured.value is not None else outcome
         axes.text(1.01, -number, figures, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
     axes.axvline(1, color=INK, linewidth=1, zorder=1)
     axes.set_yticks([-n for n in range(len(rows))], [wrapped(arm) for arm, _ in rows])

@@ -24,7 +24,7 @@ PNG_DPI = 150
 
 
 class SavedPlots:
-    """What was saved, in words.
+    """The plots that were saved, as a line of text.
 
     Args:
         folder: Where.

@@ -52,7 +52,7 @@ def draw_times(comparison: Comparison) -> Figure | None:
             points = [(run, value) for run in _used(comparison, arm) if (value := run.values[name]) is not None]
             _draw_arm(axes, rows[arm.name], arm, metric, points, looks(comparison)[arm.name], scale)
         axes.set_xlabel(f"{metric.title} of a run ({unit}), lower is better")
-    return finish(figure, comparison, "Times of every run", _box_words(comparison, names[0]))
+    return finish(figure, comparison, "Times of every run", _box_text(comparison, names[0]))
 
 
 def draw_accuracy(comparison: Comparison) -> Figure | None:
@@ -109,7 +109,7 @@ def draw_accuracy(comparison: Comparison) -> Figure | None:
     else:
         last.set_xlabel(f"{comparison.accuracy_metric} (%)")
     panels[0].set_yticks(list(rows.values()), [_accuracy_label(comparison, arm) for arm in comparison.arms])
-    detail = _box_words(comparison, "accuracy")
+    detail = _box_text(comparison, "accuracy")
     if comparison.collapse_limit is not None and comparison.collapse_limit > 0:
         detail += f"{' ' if detail else ''}Below {scale * comparison.collapse_limit:.1f} % a run counts as collapsed."
     return finish(figure, comparison, "Accuracy of every run", detail)
@@ -144,7 +144,7 @@ def _draw_arm(
         axes.text(0.02, row, "no run has a number", transform=axes.get_yaxis_transform(), va="center", color=FAINT)
 
 
-def _box_words(comparison: Comparison, metric: str) -> str:
+def _box_text(comparison: Comparison, metric: str) -> str:
     boxes = any(arm.metrics[metric].n >= FEWEST_FOR_BOX for arm in comparison.arms)
     return "Box: quartiles and median. Whiskers: least and most." if boxes else ""
 

@@ -157,9 +157,9 @@ def finish(figure: Figure, comparison: Comparison, title: str, detail: str | Non
     head = 0.48 + 0.18 * len(lines)
     height = figure.get_figheight() + head
     figure.set_figheight(height)
-    words: dict[str, Any] = {"ha": "left", "va": "top"}
-    figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **words)
-    figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **words)
+    place: dict[str, Any] = {"ha": "left", "va": "top"}
+    figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **place)
+    figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **place)
     # The layout has the rest of the figure to itself.
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.08, rect=(0, 0, 1, 1 - head / height))

@@ -16,7 +16,7 @@ from lightning_perf.compare.verdicts.gates import GateResult, Settings, judge
 from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.prediction import check_prediction
-from lightning_perf.compare.verdicts.verdict import word_verdict
+from lightning_perf.compare.verdicts.verdict import describe_verdict
 from lightning_perf.statistics import censored
 from lightning_perf.statistics.collapse import clopper_pearson, collapse_limit
 from lightning_perf.statistics.describe import describe
@@ -160,7 +160,7 @@ def _candidate(
         base, candidate = ([reach_time(r, accuracy, settings.goal) for r in records] for records in pair.records)
         first = censored.first_to_reach(base, candidate)
     time_logs = [logarithms(values) for values in pair.values("step_time")]
-    verdict = word_verdict(
+    verdict = describe_verdict(
         baseline=pair.baseline,
         candidate=pair.candidate,
         results=results,

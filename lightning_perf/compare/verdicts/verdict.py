@@ -13,7 +13,7 @@ from lightning_perf.statistics.power import blocks_needed, minimal_detectable_ef
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import TENFOLD, format_change, format_factor, format_points, two_digits
 
-__all__ = ["classify", "detectable_text", "word_verdict"]
+__all__ = ["classify", "describe_verdict", "detectable_text"]
 
 TIMES = ("step_time", "train_time")
 """Metrics that decide the verdict: the first that the runs have."""
@@ -45,7 +45,7 @@ def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
     return VerdictKind.SLOWER if ratio.low > 1 else VerdictKind.INCONCLUSIVE
 
 
-def word_verdict(
+def describe_verdict(
     *,
     baseline: str,
     candidate: str,
@@ -56,7 +56,7 @@ def word_verdict(
     blocked: bool,
     equivalence: float,
 ) -> Verdict:
-    """Put a candidate's results into words.
+    """Describe a candidate's results: the headline, details and what to do next.
 
     Args:
         baseline: The baseline's name.

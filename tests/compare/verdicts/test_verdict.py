@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.compare.verdicts.comparison import MetricResult, VerdictKind
-from lightning_perf.compare.verdicts.verdict import classify, word_verdict
+from lightning_perf.compare.verdicts.verdict import classify, describe_verdict
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.location import Difference, paired_difference, paired_ratio
 from lightning_perf.statistics.margins import non_inferiority
@@ -32,7 +32,7 @@ def verdict(ratios, **changes):
         "blocked": True,
         "equivalence": 0.01,
     }
-    return word_verdict(**defaults | changes)
+    return describe_verdict(**defaults | changes)
 
 
 FASTER = [0.94 * math.exp(gap) for gap in (-0.003, -0.002, -0.001, 0.001, 0.002, 0.003)]

@@ -1,13 +1,14 @@
-"""The trust line: in a sentence or two, how far the figures of a report can be trusted."""
+"""Sentences of a report: how far its figures can be trusted, and which rank the others wait for."""
 
 from __future__ import annotations
 
+from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.trust import Trust, WindowTrust
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
 from lightning_perf.units import format_duration, format_ratio, format_share
 
-__all__ = ["trust_line"]
+__all__ = ["trust_line", "who_waits"]
 
 
 def trust_line(trust: Trust) -> str:
@@ -71,3 +72,41 @@ def _with_interval(ratio: Ratio) -> str:
         f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % interval "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )
+
+
+def who_waits(compared: Distributed | None) -> tuple[str, ...]:
+    """Say which rank holds the others up and why, as far as the recordings tell.
+
+    Args:
+        compared: The ranks compared; ``None`` for a run of one.
+
+    Returns:
+        One or two sentences; none where fewer than two ranks were read.
+    """
+    if compared is None or len(compared.ranks) < 2:
+        return ()
+    straggler, awaited = compared.straggler, compared.awaited
+    lines = []
+    if straggler is not None:
+        name = CATEGORY_LABELS.get(straggler.category, straggler.category)
+        waited = awaited is not None and awaited.rank == straggler.rank
+        lines.append(
+            f"Rank {straggler.rank} {'is what others wait for' if waited else 'has the most work of its own'}: "
+            f"{format_duration(straggler.excess_ns)} a step more in {name}; evenly spread, a step would take "
+            f"{format_duration(compared.balanced_saving_ns)} less."
+        )
+    if awaited is not None and (straggler is None or awaited.rank != straggler.rank):
+        line = (
+            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} a "
+            f"step, {format_share(awaited.share)} of all waits."
+        )
+        if awaited.late_ns is not None:
+            line += (
+                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason that "
+                "lies before it."
+            )
+        lines.append(line)
+    if not lines:
+        who = "None of the ranks that were read" if compared.missing_ranks else "No rank"
+        lines.append(f"{who} keeps the others waiting.")
+    return tuple(lines)

@@ -1,4 +1,4 @@
-"""What the renderers say: all the texts and tables of a tuning, so that each format shows the same."""
+"""The tables and texts that console and Markdown show, so that both show the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lightning_perf.tables import Table
 from lightning_perf.tune.ratio import is_gain, is_loss, noise_share
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 
-__all__ = ["footnotes", "in_words", "not_applicable", "reasons", "trial_table", "verdict"]
+__all__ = ["describe_ratio", "footnotes", "not_applicable", "reasons", "trial_table", "verdict"]
 
 NONE = "–"
 
@@ -77,8 +77,8 @@ def footnotes(result: TuneResult) -> tuple[str, ...]:
     )
 
 
-def in_words(ratio: Estimate) -> str:
-    """A ratio of times as a change, for progress."""
+def describe_ratio(ratio: Estimate) -> str:
+    """Return a ratio of times as a change, for lines of progress."""
     return f"{_change(ratio)} time" if ratio.value is not None else "not measured"
 
 

@@ -1,4 +1,4 @@
-"""What categories, phases and the like are called in front of people. Every renderer uses these words."""
+"""The labels of categories, phases and gaps. Every renderer uses them."""
 
 from __future__ import annotations
 
