@@ -55,11 +55,8 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
         MissingExtraError: matplotlib is not installed.
     """
     import_extra("matplotlib", "compare")
-    from lightning_perf.compare.plots.drift import draw_order
-    from lightning_perf.compare.plots.forest import draw_ratios
-    from lightning_perf.compare.plots.paired import draw_pairs
-    from lightning_perf.compare.plots.prediction import draw_prediction
-    from lightning_perf.compare.plots.spread import draw_accuracy, draw_times
+    from lightning_perf.compare.plots.intervals import draw_prediction, draw_ratios
+    from lightning_perf.compare.plots.runs import draw_accuracy, draw_order, draw_pairs, draw_times
     from lightning_perf.compare.plots.style import drawing
 
     draws = {

@@ -1,4 +1,4 @@
-"""Forest plot: every metric's ratio to the baseline with its interval; of the accuracy the difference."""
+"""Intervals: a forest plot of every metric against the baseline, and predicted against measured gains."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lightning_perf.compare.plots.style import (
     looks,
     new_figure,
     number_axis,
+    row_height,
     short_name,
     wrapped,
 )
@@ -25,7 +26,7 @@ from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.verdicts.comparison import Comparison, MetricResult
 from lightning_perf.units import format_change
 
-__all__ = ["draw_ratios"]
+__all__ = ["draw_prediction", "draw_ratios"]
 
 ZONE = "#d8e8d8"
 TICK_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
@@ -208,3 +209,44 @@ def _legend(figure: Figure, comparison: Comparison) -> None:
 
 def _legend_columns(comparison: Comparison) -> int:
     return 1 if any(len(candidate.arm) > 24 for candidate in comparison.candidates) else 4
+
+
+def draw_prediction(comparison: Comparison) -> Figure | None:
+    """For each candidate in mixed precision the predicted speed-up as a bar, and the measured one with its interval.
+
+    Args:
+        comparison: The document.
+
+    Returns:
+        The figure; None when nothing was predicted.
+    """
+    rows = [(c.arm, c.prediction) for c in comparison.candidates if c.prediction is not None]
+    if not rows:
+        return None
+    figure = new_figure(1.0 + row_height([arm for arm, _ in rows]) * len(rows))
+    axes = figure.subplots()
+    of_arm = looks(comparison)
+    for number, (arm, prediction) in enumerate(rows):
+        look, measured = of_arm[arm], prediction.measured
+        width = prediction.high - prediction.low
+        label = "predicted from the profiled run of the baseline" if not number else None
+        axes.barh([-number], [width], 0.5, prediction.low, color="#dcdcdc", edgecolor=FAINT, label=label)
+        if measured.low is not None and measured.high is not None:
+            axes.plot([measured.low, measured.high], [-number] * 2, color=look.color, linewidth=2.4, zorder=3)
+        if measured.value is not None:
+            label = "measured, with its interval" if not number else None
+            axes.plot([measured.value], [-number], zorder=4, label=label, **look.points(markersize=8))
+        outcome = {True: "within the prediction", False: "outside the prediction", None: "not measured"}[
+            prediction.held
+        ]
+        figures = f"{measured.value:.3g}×, {outcome}" if measured.value is not None else outcome
+        axes.text(1.01, -number, figures, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+    axes.axvline(1, color=INK, linewidth=1, zorder=1)
+    axes.set_yticks([-n for n in range(len(rows))], [wrapped(arm) for arm, _ in rows])
+    axes.set_ylim(-len(rows) + 0.4, 0.6)
+    hide_frame(axes)
+    number_axis(axes.xaxis)
+    axes.margins(x=0.08)
+    axes.set_xlabel(f"speed-up of a step against {short_name(comparison.baseline)}")
+    figure.legend(loc="outside lower left", ncols=2, frameon=False)
+    return finish(figure, comparison, "Mixed precision: prediction against measurement")
