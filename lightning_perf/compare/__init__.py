@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.record import RunRecord, find_records
-    from lightning_perf.compare.records.fairness import UnfairError
     from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.verdicts.build import compare_arms
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+    from lightning_perf.compare.verdicts.refusal import UnfairError
 
 _HOMES = {
     "CompareError": "errors",
@@ -36,7 +36,7 @@ _HOMES = {
     "SlurmEngine": "engines.slurm",
     "Study": "study.definition",
     "StudyArm": "study.definition",
-    "UnfairError": "records.fairness",
+    "UnfairError": "verdicts.refusal",
     "compare_arms": "verdicts.build",
     "find_records": "record",
     "parse_gate": "verdicts.gates",

@@ -13,13 +13,13 @@ from lightning_perf.compare.commands.outputs import write_comparison, write_refu
 from lightning_perf.compare.commands.study_options import settle_options
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine, parse_devices
-from lightning_perf.compare.records.fairness import UnfairError, describe_refusal
 from lightning_perf.compare.render.json import render_json
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
 from lightning_perf.extras import import_extra
 from lightning_perf.statistics.power import minimal_detectable_effect
 from recipes.signlang.device import REPOSITORY, TrainDevice

@@ -151,9 +151,9 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
     from dataclasses import replace
 
     from lightning_perf.compare.commands.outputs import write_comparison, write_page, write_refusal
-    from lightning_perf.compare.records.fairness import UnfairError, describe_refusal
     from lightning_perf.compare.study.results import study_notes
     from lightning_perf.compare.verdicts.build import compare_arms
+    from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
 
     runs = _read_arms(arms)
     notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.fairness import Unfair
 from lightning_perf.compare.render.console import print_comparison, print_unfair
 from lightning_perf.compare.render.json import render_json
 from lightning_perf.compare.render.markdown import render_markdown, render_refusal
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 
 __all__ = ["write_comparison", "write_page", "write_refusal", "write_text"]
 

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import RunRecord
 from lightning_perf.compare.record_lines import FactValue
 
-__all__ = [
-    "SEED_FACTS",
-    "Difference",
-    "Fairness",
-    "Unfair",
-    "UnfairError",
-    "UnfairRow",
-    "check_fairness",
-    "describe_refusal",
-    "is_named",
-    "likely_cause",
-]
+__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
 """Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms. The data
@@ -171,66 +158,3 @@ def _key(value: FactValue) -> tuple[str, FactValue]:
 def _values(fact: str, runs: Sequence[RunRecord]) -> tuple[str, ...]:
     missing = "not set" if fact.startswith(ENVIRONMENT) else "not recorded"
     return tuple(dict.fromkeys(missing if run.facts.get(fact) is None else str(run.facts[fact]) for run in runs))
-
-
-class UnfairError(CompareError):
-    """The arms differ in more than what is under test.
-
-    Args:
-        baseline: Name of the baseline.
-        differences: For each candidate the differences that are not allowed.
-    """
-
-    def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
-        facts = sorted({difference.fact for rows in differences.values() for difference in rows})
-        super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
-        self.baseline = baseline
-        self.differences = differences
-
-
-@dataclass(frozen=True)
-class UnfairRow:
-    """A fact that forbids the comparison.
-
-    Attributes:
-        arm: The candidate.
-        fact: Its name.
-        baseline: Its values over the baseline's runs.
-        candidate: The same of the candidate.
-    """
-
-    arm: str
-    fact: str
-    baseline: tuple[str, ...]
-    candidate: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Unfair:
-    """The arms differ in more than what is under test.
-
-    Attributes:
-        message: That in words.
-        baseline: Name of the baseline.
-        rows: The facts in which candidates differ and must not.
-        state: Tells this document from a comparison.
-    """
-
-    message: str
-    baseline: str
-    rows: tuple[UnfairRow, ...]
-    state: Literal["unfair"] = "unfair"
-
-
-def describe_refusal(error: UnfairError) -> Unfair:
-    """The document of a refused comparison.
-
-    Args:
-        error: The refusal.
-    """
-    rows = (
-        UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
-        for arm, differences in error.differences.items()
-        for difference in differences
-    )
-    return Unfair(str(error), error.baseline, tuple(rows))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lightning_perf.compare.records.fairness import Unfair
 from lightning_perf.compare.render.tables import (
     arm_table,
     difference_table,
@@ -18,6 +17,7 @@ from lightning_perf.compare.render.tables import (
     what_to_do,
 )
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
 from lightning_perf.tables import print_table

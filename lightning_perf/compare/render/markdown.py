@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_perf.compare.records.fairness import Unfair
 from lightning_perf.compare.render.tables import (
     arm_table,
     difference_table,
@@ -15,6 +14,7 @@ from lightning_perf.compare.render.tables import (
     what_to_do,
 )
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.tables import escape, markdown_table
 
 __all__ = ["render_markdown", "render_refusal"]
