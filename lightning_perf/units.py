@@ -27,6 +27,7 @@ __all__ = [
     "format_factor",
     "format_flop_rate",
     "format_flops",
+    "format_milliseconds",
     "format_points",
     "format_rate",
     "format_ratio",
@@ -81,6 +82,16 @@ def format_duration(time_ns: float | None) -> str:
     if seconds >= 60:
         return f"{sign}{seconds // 60} min {seconds % 60} s"
     return _scaled(time_ns, _TIMES)
+
+
+def format_milliseconds(time_ms: float | None) -> str:
+    """A length of time that is given in milliseconds.
+
+    Example:
+        >>> format_milliseconds(0.25), format_milliseconds(None)
+        ('250 µs', '–')
+    """
+    return format_duration(None if time_ms is None else 1e6 * time_ms)
 
 
 def format_bytes(size_bytes: float | None) -> str:
