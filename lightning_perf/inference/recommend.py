@@ -82,9 +82,8 @@ def _correct(row: Row) -> int:
 
 
 def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
-    parts = [
-        f"p50 {format_milliseconds(latency.p50_ms)}, p90 {format_milliseconds(_slow_ms(latency))} with batch {latency.batch}"
-    ]
+    p50, p90 = format_milliseconds(latency.p50_ms), _slow_text(latency)
+    parts = [f"p50 {p50}, p90 {p90} with batch {latency.batch}"]
     if latency.speedup is not None and latency.speedup.value is not None:
         times = format_ratio(latency.speedup.value).removesuffix("×")
         parts.append(f"{times} times as fast as the original")
