@@ -19,12 +19,12 @@ from lightning_perf.analysis.trust import trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
-from lightning_perf.report.rank_words import who_waits
+from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import Spread, analyze_recordings
+from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slowness import slowness_notes
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
-from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration, format_share
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
@@ -20,7 +20,7 @@ from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
 from lightning_perf.tune.process import TrainingProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
-from lightning_perf.tune.render.words import in_words
+from lightning_perf.tune.render.tables import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.settings import TuneSettings
@@ -133,7 +133,7 @@ class _Campaign:
         self._guard = LossGuard(self._best.losses, twin.losses, third.losses)
         if (note := self._guard.note()) is not None:
             self._notes.append(note)
-        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {in_words(noise.ratio)}")
+        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}")
         return noise
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
@@ -183,7 +183,7 @@ class _Campaign:
             except TrialError as error:
                 outcome, reason = Outcome.FAILED, str(error)
         if outcome is not Outcome.NOT_APPLICABLE and not self._interrupted:
-            self._say(f"{lever.name}: {outcome.value}{f', {in_words(measured)}' if measured else f', {reason}'}")
+            self._say(f"{lever.name}: {outcome.value}{f', {describe_ratio(measured)}' if measured else f', {reason}'}")
         return Trial(
             lever=lever.name,
             outcome=outcome,
@@ -245,7 +245,7 @@ class _Campaign:
         except KeyboardInterrupt:
             self._interrupted = True
             return None
-        self._say(f"  {in_words(ratio)}")
+        self._say(f"  {describe_ratio(ratio)}")
         return ratio
 
     def _measure(

@@ -8,19 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.command import UNFAIR, exit_code
+from lightning_perf.compare.commands.compare import UNFAIR, exit_code
+from lightning_perf.compare.commands.outputs import write_comparison, write_refusal, write_text
+from lightning_perf.compare.commands.study_options import settle_options
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine, parse_devices
-from lightning_perf.compare.extras import import_extra
-from lightning_perf.compare.outputs import write_comparison, write_refusal, write_text
-from lightning_perf.compare.refusal import UnfairError, describe_refusal
 from lightning_perf.compare.render.json import render_json
-from lightning_perf.compare.settings import Settings
-from lightning_perf.compare.statistics.power import minimal_detectable_effect
-from lightning_perf.compare.study import Study, StudyArm, run_study, study_notes
-from lightning_perf.compare.study_options import settle_options
-from lightning_perf.compare.study_records import study_arms
+from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.run import run_study
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
+from lightning_perf.extras import import_extra
+from lightning_perf.statistics.power import minimal_detectable_effect
 from recipes.signlang.data.loading import read_data
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import REPOSITORY, TrainDevice

@@ -12,7 +12,7 @@ import pytest
 
 from lightning_perf import units
 from lightning_perf.analysis.tensor_cores import REASONS
-from lightning_perf.report import words
+from lightning_perf.report import labels
 
 ASSETS = Path(units.__file__).parent / "page" / "assets"
 
@@ -67,7 +67,7 @@ def test_p_values_read_as_on_the_console(browser: Any) -> None:
 
 def test_the_page_uses_the_words_of_the_console() -> None:
     shown = json.loads((ASSETS / "text" / "labels.json").read_text())
-    assert shown["categories"] == words.CATEGORY_LABELS
-    assert shown["gaps"] == words.GAP_LABELS
-    assert shown["phases"] == words.PHASE_LABELS
+    assert shown["categories"] == labels.CATEGORY_LABELS
+    assert shown["gaps"] == labels.GAP_LABELS
+    assert shown["phases"] == labels.PHASE_LABELS
     assert shown["reasons"] == REASONS

@@ -1,4 +1,4 @@
-// The numbers that studies compare: those of lightning_perf/compare/metrics.py, and how their values are shown.
+// The numbers that studies compare: those of lightning_perf/compare/records/metrics.py, and how their values are shown.
 
 import * as format from "../text/format.js";
 
@@ -55,7 +55,7 @@ export function intervalText(name, { low, high }) {
     : format.NOT_AVAILABLE;
 }
 
-/** A ratio as a change, by the rules of lightning_perf/compare/change.py: 0.94 is "−6.0 %", 17.865 is "×17.9". */
+/** A ratio as a change, by the rules of lightning_perf/units.py: 0.94 is "−6.0 %", 17.865 is "×17.9". */
 export function signedPercent(ratio) {
   if (ratio <= 0.1 || ratio >= 10) return factorText(ratio);
   const change = 100 * (ratio - 1);
