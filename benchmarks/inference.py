@@ -19,10 +19,10 @@ from lightning_perf.inference.plot import save_plot
 from lightning_perf.inference.render.markdown import render_markdown
 from lightning_perf.inference.runtimes.registry import RUNTIMES
 from lightning_perf.inference.tradeoff import Tradeoff, to_json
-from recipes.signlang.checkpoint import load_checkpoint
-from recipes.signlang.infer import InferSettings, infer, student_variants
+from recipes.signlang.inference.variants import InferSettings, infer, student_variants
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.train import train
+from recipes.signlang.training.checkpoint import load_checkpoint
+from recipes.signlang.training.train import train
 
 METHOD_VERSION = 2
 """Raise it with every change after which figures cannot be set beside older ones."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lightning_perf.errors import TraceError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
-    from lightning_perf.trace.columns import Trace
     from lightning_perf.trace.reader import read_trace
+    from lightning_perf.trace.trace import Trace
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner
 
@@ -31,7 +31,7 @@ _HOMES = {
     "SlowStepCapture": "lightning_perf.callbacks.slow_steps",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PerfReport": "lightning_perf.report.document",
-    "Trace": "lightning_perf.trace.columns",
+    "Trace": "lightning_perf.trace.trace",
     "TuneError": "lightning_perf.tune.errors",
     "TraceError": "lightning_perf.errors",
     "analyze": "lightning_perf.report.build",

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
-from lightning_perf.compare import command as compare
-from lightning_perf.compare import study_command as study
+from lightning_perf.compare.commands import compare, study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
 from lightning_perf.legible import LEGIBLE
@@ -73,8 +72,8 @@ def _discard_output() -> None:
 
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.extras import MissingExtraError
     from lightning_perf.errors import TraceError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.view import ViewerError
 
@@ -160,7 +159,7 @@ def _analyze(options: argparse.Namespace) -> int:
 
     spread: Spread = analyze_recordings
     if options.engine == "ray":
-        from lightning_perf.compare.engines.ray_recordings import RayRecordings
+        from lightning_perf.compare.engines.ray_cluster import RayRecordings
 
         spread = RayRecordings(options.ray_address)
     report = analyze(options.path, by_shape=options.by_shape, spread=spread)

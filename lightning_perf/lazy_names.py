@@ -21,9 +21,9 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         The package's ``__getattr__`` and ``__dir__``.
 
     Example:
-        >>> find, _ = lazy_names("lightning_perf.compare", {"Study": "study"})
-        >>> find("Study").__module__
-        'lightning_perf.compare.study'
+        >>> find, _ = lazy_names("lightning_perf", {"format_bytes": "units"})
+        >>> find("format_bytes").__module__
+        'lightning_perf.units'
     """
 
     def find(name: str) -> Any:

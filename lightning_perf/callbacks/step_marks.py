@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.profiler import record_function
 
 from lightning_perf.callbacks.phases import Phase
-from lightning_perf.trace.steps import CUT_MARK
+from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["StepMarks"]
 

@@ -10,39 +10,39 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.build import compare_arms
-    from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.engines.local import LocalEngine
     from lightning_perf.compare.engines.ray import RayEngine
-    from lightning_perf.compare.engines.ray_recordings import RayRecordings
+    from lightning_perf.compare.engines.ray_cluster import RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
-    from lightning_perf.compare.gates import parse_gate
     from lightning_perf.compare.record import RunRecord, find_records
-    from lightning_perf.compare.refusal import UnfairError
-    from lightning_perf.compare.settings import Settings
-    from lightning_perf.compare.study import Study, StudyArm, read_study, run_study
-    from lightning_perf.compare.study_records import study_arms
+    from lightning_perf.compare.study.definition import Study, StudyArm, read_study
+    from lightning_perf.compare.study.results import study_arms
+    from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.verdicts.build import compare_arms
+    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+    from lightning_perf.compare.verdicts.refusal import UnfairError
 
 _HOMES = {
     "CompareError": "errors",
-    "Comparison": "comparison",
+    "Comparison": "verdicts.comparison",
     "InvalidRunsError": "errors",
     "LocalEngine": "engines.local",
     "RayEngine": "engines.ray",
-    "RayRecordings": "engines.ray_recordings",
+    "RayRecordings": "engines.ray_cluster",
     "RunRecord": "record",
-    "Settings": "settings",
+    "Settings": "verdicts.gates",
     "SlurmEngine": "engines.slurm",
-    "Study": "study",
-    "StudyArm": "study",
-    "UnfairError": "refusal",
-    "compare_arms": "build",
+    "Study": "study.definition",
+    "StudyArm": "study.definition",
+    "UnfairError": "verdicts.refusal",
+    "compare_arms": "verdicts.build",
     "find_records": "record",
-    "parse_gate": "gates",
-    "read_study": "study",
-    "run_study": "study",
-    "study_arms": "study_records",
+    "parse_gate": "verdicts.gates",
+    "read_study": "study.definition",
+    "run_study": "study.run",
+    "study_arms": "study.results",
 }
 
 __all__ = [

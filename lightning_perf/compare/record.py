@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from lightning_perf.analysis.amp_gain import AmpGain
 from lightning_perf.analysis.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
-from lightning_perf.report.document import SCHEMA_VERSION
-from lightning_perf.run_files.report import read_report_fields
+from lightning_perf.report.predicted_speedup import read_predicted_speedup
 from lightning_perf.run_files.run_record import (
     RECORD_NAME,
     RUN_RECORD,
@@ -96,18 +92,6 @@ class RunRecord:
     predicted_speedup: tuple[float, float] | None = None
 
 
-class _ReportRank(msgspec.Struct, frozen=True):
-    amp_gain: AmpGain | None = None
-
-
-class _Report(msgspec.Struct, frozen=True):
-    """What a record takes from a report."""
-
-    schema_version: int
-    lead: int | None
-    ranks: list[_ReportRank]
-
-
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run.
 
@@ -164,7 +148,7 @@ def read_record(path: str | Path) -> RunRecord:
         remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
         steps=steps,
         steps_problem=steps_problem,
-        predicted_speedup=_predicted_speedup(path.parent),
+        predicted_speedup=read_predicted_speedup(path.parent),
     )
 
 
@@ -214,14 +198,3 @@ def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
     except TraceError as error:
         return None, str(error)
     return (summarize_step_times(samples) if samples else None), None
-
-
-def _predicted_speedup(folder: Path) -> tuple[float, float] | None:
-    """Least and most speed-up that the run's report predicts for mixed precision, if its version is the present one."""
-    report = read_report_fields(folder, _Report)
-    if report is None or report.schema_version != SCHEMA_VERSION:
-        return None
-    if report.lead is None or not 0 <= report.lead < len(report.ranks):
-        return None
-    gain = report.ranks[report.lead].amp_gain
-    return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None

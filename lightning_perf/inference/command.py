@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain
 
@@ -148,7 +148,7 @@ def require_packages(*, plot: bool) -> None:
     Raises:
         MissingExtraError: A package is not installed.
     """
-    from lightning_perf.compare.extras import import_extra
+    from lightning_perf.extras import import_extra
 
     for package in ("torch", "scipy", *(("matplotlib",) if plot else ())):
         import_extra(package, "infer")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["InferenceError", "VariantError"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightning_perf.workers.process import WorkerError
+
+__all__ = ["InferenceError", "VariantError", "worker_errors"]
 
 
 class InferenceError(ValueError):
@@ -11,3 +16,16 @@ class InferenceError(ValueError):
 
 class VariantError(Exception):
     """A variant cannot be built or run here. Its row says the reason; the other variants go on."""
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Turn what goes wrong in a worker process into a variant's reason.
+
+    Raises:
+        VariantError: It failed, crashed or took too long; the message says which.
+    """
+    try:
+        yield
+    except WorkerError as error:
+        raise VariantError(str(error)) from error

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.device import on_device, usable_device
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.machine import describe_machine, load_average
-from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.peaks import find_peaks
 from lightning_perf.inference.roofline import Peaks, roofline
 from lightning_perf.inference.sweep_document import SCHEMA_VERSION, Sweep, SweepRow
 from lightning_perf.inference.timing import time_calls
+from lightning_perf.statistics.values import Estimate
 
 __all__ = ["sweep_backbones"]
 
@@ -165,7 +165,7 @@ def _timed(
 def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
     for name, again in rounds.items():
         if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
-            return paired_ratio(again, first)
+            return speedup(again, first)
     return None
 
 

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.command import require_packages
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain

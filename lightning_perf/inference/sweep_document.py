@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Effort, Latency
 from lightning_perf.inference.roofline import Peaks
 from lightning_perf.inference.tradeoff import Machine
+from lightning_perf.statistics.values import Estimate
 
 __all__ = ["SCHEMA_VERSION", "Sweep", "SweepRow", "from_json", "to_json"]
 

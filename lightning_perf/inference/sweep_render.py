@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.sweep_document import Sweep, SweepRow
@@ -18,8 +18,8 @@ from lightning_perf.report.console.safe import plain
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_count,
-    format_duration,
     format_flop_rate,
+    format_milliseconds,
     format_ratio,
     format_share,
 )
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["draw_sweep", "print_sweep", "save_plot"]
-
-_NS_PER_MS = 1e6
 
 
 def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
@@ -77,8 +75,8 @@ def _cells(row: SweepRow) -> tuple[str, ...]:
         row.name,
         _scaled(row.parameters),
         ("≥ " if row.uncounted else "") + _scaled(row.macs),
-        format_duration(_NS_PER_MS * latency.p50_ms),
-        NOT_AVAILABLE if latency.p90_ms is None else format_duration(_NS_PER_MS * latency.p90_ms),
+        format_milliseconds(latency.p50_ms),
+        format_milliseconds(latency.p90_ms),
         format_count(float(f"{latency.throughput:.3g}")),
         "1×" if latency.speedup is None else format_ratio(speedup),
         format_share(row.efficiency),

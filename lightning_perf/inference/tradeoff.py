@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Effort, Latency
 from lightning_perf.inference.roofline import Roofline
+from lightning_perf.statistics.values import Estimate
 
 __all__ = [
     "METHOD_VERSION",

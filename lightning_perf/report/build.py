@@ -17,11 +17,11 @@ from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
-from lightning_perf.report.rank_words import who_waits
+from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import Spread, analyze_recordings
+from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slowness import slowness_notes
 from lightning_perf.report.verdict import judge
-from lightning_perf.report.words import count_of
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.steps import STEPS, StepSample

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair, UnfairError, describe_refusal
-from lightning_perf.compare.study import study_notes
-from lightning_perf.compare.study_records import study_arms
+from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError, describe_refusal
 
 __all__ = ["make_study"]
 

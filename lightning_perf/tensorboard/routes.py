@@ -12,7 +12,7 @@ from lightning_perf.tensorboard import excerpt
 from lightning_perf.tensorboard.assets import Asset, page_assets, perfetto_assets, plotly_file
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Jobs
+from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.responses import (
     RefusalError,
     answer_data,
@@ -49,12 +49,12 @@ class Routes:
 
     Args:
         scanner: Knows the runs.
-        jobs: Makes documents.
+        queue: Makes documents.
     """
 
-    def __init__(self, scanner: Scanner, jobs: Jobs) -> None:
+    def __init__(self, scanner: Scanner, queue: DocumentQueue) -> None:
         self._scanner = scanner
-        self._jobs = jobs
+        self._queue = queue
 
     def applications(self) -> Mapping[str, WSGIApplication]:
         """The WSGI application behind each address; ``/*`` stands for whatever follows."""
@@ -235,7 +235,7 @@ class Routes:
         if found is not None:
             return found
         try:
-            answer = self._jobs.ask(make_task(run, key))
+            answer = self._queue.ask(make_task(run, key))
         except StorageError as error:
             raise RefusalError(422, str(error)) from error
         if isinstance(answer, Done):

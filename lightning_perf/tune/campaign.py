@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
@@ -19,9 +18,9 @@ from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
-from lightning_perf.tune.process import TrialProcess
+from lightning_perf.tune.process import TrainingProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
-from lightning_perf.tune.render.words import in_words
+from lightning_perf.tune.render.tables import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.settings import TuneSettings
@@ -109,7 +108,7 @@ class _Campaign:
 
     def _scout(self) -> Scouted:
         self._say("Looking at the training, and profiling a few steps …")
-        process = TrialProcess(self._order_for((), 0, scout=True))
+        process = TrainingProcess(self._order_for((), 0, scout=True))
         try:
             scouted = process.scouted(self._budget.left_s())
         finally:
@@ -134,7 +133,7 @@ class _Campaign:
         self._guard = LossGuard(self._best.losses, twin.losses, third.losses)
         if (note := self._guard.note()) is not None:
             self._notes.append(note)
-        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {in_words(noise.ratio)}")
+        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}")
         return noise
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
@@ -184,7 +183,7 @@ class _Campaign:
             except TrialError as error:
                 outcome, reason = Outcome.FAILED, str(error)
         if outcome is not Outcome.NOT_APPLICABLE and not self._interrupted:
-            self._say(f"{lever.name}: {outcome.value}{f', {in_words(measured)}' if measured else f', {reason}'}")
+            self._say(f"{lever.name}: {outcome.value}{f', {describe_ratio(measured)}' if measured else f', {reason}'}")
         return Trial(
             lever=lever.name,
             outcome=outcome,
@@ -246,7 +245,7 @@ class _Campaign:
         except KeyboardInterrupt:
             self._interrupted = True
             return None
-        self._say(f"  {in_words(ratio)}")
+        self._say(f"  {describe_ratio(ratio)}")
         return ratio
 
     def _measure(
@@ -271,7 +270,8 @@ class _Campaign:
             runner.close()
 
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:
-        return Order(self._source, tuple(sys.path), levers, self._settings.seed + seed, scout, self._folder)
+        source, pickled = (self._source, None) if isinstance(self._source, str) else (None, self._source)
+        return Order(source, pickled, levers, self._settings.seed + seed, scout, self._folder)
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:

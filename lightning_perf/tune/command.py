@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.extras import MissingExtraError, import_extra
     from lightning_perf.report.console.safe import plain
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.result import to_json

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.lever import Machine
 
 __all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult", "to_json"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lightning_perf.tune.errors import TrialError
 from lightning_perf.tune.messages import Order, Window
-from lightning_perf.tune.process import TrialProcess
+from lightning_perf.tune.process import TrainingProcess
 
 __all__ = ["Runner"]
 
@@ -37,7 +37,7 @@ class Runner:
         self.losses: list[float] = []
         self.failed = False
         self._time_left_s = time_left_s
-        self._process = TrialProcess(order)
+        self._process = TrainingProcess(order)
         try:
             self._process.ready(time_left_s())
             self.window(FIRST_STEPS)

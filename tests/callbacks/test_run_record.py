@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks import fit_record
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.fairness import check_fairness
-from lightning_perf.compare.metrics import Accuracy, run_values
 from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.records.fairness import check_fairness
+from lightning_perf.compare.records.metrics import Accuracy, run_values
+from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, RunRecorder
 from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples
 

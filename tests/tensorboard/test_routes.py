@@ -13,7 +13,7 @@ from lightning_perf.report.document import from_json, to_json
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.task import Done, Failed, Working
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import InlineJobs, StubJobs, asker, write_trace
+from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_trace
 from tests.tensorboard.test_make_study import write_study
 
 
@@ -56,8 +56,8 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     assert from_json(json.dumps(report)).ranks[0].kernels is not None
     assert len(list((logdir / "fit" / BESIDE).iterdir())) == 2
     assert tab.json("data/report", run="fit") == report
-    assert isinstance(tab.jobs, InlineJobs)
-    assert len(tab.jobs.asked) == 1
+    assert isinstance(tab.queue, InlineQueue)
+    assert len(tab.queue.asked) == 1
     assert tab.names() == ["fit"]  # what is kept is no run itself
 
 
@@ -80,7 +80,7 @@ def test_a_real_run_of_several_traces(corpus: Path, logdir: Path) -> None:
 
 def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubJobs(Working(0.25, "reading traces")))
+    tab = asker(logdir, StubQueue(Working(0.25, "reading traces")))
     expected = {"state": "working", "done": 0.25, "message": "reading traces"}
     assert tab.json("data/report", 202, run="fit") == expected
     assert tab.json("data/table", 202, run="fit", table="kernels") == expected
@@ -90,7 +90,7 @@ def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
 @pytest.mark.parametrize(("lasting", "status"), [(True, 422), (False, 500)])
 def test_a_failure_says_why(logdir: Path, lasting: bool, status: int) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubJobs(Failed("no luck", lasting)))
+    tab = asker(logdir, StubQueue(Failed("no luck", lasting)))
     assert tab.json("data/report", status, run="fit") == {"state": "failed", "message": "no luck"}
 
 
@@ -155,8 +155,8 @@ def test_a_study_is_compared(logdir: Path) -> None:
     answer = tab.json("data/study", run="amp")
     assert (answer["baseline"], answer["treatment"], len(answer["runs"])) == ("fp32", ["precision"], 8)
     assert tab.json("data/study", run="amp") == answer
-    assert isinstance(tab.jobs, InlineJobs)
-    assert len(tab.jobs.asked) == 1
+    assert isinstance(tab.queue, InlineQueue)
+    assert len(tab.queue.asked) == 1
 
 
 def test_an_unfair_study_is_a_table_of_facts(logdir: Path) -> None:
@@ -210,5 +210,5 @@ def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
 
 def test_documents_removed_while_they_are_asked_for(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    answer = asker(logdir, StubJobs(Done())).json("data/report", 422, run="fit")
+    answer = asker(logdir, StubQueue(Done())).json("data/report", 422, run="fit")
     assert "removed as soon as it was made" in answer["message"]

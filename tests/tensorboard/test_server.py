@@ -115,7 +115,7 @@ def test_the_listing_names_the_tab(server: Server) -> None:
 
 
 def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
-    for address in ("index.html", "index.js", "static/main.js", "perfetto/index.html", "data/runs", "data/report"):
+    for address in ("index.html", "index.js", "static/app/main.js", "perfetto/index.html", "data/runs", "data/report"):
         server.get(f"/data/plugin/lightning_perf/{address}")
     complaints = [
         line for line in server.log.read_text().splitlines() if re.match(r"[WEF]\d{4} |Traceback|.*Warning", line)

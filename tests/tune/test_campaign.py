@@ -91,8 +91,8 @@ def planted(monkeypatch):
         def close(self):
             plan.alive -= 1
 
-    monkeypatch.setattr(runner, "TrialProcess", Process)
-    monkeypatch.setattr(campaign, "TrialProcess", Process)
+    monkeypatch.setattr(runner, "TrainingProcess", Process)
+    monkeypatch.setattr(campaign, "TrainingProcess", Process)
     monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
     monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)
     return plan

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from lightning_perf.cli import main
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune import campaign
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.lever import Machine

@@ -1,133 +1,96 @@
-"""Real processes: what the worker does is tested in test_worker.py, in one process."""
+"""A training in a worker process: what the tuner makes of what happens to it. Worker processes: tests/workers."""
 
-import os
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from lightning_perf.tune import process as module
-from lightning_perf.tune.errors import NotApplicableError, OutOfTimeError, TrialError
+from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError
 from lightning_perf.tune.messages import Order
-from lightning_perf.tune.process import TrialProcess
-
-STUB = """
-import sys
-sys.path.insert(0, {root!r})
-from multiprocessing.connection import Connection
-from lightning_perf.tune.messages import *
-pipe = Connection(int(sys.argv[-1]))
-order = pipe.recv()
-{body}
-"""
+from lightning_perf.tune.process import TrainingProcess
+from tests.support.processes import dies
 
 
 @pytest.fixture
-def started(monkeypatch, tmp_path):
-    """Starts a process whose program is a few lines of Python instead of the worker."""
+def start():
+    """Starts a worker process of ``stubs.py``."""
     processes = []
-    whole = subprocess.Popen
 
-    def start(body):
-        path = tmp_path / "stub.py"
-        path.write_text(STUB.format(root=str(Path.cwd()), body=body))
-        monkeypatch.setattr(
-            module.subprocess, "Popen", lambda command, **more: whole([sys.executable, str(path), command[-1]], **more)
-        )
-        processes.append(TrialProcess(Order("a:b", (), (), 0, False, "")))
+    def make(stub, folder=""):
+        order = Order("a:b", None, (), 0, False, str(folder))
+        processes.append(TrainingProcess(order, f"tests.tune.stubs:{stub}"))
         return processes[-1]
 
-    yield start
+    yield make
     for process in processes:
         with suppress(ValueError, OSError):
             process.close()
 
 
-def dead(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    # A zombie of another's child counts as dead.
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-
-
-def dies(pid, seconds=10):
-    until = time.monotonic() + seconds
-    while not dead(pid) and time.monotonic() < until:
-        time.sleep(0.05)
-    return dead(pid)
-
-
-def test_answers_come_through(started):
-    process = started("pipe.send(Ready())\nrun = pipe.recv()\npipe.send(Window(1.5, run.steps, None, ()))\npipe.recv()")
+def test_answers_come_through(start):
+    process = start("train")
     process.ready(20)
     assert process.run(7, 20).steps == 7
     began = time.monotonic()
     process.close()
     assert time.monotonic() - began < 9  # it has ended by itself
+    assert process._worker._process.returncode == 0
 
 
-def test_a_crash_tells_the_signal_and_the_last_words(started):
-    process = started("import os\nprint('noise\\n' * 9 + 'last words')\nsys.stdout.flush()\nos.kill(os.getpid(), 11)")
-    with pytest.raises(TrialError, match=r"ended by SIGSEGV: noise / noise / last words$"):
-        process.ready(20)
-
-
-def test_an_exit_tells_its_code(started):
-    with pytest.raises(TrialError, match="ended with exit code 3: it printed nothing"):
-        started("sys.exit(3)").ready(20)
-
-
-def test_a_process_that_ends_between_windows(started):
-    process = started("pipe.send(Ready())\nsys.exit(5)")
+def test_losses_that_are_no_numbers_come_through(start):
+    process = start("diverge")
     process.ready(20)
-    process._process.wait(20)
+    assert repr(process.run(1, 20).losses) == "(nan, inf, -inf)"
+
+
+def test_a_crash_tells_the_signal_and_the_last_lines(start):
+    with pytest.raises(TrialError, match=r"crashed with SIGSEGV; last lines: noise \| noise \| last words$"):
+        start("crash").ready(20)
+
+
+def test_an_exit_tells_its_code(start):
+    with pytest.raises(TrialError, match="ended with exit code 3; it printed nothing"):
+        start("leave").ready(20)
+
+
+def test_a_process_that_ends_between_windows(start):
+    process = start("leave_after_ready")
+    process.ready(20)
+    process._worker._process.wait(20)
     with pytest.raises(TrialError, match="exit code 5"):
         process.run(1, 20)
 
 
-def test_who_hangs_is_killed_with_its_children(started, tmp_path):
-    process = started(
-        "import subprocess, time\n"
-        "child = subprocess.Popen(['sleep', '100'])\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
-        "pipe.send(Ready())\ntime.sleep(100)"
-    )
+def test_who_hangs_is_killed_with_its_children(start, tmp_path):
+    process = start("hang", tmp_path / "child")
     process.ready(20)
     with pytest.raises(OutOfTimeError, match="longer than the budget allows"):
         process.run(1, 0.2)
     assert dies(int((tmp_path / "child").read_text()))
-    assert process._process.poll() is not None
+    assert process._worker.has_ended()
 
 
-def test_a_killed_process_is_noticed_although_its_children_hold_the_pipe(started):
-    process = started(
-        "import os, signal, time\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n    time.sleep(100)\n"
-        "os.kill(pid, signal.SIGSTOP)\n"
-        "pipe.send(Ready())\npipe.recv()\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
+def test_a_killed_process_is_noticed_although_its_paused_children_hold_the_connection(start):
+    process = start("die_beside_a_paused_child")
     process.ready(20)
     began = time.monotonic()
-    with pytest.raises(TrialError, match="ended by SIGKILL"):
+    with pytest.raises(TrialError, match="was killed by SIGKILL"):
         process.run(1, 60)
     assert time.monotonic() - began < 30
 
 
-def test_failures_are_told_apart(started):
-    with pytest.raises(NotApplicableError, match="not for this"):
-        started("pipe.send(Failed('not for this', 'not applicable'))").ready(20)
-    with pytest.raises(TrialError, match="broken") as caught:
-        started("pipe.send(Failed('broken'))").ready(20)
-    assert type(caught.value) is TrialError
+@pytest.mark.parametrize(
+    ("stub", "kind"),
+    [("not_applicable", NotApplicableError), ("no_training", NoTrainingError), ("broken", TrialError)],
+)
+def test_failures_are_told_apart(stub, kind, start):
+    with pytest.raises(TrialError, match=f"^{stub}$") as caught:
+        start(stub).ready(20)
+    assert type(caught.value) is kind
 
 
 def test_no_process_at_all(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with pytest.raises(TrialError, match="no process can be started"):
-        TrialProcess(Order("a:b", (), (), 0, False, ""))
+    with pytest.raises(TrialError, match="its process cannot be started"):
+        TrainingProcess(Order("a:b", None, (), 0, False, ""))

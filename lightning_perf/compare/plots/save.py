@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.extras import import_extra
 from lightning_perf.run_files.atomic import replace_file
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PNG_DPI = 150
 
 
 class SavedPlots:
-    """What was saved, in words.
+    """The plots that were saved, as a line of text.
 
     Args:
         folder: Where.
@@ -55,11 +55,8 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
         MissingExtraError: matplotlib is not installed.
     """
     import_extra("matplotlib", "compare")
-    from lightning_perf.compare.plots.drift import draw_order
-    from lightning_perf.compare.plots.forest import draw_ratios
-    from lightning_perf.compare.plots.paired import draw_pairs
-    from lightning_perf.compare.plots.prediction import draw_prediction
-    from lightning_perf.compare.plots.spread import draw_accuracy, draw_times
+    from lightning_perf.compare.plots.intervals import draw_prediction, draw_ratios
+    from lightning_perf.compare.plots.runs import draw_accuracy, draw_order, draw_pairs, draw_times
     from lightning_perf.compare.plots.style import drawing
 
     draws = {

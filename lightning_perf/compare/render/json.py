@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.run_files.atomic import encode_document
 
 __all__ = ["parse_json", "render_json"]

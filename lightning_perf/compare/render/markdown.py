@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
-    Table,
     arm_table,
     difference_table,
     footnotes,
@@ -17,11 +13,11 @@ from lightning_perf.compare.render.tables import (
     unfair_tables,
     what_to_do,
 )
-from lightning_perf.report.console.safe import plain
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
+from lightning_perf.tables import escape, markdown_table
 
-__all__ = ["escape", "markdown_table", "render_markdown", "render_refusal"]
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+__all__ = ["render_markdown", "render_refusal"]
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -67,18 +63,3 @@ def render_refusal(refusal: Unfair, notes: Sequence[str] = ()) -> str:
     parts += [markdown_table(table) for table in unfair_tables(refusal)]
     parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def markdown_table(table: Table) -> str:
-    """A table in GitHub-flavoured Markdown, its cells escaped; empty when it has no rows."""
-    if not table.rows:
-        return ""
-    lines = ["| " + " | ".join(escape(head) for head in table.columns) + " |"]
-    lines.append("|---" + "|---:" * (len(table.columns) - 1) + "|")
-    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in table.rows]
-    return "\n".join(lines)
-
-
-def escape(text: str) -> str:
-    """Text that shows as itself: no markup in it does anything."""
-    return _SPECIAL.sub(r"\\\1", plain(text).plain)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from lightning_perf.compare.render.console import print_table
 from lightning_perf.inference.render.tables import (
     accuracy_table,
     cold_table,
@@ -20,6 +19,7 @@ from lightning_perf.inference.render.tables import (
 from lightning_perf.inference.tradeoff import Tradeoff
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
+from lightning_perf.tables import print_table
 
 __all__ = ["LAYERS", "print_tradeoff"]
 

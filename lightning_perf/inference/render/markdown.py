@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.markdown import escape, markdown_table
 from lightning_perf.inference.render.console import LAYERS
 from lightning_perf.inference.render.tables import (
     accuracy_table,
@@ -16,6 +15,7 @@ from lightning_perf.inference.render.tables import (
     tradeoff_table,
 )
 from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.tables import escape, markdown_table
 
 __all__ = ["render_markdown"]
 

@@ -14,7 +14,7 @@ from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.render import TOP, ReportConsole
 from lightning_perf.report.console.safe import kernel_text, prose
 from lightning_perf.report.console.summary import hanging, label, table
-from lightning_perf.report.words import CATEGORY_LABELS
+from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
 __all__ = ["print_compared"]

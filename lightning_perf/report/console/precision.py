@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.loss_scale import OverflowOrigin
 from lightning_perf.run_files.precision import (
     LayerUnderflow,

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.report.console.safe import plain
-from lightning_perf.tune.render.words import footnotes, not_applicable, reasons, trial_table, verdict
+from lightning_perf.tune.render.tables import footnotes, not_applicable, reasons, trial_table, verdict
 from lightning_perf.tune.result import TuneResult
 
 __all__ = ["print_result"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.markdown import escape, markdown_table
-from lightning_perf.tune.render.words import footnotes, not_applicable, reasons, trial_table, verdict
+from lightning_perf.tables import escape, markdown_table
+from lightning_perf.tune.render.tables import footnotes, not_applicable, reasons, trial_table, verdict
 from lightning_perf.tune.result import TuneResult
 
 __all__ = ["render_markdown"]

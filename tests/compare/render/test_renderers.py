@@ -7,14 +7,13 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.gates import parse_gate
-from lightning_perf.compare.refusal import UnfairError, describe_refusal
 from lightning_perf.compare.render.console import print_comparison, print_unfair
 from lightning_perf.compare.render.json import parse_json, render_json
 from lightning_perf.compare.render.markdown import render_markdown, render_refusal
 from lightning_perf.compare.render.tables import arm_table, difference_table, footnotes, gate_table, result_table
-from lightning_perf.compare.settings import Settings
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
 from lightning_perf.run_files.run_record import Place
 from tests.compare.support import write_run
 

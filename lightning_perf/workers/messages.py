@@ -1,0 +1,56 @@
+"""What supervisor and worker process say to each other.
+
+Each message is one MessagePack document: unlike JSON it has NaN, which a loss may be, and bytes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeVar, Union
+
+import msgspec
+
+__all__ = ["Failure", "M", "Message", "Stop", "decode", "encode"]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base class of all messages; each carries the name of its class."""
+
+
+class Stop(Message, frozen=True):
+    """The supervisor asks the worker process to end."""
+
+
+class Failure(Message, frozen=True):
+    """An error ended the worker process.
+
+    Attributes:
+        error: Name of the error's class.
+        reason: What went wrong.
+    """
+
+    error: str
+    reason: str
+
+
+M = TypeVar("M", bound=Message)
+
+encode = msgspec.msgpack.encode
+
+
+def decode(data: bytes, *kinds: Any) -> Any:
+    """Decode a message.
+
+    Args:
+        data: The message.
+        kinds: Classes, or unions of classes, that it may be.
+
+    Raises:
+        msgspec.DecodeError: It is none of these.
+    """
+    return _decoder(kinds).decode(data)
+
+
+@lru_cache
+def _decoder(kinds: tuple[Any, ...]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007  (their number varies)

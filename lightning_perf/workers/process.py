@@ -1,0 +1,251 @@
+"""The supervisor's side: start a worker process, exchange messages with it, and end it whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+import msgspec
+
+from lightning_perf.workers.exit_status import describe_exit, kill_group, last_lines
+from lightning_perf.workers.messages import Failure, M, Message, Stop, decode, encode
+
+__all__ = [
+    "WorkerError",
+    "WorkerExitError",
+    "WorkerFailureError",
+    "WorkerProcess",
+    "WorkerTimeoutError",
+    "wait_for_messages",
+]
+
+STOP_S = 10.0
+"""How long a worker process may take to end after it was asked to; then it is killed."""
+
+LOOK_S = 0.5
+"""How often to look whether a worker process still lives: its own processes may hold the connection open."""
+
+
+class WorkerError(Exception):
+    """A worker process did not do its work; the message says why."""
+
+
+class WorkerFailureError(WorkerError):
+    """An error was raised in the worker process.
+
+    Attributes:
+        error: Name of its class.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.error = failure.error
+
+
+class WorkerTimeoutError(WorkerError):
+    """The worker process sent nothing in the time that it had, and was killed."""
+
+
+class WorkerExitError(WorkerError):
+    """The worker process ended, or could not even start.
+
+    Attributes:
+        code: Its exit code; minus the signal's number where a signal ended it; None where it did not start.
+        ending: How it ended, as the rest of a sentence about it.
+        last_lines: What it printed last.
+    """
+
+    def __init__(self, code: int | None, ending: str, last_lines: str) -> None:
+        super().__init__(f"its process {ending}; {_printed(last_lines)}")
+        self.code = code
+        self.ending = ending
+        self.last_lines = last_lines
+
+
+class WorkerProcess:
+    """Runs a function in a fresh interpreter, in a process group of its own.
+
+    The worker process ends with its supervisor, however that ends, together with the processes that it started itself.
+    Ctrl-C in a terminal reaches the supervisor only: leave the ``with`` block by the `KeyboardInterrupt`, and the
+    worker process is killed. What the worker process prints goes to a log, which errors quote.
+
+    Args:
+        target: Function to run, as ``package.module:name``; it takes a `Channel`.
+        first: First message to send.
+        path: Where to import from, as `sys.path`; None for the ``PYTHONPATH`` of this process.
+        environment: Environment variables to set.
+        folder: Working directory; None for the present one.
+
+    Raises:
+        WorkerExitError: It does not start.
+
+    Example:
+        >>> with WorkerProcess("my_package.my_module:count", Count(to=3)) as worker:  # doctest: +SKIP
+        ...     counted = worker.receive(Counted, timeout_s=60)
+    """
+
+    def __init__(
+        self,
+        target: str,
+        first: Message,
+        *,
+        path: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        folder: str | None = None,
+    ) -> None:
+        self._busy = True
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._connection, theirs = connection.Pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "lightning_perf.workers", target, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": _search_path(path)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._connection.close()
+            self._log.close()
+            raise WorkerExitError(None, f"cannot be started ({error.strerror}: {sys.executable})", "") from error
+        finally:
+            theirs.close()
+        try:
+            self.send(first)
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> WorkerProcess:
+        """Return itself: it runs already."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it, at once after an error."""
+        if error is not None:
+            self.kill()
+        else:
+            self.close()
+
+    def fileno(self) -> int:
+        """Return the file descriptor that messages come from."""
+        return self._connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerExitError: The worker process has ended.
+        """
+        self._busy = True
+        try:
+            self._connection.send_bytes(encode(message))
+        except OSError as error:
+            raise self._ended() from error
+
+    @overload
+    def receive(self, kind: type[M], timeout_s: float | None = None) -> M: ...
+
+    @overload
+    def receive(self, kind: Any, timeout_s: float | None = None) -> Any: ...
+
+    def receive(self, kind: Any, timeout_s: float | None = None) -> Any:
+        """Wait for the next message.
+
+        Call it again for the next one of a series, e.g. of reports on progress: each has the whole timeout.
+
+        Args:
+            kind: Class of the message, or a union of classes.
+            timeout_s: How long to wait, in seconds; None to wait until the worker process ends.
+
+        Raises:
+            WorkerFailureError: The worker process raised an error.
+            WorkerTimeoutError: It sent nothing in time; it has been killed.
+            WorkerExitError: It has ended, or sent something else.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while not self._connection.poll(_left_s(deadline)):
+                if deadline is not None and time.monotonic() >= deadline:
+                    kill_group(self._process.pid)
+                    raise WorkerTimeoutError(
+                        f"it was stopped after {timeout_s:.0f} s without an answer; {_printed(last_lines(self._log))}"
+                    )
+                if self._process.poll() is not None and not self._connection.poll():
+                    raise self._ended()
+            message = decode(self._connection.recv_bytes(), kind, Failure)
+        except (EOFError, OSError) as error:
+            raise self._ended() from error
+        except msgspec.DecodeError as error:
+            raise WorkerExitError(None, f"sent an unexpected message ({error})", last_lines(self._log)) from error
+        if isinstance(message, Failure):
+            raise WorkerFailureError(message)
+        self._busy = False
+        return message
+
+    def close(self) -> None:
+        """End the worker process: ask it to where it waits for a message, kill it where it is at work."""
+        if not self._busy and self._process.poll() is None:
+            with suppress(OSError):
+                self._connection.send_bytes(encode(Stop()))
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the worker process and all processes that it started."""
+        kill_group(self._process.pid)
+        self._process.wait()
+        self._connection.close()
+        self._log.close()
+
+    def has_ended(self) -> bool:
+        """Return whether the worker process has ended."""
+        return self._process.poll() is not None
+
+    def _ended(self) -> WorkerExitError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        code = self._process.poll()
+        kill_group(self._process.pid)
+        return WorkerExitError(code, describe_exit(code), last_lines(self._log))
+
+
+def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]:
+    """Wait until some of several worker processes have sent a message or have ended, and return them."""
+    found: list[WorkerProcess] = []
+    while workers and not found:
+        ready = connection.wait([worker.fileno() for worker in workers], LOOK_S)
+        found = [worker for worker in workers if worker.fileno() in ready or worker.has_ended()]
+    return found
+
+
+def _search_path(path: Sequence[str] | None) -> str:
+    """``PYTHONPATH`` for a worker process: it has to find this package, too."""
+    if path is None:
+        path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    entries = [str(Path(entry).absolute()) for entry in path]
+    package = str(Path(__file__).parents[2])
+    return os.pathsep.join(entries if package in entries else [*entries, package])
+
+
+def _left_s(deadline: float | None) -> float:
+    return LOOK_S if deadline is None else max(0.0, min(LOOK_S, deadline - time.monotonic()))
+
+
+def _printed(lines: str) -> str:
+    return f"last lines: {lines}" if lines else "it printed nothing"
