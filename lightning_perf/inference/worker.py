@@ -95,7 +95,7 @@ def run(channel: Channel) -> None:
         )
         batches: dict[int, Tensor] = {}
         while True:
-            request: Predict | Time = channel.receive(Predict | Time)
+            request: Predict | Time = channel.receive(Predict, Time)
             if isinstance(request, Predict):
                 np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
                 channel.send(Predicted())

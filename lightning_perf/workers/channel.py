@@ -44,21 +44,21 @@ class Channel:
         self._connection.send_bytes(encode(message))
 
     @overload
-    def receive(self, kind: type[M]) -> M: ...
+    def receive(self, kind: type[M], /) -> M: ...
 
     @overload
-    def receive(self, kind: Any) -> Any: ...
+    def receive(self, *kinds: type[Message]) -> Any: ...
 
-    def receive(self, kind: Any) -> Any:
+    def receive(self, *kinds: type[Message]) -> Any:
         """Wait for the next message.
 
         Args:
-            kind: Class of the message, or a union of classes.
+            kinds: Classes that the message may have.
 
         Raises:
             StopRequestedError: There will be none. It need not be caught: it ends the worker process without an error.
         """
-        message = decode(self._messages.get(), kind, Stop)
+        message = decode(self._messages.get(), *kinds, Stop)
         if isinstance(message, Stop):
             raise StopRequestedError
         return message

@@ -46,9 +46,9 @@ class WorkerFailureError(WorkerError):
         error: Name of its class.
     """
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.error = failure.error
+    def __init__(self, reason: str, error: str) -> None:
+        super().__init__(reason)
+        self.error = error
 
 
 class WorkerTimeoutError(WorkerError):
@@ -56,19 +56,15 @@ class WorkerTimeoutError(WorkerError):
 
 
 class WorkerExitError(WorkerError):
-    """The worker process ended, or could not even start.
+    """The worker process ended, could not start, or does not keep to the agreed messages.
 
     Attributes:
-        code: Its exit code; minus the signal's number where a signal ended it; None where it did not start.
-        ending: How it ended, as the rest of a sentence about it.
-        last_lines: What it printed last.
+        code: Its exit code; minus the signal's number where a signal ended it; None where it has not ended.
     """
 
-    def __init__(self, code: int | None, ending: str, last_lines: str) -> None:
-        super().__init__(f"its process {ending}; {_printed(last_lines)}")
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
         self.code = code
-        self.ending = ending
-        self.last_lines = last_lines
 
 
 class WorkerProcess:
@@ -119,7 +115,7 @@ class WorkerProcess:
         except OSError as error:
             self._connection.close()
             self._log.close()
-            raise WorkerExitError(None, f"cannot be started ({error.strerror}: {sys.executable})", "") from error
+            raise WorkerExitError(f"its process cannot be started ({error.strerror}: {sys.executable})") from error
         finally:
             theirs.close()
         try:
@@ -158,18 +154,18 @@ class WorkerProcess:
             raise self._ended() from error
 
     @overload
-    def receive(self, kind: type[M], timeout_s: float | None = None) -> M: ...
+    def receive(self, kind: type[M], /, *, timeout_s: float | None = None) -> M: ...
 
     @overload
-    def receive(self, kind: Any, timeout_s: float | None = None) -> Any: ...
+    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any: ...
 
-    def receive(self, kind: Any, timeout_s: float | None = None) -> Any:
+    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any:
         """Wait for the next message.
 
         Call it again for the next one of a series, e.g. of reports on progress: each has the whole timeout.
 
         Args:
-            kind: Class of the message, or a union of classes.
+            kinds: Classes that the message may have.
             timeout_s: How long to wait, in seconds; None to wait until the worker process ends.
 
         Raises:
@@ -181,19 +177,17 @@ class WorkerProcess:
         try:
             while not self._connection.poll(_left_s(deadline)):
                 if deadline is not None and time.monotonic() >= deadline:
-                    kill_group(self._process.pid)
-                    raise WorkerTimeoutError(
-                        f"it was stopped after {timeout_s:.0f} s without an answer; {_printed(last_lines(self._log))}"
-                    )
+                    self._kill_group()
+                    raise WorkerTimeoutError(f"it was stopped after {timeout_s:.0f} s without an answer{self._tail()}")
                 if self._process.poll() is not None and not self._connection.poll():
                     raise self._ended()
-            message = decode(self._connection.recv_bytes(), kind, Failure)
+            message = decode(self._connection.recv_bytes(), *kinds, Failure)
         except (EOFError, OSError) as error:
             raise self._ended() from error
         except msgspec.DecodeError as error:
-            raise WorkerExitError(None, f"sent an unexpected message ({error})", last_lines(self._log)) from error
+            raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message)
+            raise WorkerFailureError(message.reason, message.error)
         self._busy = False
         return message
 
@@ -208,8 +202,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the worker process and all processes that it started."""
-        kill_group(self._process.pid)
-        self._process.wait()
+        self._kill_group()
         self._connection.close()
         self._log.close()
 
@@ -221,8 +214,16 @@ class WorkerProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         code = self._process.poll()
+        self._kill_group()
+        return WorkerExitError(f"its process {describe_exit(code)}{self._tail()}", code)
+
+    def _kill_group(self) -> None:
         kill_group(self._process.pid)
-        return WorkerExitError(code, describe_exit(code), last_lines(self._log))
+        self._process.wait()
+
+    def _tail(self) -> str:
+        lines = last_lines(self._log)
+        return f"; last lines: {lines}" if lines else "; it printed nothing"
 
 
 def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]:
@@ -245,7 +246,3 @@ def _search_path(path: Sequence[str] | None) -> str:
 
 def _left_s(deadline: float | None) -> float:
     return LOOK_S if deadline is None else max(0.0, min(LOOK_S, deadline - time.monotonic()))
-
-
-def _printed(lines: str) -> str:
-    return f"last lines: {lines}" if lines else "it printed nothing"
