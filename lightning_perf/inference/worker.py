@@ -1,4 +1,4 @@
-"""The worker processes that build one variant and that run one, each fresh, as a deployment would start it."""
+"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ class OutOfTimeError(TrialError):
 
 @contextmanager
 def trial_errors() -> Iterator[None]:
-    """Turn what goes wrong in the worker process of a training into a trial's error.
+    """Convert errors of a training's worker process into a `TrialError`.
 
     Raises:
-        TrialError: It failed, crashed or took too long; the class and the message say which.
+        TrialError: The worker process failed, crashed or timed out.
     """
     known = {error.__name__: error for error in (NotApplicableError, NoTrainingError)}
     try:

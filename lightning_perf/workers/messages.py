@@ -1,6 +1,6 @@
-"""What supervisor and worker process say to each other.
+"""Messages between a supervisor and its worker process.
 
-Each message is one MessagePack document: unlike JSON it has NaN, which a loss may be, and bytes.
+Each one is a MessagePack document. Unlike JSON, MessagePack has bytes and NaN, which a loss may be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Failure", "M", "Message", "Stop", "decode", "encode"]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """Base class of all messages; each carries the name of its class."""
+    """Base class of messages. Each message carries the name of its class."""
 
 
 class Stop(Message, frozen=True):
