@@ -1,4 +1,4 @@
-"""What the measuring process and the worker processes that build and run variants say to each other."""
+"""Messages between the measuring process and the worker processes that build and run variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker processes that build one variant and that run one, each fresh, as a deployment would start it."""
+"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(channel: Channel) -> None:
         )
         batches: dict[int, Tensor] = {}
         while True:
-            request: Predict | Time = channel.receive(Predict | Time)
+            request: Predict | Time = channel.receive(Predict, Time)
             if isinstance(request, Predict):
                 np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
                 channel.send(Predicted())

@@ -150,7 +150,7 @@ class Routes:
         run = self._run(request, "run", "run", "trace")
         made = self._make(run, "report")
         if isinstance(made, Working):
-            return answer_json(request, made, 202)
+            return _progress(request, made)
         arguments = request.args
         name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
         if name is None:
@@ -183,7 +183,7 @@ class Routes:
         working = [state for state in made if isinstance(state, Working)]
         if working:
             done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-            return answer_json(request, Working(done, working[0].message), 202)
+            return _progress(request, Working(done, working[0].message))
         try:
             before, after = (from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
             compared = msgspec.json.encode(compare_reports(before, after))
@@ -217,7 +217,7 @@ class Routes:
     def _document(self, request: Request, run: Run, document: Document) -> Response:
         made = self._make(run, document)
         if isinstance(made, Working):
-            return answer_json(request, made, 202)
+            return _progress(request, made)
         try:
             data = made.read_bytes()
         except OSError as error:
@@ -257,6 +257,10 @@ def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str
     if asset is None or data is None:
         raise RefusalError(404, missing)
     return answer_data(request, data, asset.resource.content_type, policy=asset.policy, fresh_s=asset.fresh_s)
+
+
+def _progress(request: Request, working: Working) -> Response:
+    return answer_json(request, {"state": "working", "done": working.done, "message": working.message}, 202)
 
 
 def _rest(request: Request, prefix: str) -> str:

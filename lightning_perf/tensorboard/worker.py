@@ -1,4 +1,4 @@
-"""The worker process that makes one document, apart from the server: it may take long, need much memory, or die."""
+"""The worker process that makes one document: that may take minutes, much memory, or crash."""
 
 from __future__ import annotations
 

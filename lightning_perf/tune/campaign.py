@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,17 +14,24 @@ from lightning_perf import __version__
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
-from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.errors import (
+    NotApplicableError,
+    NoTrainingError,
+    OutOfTimeError,
+    TrialError,
+    TuneError,
+    trial_errors,
+)
 from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
-from lightning_perf.tune.process import TrainingProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
 from lightning_perf.tune.render.tables import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
-from lightning_perf.tune.runner import Runner
+from lightning_perf.tune.runner import WORKER, Runner
 from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["run_campaign"]
 
@@ -108,11 +116,9 @@ class _Campaign:
 
     def _scout(self) -> Scouted:
         self._say("Looking at the training, and profiling a few steps …")
-        process = TrainingProcess(self._order_for((), 0, scout=True))
-        try:
-            scouted = process.scouted(self._budget.left_s())
-        finally:
-            process.close()
+        order = self._order_for((), 0, scout=True)
+        with trial_errors(), WorkerProcess(WORKER, order, path=sys.path) as worker:
+            scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
         if scouted.note:
             self._notes.append(f"Nothing is predicted: {scouted.note}.")
         return scouted

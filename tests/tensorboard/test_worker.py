@@ -36,7 +36,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
     answers: list[Answer] = []
     with WorkerProcess(WORKER, task, folder="/") as worker:
         while not answers or isinstance(answers[-1], Working):
-            answers.append(worker.receive(Answer, 60))
+            answers.append(worker.receive(Working, Done, Failed, timeout_s=60))
     assert answers[-1] == Done()
     assert worker._process.returncode == 0
     found = find(run, task.key, "report")
@@ -47,7 +47,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
 def test_a_worker_s_memory_is_limited(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     with WorkerProcess("tests.tensorboard.scripted_workers:hungry", task_of(logdir)) as worker:
-        answer = worker.receive(Failed, 60)
+        answer = worker.receive(Failed, timeout_s=60)
     assert "needs more than 0.3 GB" in answer.message
     assert not answer.lasting
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 300 << 20  # of this process
