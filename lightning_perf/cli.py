@@ -156,14 +156,14 @@ def _add_view(commands: _Commands) -> None:
 
 def _analyze(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.recordings import Spread, analyze_recordings
+    from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 
-    spread: Spread = analyze_recordings
+    executor: RecordingExecutor = analyze_recordings
     if options.engine == "ray":
         from lightning_perf.compare.engines.ray_recordings import RayRecordings
 
-        spread = RayRecordings(options.ray_address)
-    report = analyze(options.path, by_shape=options.by_shape, spread=spread)
+        executor = RayRecordings(options.ray_address)
+    report = analyze(options.path, by_shape=options.by_shape, executor=executor)
     if options.html:
         from lightning_perf.page.html import write_html
         from lightning_perf.report.document import to_json
@@ -206,7 +206,10 @@ def _diff(options: argparse.Namespace) -> int:
 def _view(options: argparse.Namespace) -> int:
     from lightning_perf.view import view
 
-    view(options.path, port=options.port, browser=not options.no_browser, say=lambda line: print(line, flush=True))  # noqa: T201
+    def print_line(line: str) -> None:
+        print(line, flush=True)  # noqa: T201
+
+    view(options.path, port=options.port, browser=not options.no_browser, on_progress=print_line)
     return SUCCESS
 
 

@@ -129,14 +129,16 @@ def read_study(folder: Path) -> Study:
         raise CompareError(f"{path}: is no definition of a study ({error}).") from error
 
 
-def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[str], None]) -> dict[int, BlockState]:
+def run_study(
+    study: Study | None, folder: Path, engine: Engine, on_progress: Callable[[str], None]
+) -> dict[int, BlockState]:
     """Carry out a study, or what is left of it.
 
     Args:
         study: The definition; None to go on with the one in the folder.
         folder: Where everything goes. A folder that holds a study goes on with that one.
         engine: What runs the blocks.
-        say: Takes lines of progress.
+        on_progress: Called with each line of progress.
 
     Returns:
         The state of each block.
@@ -161,9 +163,9 @@ def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[
             engine.check()
             changed = _changed_since_begun(study)
             if changed is not None:
-                say(changed)
+                on_progress(changed)
             _try_again(study, folder)
-            lines = ProgressLines(study, folder, say)
+            lines = ProgressLines(study, folder, on_progress)
             for blocks in ([WARM_UP], list(range(1, study.blocks + 1))):
                 waiting = [block for block in blocks if not read_block(folder, block).over]
                 if waiting:

@@ -265,7 +265,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
         name=name,
         notes=notes,
         out=options.out,
-        say=_say,
+        on_progress=_say,
     )
 
 

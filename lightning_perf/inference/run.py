@@ -63,7 +63,7 @@ def measure_variants(
     notes: Sequence[str] = (),
     out: Path | None = None,
     timeout_s: float = 1800.0,
-    say: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Tradeoff:
     """Build variants of a model, check each against the original, and measure them in turns.
 
@@ -89,7 +89,7 @@ def measure_variants(
         notes: What a reader must know, for the document.
         out: Folder that keeps the artefacts and ``tradeoff.json``; nothing is kept when not given.
         timeout_s: What building, loading, or predicting the validation data may take for one variant.
-        say: Is told what is being done.
+        on_progress: Called with each line of progress.
 
     Returns:
         The document.
@@ -97,7 +97,7 @@ def measure_variants(
     Raises:
         InferenceError: The model, its data or a setting cannot be used.
     """
-    say = say or (lambda _: None)
+    on_progress = on_progress or (lambda _: None)
     effort = effort or Effort()
     device = usable_device(device)
     _check_settings(batch_sizes, threads)
@@ -131,8 +131,8 @@ def measure_variants(
         _make_folder(place.artefacts)
         np.save(place.inputs, inputs.numpy())
         judge = Judge(validation, subject.input_shape, original.shape, work) if validation is not None else None
-        chains = Chains(subject, fine_tune, work, say)
-        campaign = Campaign(parsed, subject, original, chains, judge, place, effort, say)
+        chains = Chains(subject, fine_tune, work, on_progress)
+        campaign = Campaign(parsed, subject, original, chains, judge, place, effort, on_progress)
         for number in threads:
             campaign.run(number, batch_sizes)
         said += judge.notes() if judge is not None else ()

@@ -92,7 +92,7 @@ def _sweep(options: argparse.Namespace) -> int:
         threads=options.threads,
         device=options.device,
         effort=Effort(seconds=options.seconds),
-        say=_say,
+        on_progress=_say,
     )
     document = to_json(sweep)
     if options.json:

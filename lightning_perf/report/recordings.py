@@ -13,13 +13,13 @@ from typing import Protocol
 from lightning_perf.report.recording import Recording, analyze_recording
 from lightning_perf.report.recording_worker import RecordingWorker
 
-__all__ = ["Spread", "analyze_recordings"]
+__all__ = ["RecordingExecutor", "analyze_recordings"]
 
 LARGE_BYTES = 4 << 20
 """Files of a recording from here on are worth further processes, which take a few tenths of a second to start."""
 
 
-class Spread(Protocol):
+class RecordingExecutor(Protocol):
     """Analyses the recordings of a run, as `analyze_recordings` does on this machine."""
 
     def __call__(self, groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:

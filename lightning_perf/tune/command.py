@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
             window_s=options.window,
             seed=options.seed,
         )
-        result = tuner.tune(options.training, say=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        result = tuner.tune(options.training, on_progress=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     except (TuneError, MissingExtraError) as error:
         print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return USAGE

@@ -68,7 +68,7 @@ class Experiment:
 
 
 def runnable_precisions(
-    wanted: Sequence[str] | None, device: TrainDevice, say: Callable[[str], None]
+    wanted: Sequence[str] | None, device: TrainDevice, on_progress: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Settle which precisions are compared on a device.
 
@@ -76,7 +76,7 @@ def runnable_precisions(
         wanted: Those asked for, the baseline first; None chooses: FP32 and mixed precision, and on a GPU that has
             TF32 that as well, since PyTorch runs FP32 convolutions in it unless told otherwise.
         device: What the trainings take.
-        say: Takes lines for the user.
+        on_progress: Called with each line of progress.
 
     Returns:
         The precisions.
@@ -95,14 +95,14 @@ def runnable_precisions(
     if device.kind == "cpu" and "16-mixed" in chosen:
         if "bf16-mixed" in chosen:
             raise RecipeError("--precisions 16-mixed", "needs a GPU", "Leave it out; bf16-mixed is there already")
-        say("16-mixed needs a GPU: on this CPU bf16-mixed is compared instead (bfloat16, no loss scaling).")
+        on_progress("16-mixed needs a GPU: on this CPU bf16-mixed is compared instead (bfloat16, no loss scaling).")
         chosen[chosen.index("16-mixed")] = "bf16-mixed"
     if len(set(chosen)) < len(chosen):
         raise RecipeError("--precisions", "one is named twice", "Name each once")
     if len(chosen) < 2:
         raise RecipeError("--precisions", "a comparison needs two", "Name the baseline, then the others")
     if device.has_tf32 and "32-true" in chosen and TF32 not in chosen:
-        say(
+        on_progress(
             "32-true here is true FP32. A plain 32-true training on this GPU runs its convolutions in TF32: add tf32 "
             "to --precisions to compare with that as well."
         )
@@ -146,13 +146,13 @@ def define_study(experiment: Experiment, device: TrainDevice) -> Study:
     )
 
 
-def run_experiment(experiment: Experiment, device: TrainDevice, say: Callable[[str], None]) -> int:
+def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Callable[[str], None]) -> int:
     """Run the study, or what is left of it, and show and save the comparison.
 
     Args:
         experiment: What is compared.
         device: What the trainings take.
-        say: Takes lines for the user.
+        on_progress: Called with each line of progress.
 
     Returns:
         The exit code of ``lightning-perf compare``.
@@ -166,21 +166,23 @@ def run_experiment(experiment: Experiment, device: TrainDevice, say: Callable[[s
     for package in ("scipy", "matplotlib"):  # before the runs, not after
         import_extra(package, "compare")
     study = define_study(experiment, device)
-    _check_data(experiment.training, say)
+    _check_data(experiment.training, on_progress)
     folder = experiment.folder
     declared = Settings(accuracy="val/accuracy", margin=experiment.margin, goal=experiment.goal)
     settings = settle_options(folder, None, declared).settings
     count = len(experiment.precisions) * (experiment.runs + 1)
-    say(f"Study   {', '.join(experiment.precisions)}: {experiment.runs} runs each and a warm-up, {count} in all")
-    say(f"        in {folder}; stopped, it goes on when the same command is given again")
+    on_progress(
+        f"Study   {', '.join(experiment.precisions)}: {experiment.runs} runs each and a warm-up, {count} in all"
+    )
+    on_progress(f"        in {folder}; stopped, it goes on when the same command is given again")
     warning = runs_warning(experiment.runs)
     if warning is not None:
-        say(f"Note    {warning}")
-    run_study(study, folder, LocalEngine(engine_devices(device)), say)
-    return _show(folder, settings, say)
+        on_progress(f"Note    {warning}")
+    run_study(study, folder, LocalEngine(engine_devices(device)), on_progress)
+    return _show(folder, settings, on_progress)
 
 
-def _show(folder: Path, settings: Settings, say: Callable[[str], None]) -> int:
+def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) -> int:
     notes = study_notes(folder)
     try:
         comparison = compare_arms(study_arms(folder), settings)
@@ -188,12 +190,14 @@ def _show(folder: Path, settings: Settings, say: Callable[[str], None]) -> int:
         refusal = describe_refusal(error)
         write_text(render_json(refusal), folder / "comparison.json")
         write_refusal(refusal, notes, markdown=folder / "comparison.md")
-        say(f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots")
+        on_progress(
+            f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots"
+        )
         return UNFAIR
     comparison = replace(comparison, notes=(*comparison.notes, *notes))
     write_text(render_json(comparison), folder / "comparison.json")
     write_comparison(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
-    say(f"Saved    {folder}/comparison.json, comparison.md, plots")
+    on_progress(f"Saved    {folder}/comparison.json, comparison.md, plots")
     return exit_code(comparison)
 
 
@@ -230,7 +234,7 @@ def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tu
     return (sys.executable, "-m", "recipes.signlang", "train", *words, *switches)
 
 
-def _check_data(training: TrainSettings, say: Callable[[str], None]) -> None:
+def _check_data(training: TrainSettings, on_progress: Callable[[str], None]) -> None:
     """Make the synthetic set where it is wanted, and read and split the data: what is wrong with them shows now."""
     path = training.data
     if path is None:
@@ -238,8 +242,10 @@ def _check_data(training: TrainSettings, say: Callable[[str], None]) -> None:
         path = ensure_synthetic(spec, training.cache_dir or default_cache_dir())
     images = read_image_set(path, training.image_size, copies=training.copies, skip_unreadable=training.skip_unreadable)
     split = split_images(images, training.split, training.validation_fraction, training.seed_of_data)
-    say(f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {path}")
-    say(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
+    on_progress(
+        f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {path}"
+    )
+    on_progress(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
 
 
 def engine_devices(device: TrainDevice) -> tuple[Device, ...]:

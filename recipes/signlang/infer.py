@@ -81,13 +81,13 @@ def student_variants(student: str) -> tuple[str, ...]:
     )
 
 
-def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], None]) -> Tradeoff:
+def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[[str], None]) -> Tradeoff:
     """Study a trained network.
 
     Args:
         trained: The checkpoint.
         settings: The study.
-        say: Is told what is being done.
+        on_progress: Called with each line of progress.
 
     Returns:
         The document; with `InferSettings.out` it is there, too.
@@ -108,7 +108,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
     parse_variants(variants, students)  # a wrong name is said before the data are read
     data = gather_data(
         trained,
-        say,
+        on_progress,
         data=settings.data,
         cache_dir=settings.cache_dir,
         unseen=settings.unseen,
@@ -122,7 +122,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
         epochs=settings.student_epochs,
         lr=settings.student_lr,
         seeds=settings.seeds,
-        say=say,
+        on_progress=on_progress,
     )
     tradeoff = measure_variants(
         trained.classifier,
@@ -141,7 +141,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
         labels=trained.classes,
         notes=data.notes,
         out=settings.out,
-        say=say,
+        on_progress=on_progress,
     )
     if student is None or not training.outcomes:
         return tradeoff

@@ -13,12 +13,12 @@ from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_s
 __all__ = ["load_data"]
 
 
-def load_data(settings: TrainSettings, say: Callable[[str], None]) -> tuple[ImageSet, Split]:
+def load_data(settings: TrainSettings, on_progress: Callable[[str], None]) -> tuple[ImageSet, Split]:
     """Read the data, split them, and say what they are.
 
     Args:
         settings: What names and splits them.
-        say: Is told.
+        on_progress: Called with each line of progress.
 
     Raises:
         RecipeError: They cannot be used.
@@ -36,11 +36,11 @@ def load_data(settings: TrainSettings, say: Callable[[str], None]) -> tuple[Imag
     left_out = f", {images.skipped} unreadable left out" if images.skipped else ""
     twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
     store = "a temporary file" if images.on_disk else "memory"
-    say(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {path}")
+    on_progress(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {path}")
     if settings.input is InputKind.FILES:
-        say(f"        all readable, checked in {seconds:.1f} s; decoded from its file whenever one is drawn")
+        on_progress(f"        all readable, checked in {seconds:.1f} s; decoded from its file whenever one is drawn")
     else:
-        say(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
-    say(f"Split   {split.rule}")
-    say(f"        {len(split.training)} pictures train, {len(split.held_out)} are held out")
+        on_progress(f"        decoded once into {store}: {images.pictures.nbytes / 1e6:.0f} MB in {seconds:.1f} s")
+    on_progress(f"Split   {split.rule}")
+    on_progress(f"        {len(split.training)} pictures train, {len(split.held_out)} are held out")
     return images, split

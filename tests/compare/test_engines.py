@@ -128,7 +128,7 @@ def test_recordings_are_analysed_on_the_cluster(tmp_path, ray_engine, capsys):
     (tmp_path / "rank3.pt.trace.json").write_text("not json")
     here = lightning_perf.analyze(tmp_path)
     assert [analysis.rank for analysis in here.ranks] == [0, 1, 2]
-    assert lightning_perf.analyze(tmp_path, spread=RayRecordings()) == here
+    assert lightning_perf.analyze(tmp_path, executor=RayRecordings()) == here
     assert main(["analyze", str(tmp_path), "--engine", "ray", "--json"]) == 0
     assert from_json(capsys.readouterr().out.encode()) == here
 

@@ -173,7 +173,7 @@ def test_students_of_a_seed_start_alike_and_the_first_is_kept(checkpoint, monkey
     calls = []
     monkeypatch.setattr(distill, "replace", lambda tuner, **changes: Tuner(tuner.calls, **changes))
     make = distill.student_maker("cnn", len(LABELS), SIZE)
-    training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, say=quiet)
+    training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, on_progress=quiet)
     kept = training(make(), trained.classifier)
     training(make(), None)
     assert [(outcome.distilled, outcome.seed) for outcome in training.outcomes] == [

@@ -54,7 +54,9 @@ def result(*, kept=("channels-last",), combined=True, confirmed=True, interrupte
 
 @pytest.fixture
 def tuned(monkeypatch):
-    monkeypatch.setattr(campaign, "run_campaign", lambda source, settings, say: say("working …") or result())
+    monkeypatch.setattr(
+        campaign, "run_campaign", lambda source, settings, on_progress: on_progress("working …") or result()
+    )
 
 
 def test_the_console_fits_80_columns():

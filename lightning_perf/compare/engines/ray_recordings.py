@@ -20,7 +20,7 @@ class RayRecordings:
 
     Example:
         >>> import lightning_perf
-        >>> report = lightning_perf.analyze("/shared/perf", spread=RayRecordings("10.0.0.1:6379"))  # doctest: +SKIP
+        >>> report = lightning_perf.analyze("/shared/perf", executor=RayRecordings("10.0.0.1:6379"))  # doctest: +SKIP
     """
 
     def __init__(self, address: str | None = None) -> None:
