@@ -12,23 +12,29 @@ from lightning_perf.lazy_names import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.compare.build import compare_arms
     from lightning_perf.compare.comparison import Comparison
-    from lightning_perf.compare.engines.local import LocalEngine
+    from lightning_perf.compare.engines.block import Device
+    from lightning_perf.compare.engines.local import LocalEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine
     from lightning_perf.compare.engines.ray_recordings import RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
+    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.gates import parse_gate
     from lightning_perf.compare.record import RunRecord, find_records
-    from lightning_perf.compare.refusal import UnfairError
+    from lightning_perf.compare.refusal import Unfair, UnfairError
     from lightning_perf.compare.settings import Settings
-    from lightning_perf.compare.study import Study, StudyArm, read_study, run_study
+    from lightning_perf.compare.statistics.power import minimal_detectable_effect
+    from lightning_perf.compare.study import Study, StudyArm, read_study, run_study, study_notes
     from lightning_perf.compare.study_records import study_arms
 
 _HOMES = {
     "CompareError": "errors",
     "Comparison": "comparison",
+    "Device": "engines.block",
     "InvalidRunsError": "errors",
     "LocalEngine": "engines.local",
+    "MissingExtraError": "extras",
     "RayEngine": "engines.ray",
     "RayRecordings": "engines.ray_recordings",
     "RunRecord": "record",
@@ -36,20 +42,27 @@ _HOMES = {
     "SlurmEngine": "engines.slurm",
     "Study": "study",
     "StudyArm": "study",
+    "Unfair": "refusal",
     "UnfairError": "refusal",
     "compare_arms": "build",
+    "compare_runs": "folders",
     "find_records": "record",
+    "minimal_detectable_effect": "statistics.power",
+    "parse_devices": "engines.local",
     "parse_gate": "gates",
     "read_study": "study",
     "run_study": "study",
     "study_arms": "study_records",
+    "study_notes": "study",
 }
 
 __all__ = [
     "CompareError",
     "Comparison",
+    "Device",
     "InvalidRunsError",
     "LocalEngine",
+    "MissingExtraError",
     "RayEngine",
     "RayRecordings",
     "RunRecord",
@@ -57,13 +70,18 @@ __all__ = [
     "SlurmEngine",
     "Study",
     "StudyArm",
+    "Unfair",
     "UnfairError",
     "compare_arms",
+    "compare_runs",
     "find_records",
+    "minimal_detectable_effect",
+    "parse_devices",
     "parse_gate",
     "read_study",
     "run_study",
     "study_arms",
+    "study_notes",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

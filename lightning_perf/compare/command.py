@@ -149,28 +149,24 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         MissingExtraError: scipy is not installed.
         PageError: The page cannot be written.
     """
-    from dataclasses import replace
-
-    from lightning_perf.compare.build import compare_arms
-    from lightning_perf.compare.outputs import write_comparison, write_page, write_refusal
-    from lightning_perf.compare.refusal import UnfairError, describe_refusal
+    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.outputs import write_comparison, write_refusal
+    from lightning_perf.compare.refusal import UnfairError
     from lightning_perf.compare.study import study_notes
 
-    runs = _read_arms(arms)
-    notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     try:
-        comparison = compare_arms(runs, settings)
+        comparison = compare_runs(arms[0] if len(arms) == 1 else _read_arms(arms), settings)
     except UnfairError as error:
-        refusal = describe_refusal(error)
+        refusal = error.refusal
+        notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
         if options.html is not None:
-            write_page(refusal, title, options.html)
+            refusal.write_html(options.html, title=title)
         with suppress(BrokenPipeError):
             write_refusal(refusal, notes, as_json=options.json, markdown=options.markdown)
         return UNFAIR
-    comparison = replace(comparison, notes=(*comparison.notes, *notes))
     if options.html is not None:
-        write_page(comparison, title, options.html)
+        comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
         write_comparison(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
     return exit_code(comparison)
@@ -220,10 +216,7 @@ def exit_code(comparison: Comparison) -> int:
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.record import find_records
-    from lightning_perf.compare.study_records import study_arms
 
-    if len(texts) == 1:
-        return study_arms(Path(texts[0]))
     given = [_name_and_paths(text) for text in texts]
     last_parts = Counter(Path(paths).name for name, paths in given if name is None)
     arms: dict[str, tuple[RunRecord, ...]] = {}

@@ -1,4 +1,4 @@
-"""Where a comparison goes: the terminal, JSON, Markdown, a page, plots."""
+"""Where a comparison goes: the terminal, JSON, Markdown, plots."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.refusal import Unfair
-from lightning_perf.compare.render.console import print_comparison, print_unfair
-from lightning_perf.compare.render.json import render_json
-from lightning_perf.compare.render.markdown import render_markdown, render_refusal
 
-__all__ = ["write_comparison", "write_page", "write_refusal", "write_text"]
+__all__ = ["write_comparison", "write_refusal", "write_text"]
 
 
 def write_comparison(
@@ -35,15 +30,13 @@ def write_comparison(
         BrokenPipeError: The reader of standard output has left.
     """
     if markdown is not None:
-        write_text(render_markdown(comparison), markdown)
+        write_text(comparison.to_markdown(), markdown)
     if plots is not None:
-        from lightning_perf.compare.plots.save import save_plots
-
-        print(f"Plots    {save_plots(comparison, plots)}", file=sys.stderr)  # noqa: T201
+        print(f"Plots    {comparison.save_plots(plots)}", file=sys.stderr)  # noqa: T201
     if as_json:
-        sys.stdout.write(render_json(comparison))
+        sys.stdout.write(comparison.to_json())
     else:
-        print_comparison(comparison)
+        comparison.print()
 
 
 def write_refusal(
@@ -61,27 +54,11 @@ def write_refusal(
         CompareError: A file cannot be written.
         BrokenPipeError: The reader has left.
     """
-    print_unfair(refusal, notes)
+    refusal.print(notes)
     if markdown is not None:
-        write_text(render_refusal(refusal, notes), markdown)
+        write_text(refusal.to_markdown(notes), markdown)
     if as_json:
-        sys.stdout.write(render_json(refusal))
-
-
-def write_page(document: Comparison | Unfair, title: str, path: Path) -> None:
-    """Write the page, one file that opens offline.
-
-    Args:
-        document: The comparison or its refusal.
-        title: The page's title.
-        path: The file.
-
-    Raises:
-        PageError: It cannot be written.
-    """
-    from lightning_perf.page.html import write_html
-
-    write_html(msgspec.json.encode(document), "study", title, path)
+        sys.stdout.write(refusal.to_json())
 
 
 def write_text(text: str, path: Path) -> None:

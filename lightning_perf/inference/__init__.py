@@ -12,14 +12,20 @@ from lightning_perf.lazy_names import lazy_names
 if TYPE_CHECKING:
     from lightning_perf.inference.artefact import Artefact, load_artefact, read_artefact
     from lightning_perf.inference.count import count_model
+    from lightning_perf.inference.device import usable_device
     from lightning_perf.inference.distill import Distillation
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.fine_tune import FineTuner
     from lightning_perf.inference.measure import Effort
-    from lightning_perf.inference.run import measure_variants
+    from lightning_perf.inference.peaks import find_peaks
+    from lightning_perf.inference.roofline import bound_latency
+    from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
+    from lightning_perf.inference.storage import measure_storage, pack_weights, unpack_weights
     from lightning_perf.inference.sweep import sweep_backbones
+    from lightning_perf.inference.sweep_document import Sweep
     from lightning_perf.inference.tradeoff import Tradeoff
     from lightning_perf.inference.validation import Validation
+    from lightning_perf.inference.variant import default_variants, parse_variants
 
 _HOMES = {
     "Artefact": "artefact",
@@ -27,14 +33,25 @@ _HOMES = {
     "Effort": "measure",
     "FineTuner": "fine_tune",
     "InferenceError": "errors",
+    "MeasureOptions": "run",
+    "Sweep": "sweep_document",
     "Tradeoff": "tradeoff",
     "Validation": "validation",
     "VariantError": "errors",
+    "bound_latency": "roofline",
     "count_model": "count",
+    "default_variants": "variant",
+    "find_peaks": "peaks",
     "load_artefact": "artefact",
+    "measure_storage": "storage",
     "measure_variants": "run",
+    "pack_weights": "storage",
+    "parse_variants": "variant",
     "read_artefact": "artefact",
+    "save_document": "run",
     "sweep_backbones": "sweep",
+    "unpack_weights": "storage",
+    "usable_device": "device",
 }
 
 __all__ = [
@@ -43,14 +60,25 @@ __all__ = [
     "Effort",
     "FineTuner",
     "InferenceError",
+    "MeasureOptions",
+    "Sweep",
     "Tradeoff",
     "Validation",
     "VariantError",
+    "bound_latency",
     "count_model",
+    "default_variants",
+    "find_peaks",
     "load_artefact",
+    "measure_storage",
     "measure_variants",
+    "pack_weights",
+    "parse_variants",
     "read_artefact",
+    "save_document",
     "sweep_backbones",
+    "unpack_weights",
+    "usable_device",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

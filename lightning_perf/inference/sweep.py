@@ -21,7 +21,7 @@ from lightning_perf.inference.machine import describe_machine, load_average
 from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.peaks import find_peaks
-from lightning_perf.inference.roofline import Peaks, roofline
+from lightning_perf.inference.roofline import Peaks, bound_latency
 from lightning_perf.inference.sweep_document import SCHEMA_VERSION, Sweep, SweepRow
 from lightning_perf.inference.timing import time_calls
 
@@ -158,7 +158,7 @@ def _timed(
     first = next(iter(rounds))
     baseline = None if row.name == first else rounds[first]
     latency = summarise(rounds[row.name], baseline, batch=batch, threads=threads)
-    bound = roofline(count, peaks)
+    bound = bound_latency(count, peaks)
     return replace(row, latency=latency, bound_ms=bound.bound_ms, efficiency=bound.efficiency(latency.p50_ms))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from lightning_perf.compare.extras import import_extra
@@ -32,14 +31,9 @@ __all__ = ["draw_sweep", "print_sweep", "save_plot"]
 _NS_PER_MS = 1e6
 
 
-def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
-    """Print a table, then what its figures mean.
-
-    Args:
-        sweep: The document.
-        console: Where to; standard output when not given.
-    """
-    console = console or ReportConsole(highlight=False)
+def print_sweep(sweep: Sweep, *, file: IO[str] | None, width: int | None) -> None:
+    """Print a sweep; see `Sweep.print`."""
+    console = ReportConsole(file=file, width=width, highlight=False)
     grid = Table(
         title=_title(sweep),
         title_justify="left",

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.build import compare_arms
+from lightning_perf.compare import (
+    Device,
+    LocalEngine,
+    Settings,
+    Study,
+    StudyArm,
+    UnfairError,
+    compare_runs,
+    minimal_detectable_effect,
+    parse_devices,
+    run_study,
+    study_notes,
+)
 from lightning_perf.compare.command import UNFAIR, exit_code
-from lightning_perf.compare.engines.block import Device
-from lightning_perf.compare.engines.local import LocalEngine, parse_devices
 from lightning_perf.compare.extras import import_extra
 from lightning_perf.compare.outputs import write_comparison, write_refusal, write_text
-from lightning_perf.compare.refusal import UnfairError, describe_refusal
-from lightning_perf.compare.render.json import render_json
-from lightning_perf.compare.settings import Settings
-from lightning_perf.compare.statistics.power import minimal_detectable_effect
-from lightning_perf.compare.study import Study, StudyArm, run_study, study_notes
 from lightning_perf.compare.study_options import settle_options
-from lightning_perf.compare.study_records import study_arms
 from recipes.signlang.device import REPOSITORY, TrainDevice
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import read_image_set
@@ -183,19 +187,16 @@ def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Cal
 
 
 def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) -> int:
-    notes = study_notes(folder)
     try:
-        comparison = compare_arms(study_arms(folder), settings)
+        comparison = compare_runs(folder, settings)
     except UnfairError as error:
-        refusal = describe_refusal(error)
-        write_text(render_json(refusal), folder / "comparison.json")
-        write_refusal(refusal, notes, markdown=folder / "comparison.md")
+        write_text(error.refusal.to_json(), folder / "comparison.json")
+        write_refusal(error.refusal, study_notes(folder), markdown=folder / "comparison.md")
         on_progress(
             f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots"
         )
         return UNFAIR
-    comparison = replace(comparison, notes=(*comparison.notes, *notes))
-    write_text(render_json(comparison), folder / "comparison.json")
+    write_text(comparison.to_json(), folder / "comparison.json")
     write_comparison(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
     on_progress(f"Saved    {folder}/comparison.json, comparison.md, plots")
     return exit_code(comparison)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from lightning_perf.inference.fine_tune import FineTuner
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference import FineTuner, Validation
 from recipes.signlang.classifier import SignClassifier
 from recipes.signlang.model import build_model
 

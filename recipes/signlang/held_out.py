@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference import Validation
 from recipes.signlang.checkpoint import TrainedModel
 from recipes.signlang.data_module import SignData
 from recipes.signlang.data_record import training_digest

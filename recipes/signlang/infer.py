@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.inference.device import usable_device
-from lightning_perf.inference.fine_tune import FineTuner
-from lightning_perf.inference.measure import Effort
-from lightning_perf.inference.run import measure_variants, save_document
-from lightning_perf.inference.tradeoff import Tradeoff
-from lightning_perf.inference.variant import default_variants, parse_variants
+from lightning_perf.inference import (
+    Effort,
+    FineTuner,
+    MeasureOptions,
+    Tradeoff,
+    default_variants,
+    measure_variants,
+    parse_variants,
+    save_document,
+    usable_device,
+)
 from recipes.signlang.checkpoint import TrainedModel
 from recipes.signlang.distill import StudyTraining, say_outcomes, student_maker
 from recipes.signlang.held_out import gather_data
@@ -130,17 +135,19 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
         calibration=data.calibration,
         fine_tune=training,
         students=students,
-        variants=variants,
-        batch_sizes=settings.batch_sizes,
-        threads=settings.threads,
-        device=settings.device,
-        effort=Effort(seconds=settings.seconds),
-        max_latency_ms=settings.max_latency_ms,
-        max_accuracy_drop_points=settings.max_accuracy_drop,
-        name=f"{SOURCE}{trained.model}",
-        labels=trained.classes,
-        notes=data.notes,
-        out=settings.out,
+        options=MeasureOptions(
+            variants=variants,
+            batch_sizes=settings.batch_sizes,
+            threads=settings.threads,
+            device=settings.device,
+            effort=Effort(seconds=settings.seconds),
+            max_latency_ms=settings.max_latency_ms,
+            max_accuracy_drop_points=settings.max_accuracy_drop,
+            name=f"{SOURCE}{trained.model}",
+            labels=trained.classes,
+            notes=data.notes,
+            out=settings.out,
+        ),
         on_progress=on_progress,
     )
     if student is None or not training.outcomes:

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Study a network as the options say."""
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.compare import MissingExtraError
 
     try:
         require_packages(plot=arguments.plot is not None)
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _infer(arguments: argparse.Namespace) -> int:
-    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.inference import InferenceError
     from recipes.signlang.checkpoint import load_checkpoint, newest_checkpoint
     from recipes.signlang.infer import InferSettings, infer
 

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_perf.inference.artefact import load_artefact, read_artefact
-from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference import InferenceError, VariantError, load_artefact, read_artefact
 from recipes.signlang.checkpoint import load_checkpoint
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.infer import SOURCE
