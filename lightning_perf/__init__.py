@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.slow_steps import CaptureOptions
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.sweep import sweep_backbones
     from lightning_perf.inference.sweep_document import Sweep
@@ -37,6 +38,7 @@ _HOMES = {
     "CaptureOptions": "lightning_perf.callbacks.slow_steps",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.comparison",
+    "Finding": "lightning_perf.findings.finding",
     "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PerfReport": "lightning_perf.report.document",
@@ -64,6 +66,7 @@ __all__ = [
     "CaptureOptions",
     "Compared",
     "Comparison",
+    "Finding",
     "PageError",
     "PerfCallback",
     "PerfReport",

@@ -15,6 +15,7 @@ from lightning_perf.arguments import share
 if TYPE_CHECKING:
     from lightning_perf.compare.comparison import Comparison
     from lightning_perf.compare.record import RunRecord
+    from lightning_perf.compare.refusal import Unfair
     from lightning_perf.compare.settings import Settings
 
 __all__ = [
@@ -40,6 +41,7 @@ EXIT_CODES = (
     "Exit codes: 0 passed, or a verdict; 1 a gate failed; 2 wrong usage; 3 refused as unfair; 4 inconclusive; "
     "5 runs invalid or missing."
 )
+"""What the exit codes of ``compare`` and ``study`` mean, for the end of a ``--help``."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -164,7 +166,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
             refusal.write_html(options.html, title=title)
         with suppress(BrokenPipeError):
             write_refusal(refusal, notes, as_json=options.json, markdown=options.markdown)
-        return UNFAIR
+        return exit_code(refusal)
     if options.html is not None:
         comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
@@ -192,18 +194,21 @@ def report_errors(action: Callable[[], int]) -> int:
         return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
 
 
-def exit_code(comparison: Comparison) -> int:
-    """What a comparison means for a build: its gates, or without gates whether there is a verdict.
+def exit_code(comparison: Comparison | Unfair) -> int:
+    """Return the exit code of a comparison: by its gates, or without gates by whether there is a verdict.
 
     Args:
-        comparison: The document.
+        comparison: The document, or that of a refused comparison.
 
     Returns:
-        0, 1 or 4.
+        0, 1 or 4; 3 for a refused comparison.
     """
     from lightning_perf.compare.comparison import VerdictKind
     from lightning_perf.compare.gates import GateOutcome
+    from lightning_perf.compare.refusal import Unfair
 
+    if isinstance(comparison, Unfair):
+        return UNFAIR
     if comparison.gates:
         outcomes = {gate.outcome for gate in comparison.gates}
         if GateOutcome.FAILED in outcomes:

@@ -11,6 +11,7 @@ from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.inference.artefact import Artefact, load_artefact, read_artefact
+    from lightning_perf.inference.command import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.count import count_model
     from lightning_perf.inference.device import usable_device
     from lightning_perf.inference.distill import Distillation
@@ -38,9 +39,11 @@ _HOMES = {
     "Tradeoff": "tradeoff",
     "Validation": "validation",
     "VariantError": "errors",
+    "add_measuring": "command",
     "bound_latency": "roofline",
     "count_model": "count",
     "default_variants": "variant",
+    "exit_code": "command",
     "find_peaks": "peaks",
     "load_artefact": "artefact",
     "measure_storage": "storage",
@@ -48,10 +51,12 @@ _HOMES = {
     "pack_weights": "storage",
     "parse_variants": "variant",
     "read_artefact": "artefact",
+    "require_packages": "command",
     "save_document": "run",
     "sweep_backbones": "sweep",
     "unpack_weights": "storage",
     "usable_device": "device",
+    "write_outputs": "command",
 }
 
 __all__ = [
@@ -65,9 +70,11 @@ __all__ = [
     "Tradeoff",
     "Validation",
     "VariantError",
+    "add_measuring",
     "bound_latency",
     "count_model",
     "default_variants",
+    "exit_code",
     "find_peaks",
     "load_artefact",
     "measure_storage",
@@ -75,10 +82,12 @@ __all__ = [
     "pack_weights",
     "parse_variants",
     "read_artefact",
+    "require_packages",
     "save_document",
     "sweep_backbones",
     "unpack_weights",
     "usable_device",
+    "write_outputs",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

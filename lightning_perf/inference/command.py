@@ -13,7 +13,7 @@ from lightning_perf.arguments import at_least, input_shape, plot_file, positive,
 if TYPE_CHECKING:
     from lightning_perf.inference.tradeoff import Tradeoff
 
-__all__ = ["add_measuring", "add_parser", "require_packages", "run", "write_outputs"]
+__all__ = ["add_measuring", "add_parser", "exit_code", "require_packages", "run", "write_outputs"]
 
 SUCCESS = 0
 NONE_FITS = 1
@@ -135,6 +135,11 @@ def run(options: argparse.Namespace) -> int:
     except (InferenceError, MissingExtraError) as error:
         _say(plain(str(error)).plain)
         return USAGE
+    return exit_code(tradeoff)
+
+
+def exit_code(tradeoff: Tradeoff) -> int:
+    """Return the exit code of a measurement: 1 when there are limits and no variant keeps them, else 0."""
     recommendation = tradeoff.recommendation
     return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
 

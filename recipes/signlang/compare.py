@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.compare import (
+    CompareError,
     Device,
     LocalEngine,
     Settings,
@@ -16,15 +17,14 @@ from lightning_perf.compare import (
     StudyArm,
     UnfairError,
     compare_runs,
+    exit_code,
+    import_extra,
     minimal_detectable_effect,
     parse_devices,
     run_study,
+    settle_options,
     study_notes,
 )
-from lightning_perf.compare.command import UNFAIR, exit_code
-from lightning_perf.compare.extras import import_extra
-from lightning_perf.compare.outputs import write_comparison, write_refusal, write_text
-from lightning_perf.compare.study_options import settle_options
 from recipes.signlang.device import REPOSITORY, TrainDevice
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.image_set import read_image_set
@@ -190,16 +190,25 @@ def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) 
     try:
         comparison = compare_runs(folder, settings)
     except UnfairError as error:
-        write_text(error.refusal.to_json(), folder / "comparison.json")
-        write_refusal(error.refusal, study_notes(folder), markdown=folder / "comparison.md")
-        on_progress(
-            f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots"
-        )
-        return UNFAIR
-    write_text(comparison.to_json(), folder / "comparison.json")
-    write_comparison(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
+        notes = study_notes(folder)
+        _save(folder, error.refusal.to_json(), error.refusal.to_markdown(notes))
+        error.refusal.print(notes)
+        command = f"lightning-perf compare {folder} --allow … --plots {folder}/plots"
+        on_progress(f"To look at the runs all the same: {command}")
+        return exit_code(error.refusal)
+    _save(folder, comparison.to_json(), comparison.to_markdown())
+    on_progress(f"Plots    {comparison.save_plots(folder / 'plots')}")
+    comparison.print()
     on_progress(f"Saved    {folder}/comparison.json, comparison.md, plots")
     return exit_code(comparison)
+
+
+def _save(folder: Path, json: str, markdown: str) -> None:
+    try:
+        (folder / "comparison.json").write_text(json, encoding="utf-8")
+        (folder / "comparison.md").write_text(markdown, encoding="utf-8")
+    except OSError as error:
+        raise CompareError(f"{folder}: cannot be written ({error.strerror}). Give another folder.") from error
 
 
 def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import at_least, share
-from lightning_perf.compare.command import EXIT_CODES
+from lightning_perf.compare import EXIT_CODES
 from recipes.signlang.settings import InputKind, TrainSettings
 from recipes.signlang.split import SplitKind
 from recipes.signlang.train_command import MODELS, add_data_arguments, add_optimizer_arguments
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare as the options say."""
-    from lightning_perf.compare.command import report_errors
+    from lightning_perf.compare import report_errors
     from recipes.signlang.compare import Experiment, run_experiment, runnable_precisions
     from recipes.signlang.device import find_device
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import at_least, positive
-from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, require_packages, write_outputs
+from lightning_perf.inference import add_measuring
 from recipes.signlang.settings import TrainSettings
 from recipes.signlang.train_command import MODELS
 
@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Study a network as the options say."""
     from lightning_perf.compare import MissingExtraError
+    from lightning_perf.inference import require_packages
 
     try:
         require_packages(plot=arguments.plot is not None)
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _infer(arguments: argparse.Namespace) -> int:
-    from lightning_perf.inference import InferenceError
+    from lightning_perf.inference import InferenceError, exit_code, write_outputs
     from recipes.signlang.checkpoint import load_checkpoint, newest_checkpoint
     from recipes.signlang.infer import InferSettings, infer
 
@@ -124,8 +125,7 @@ def _infer(arguments: argparse.Namespace) -> int:
         return _USAGE
     if arguments.out is not None:
         _say(f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER")
-    recommendation = tradeoff.recommendation
-    return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+    return exit_code(tradeoff)
 
 
 def _say(line: str) -> None:

@@ -61,7 +61,7 @@ def test_every_public_name_is_there(package: types.ModuleType) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_every_public_name_is_documented(package: types.ModuleType) -> None:
     # In report.md and documents.md; what `read_trace` gives is for `analyze`.
-    elsewhere = {"PerfReport", "Compared", "Comparison", "Sweep", "Unfair", "Trace", "__version__"}
+    elsewhere = {"PerfReport", "Compared", "Comparison", "Finding", "Sweep", "Unfair", "Trace", "__version__"}
     for name in set(package.__all__) - elsewhere:
         assert {f"{public.__name__}.{name}" for public in PACKAGES} & shown("api.md"), name
 
