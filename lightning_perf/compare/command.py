@@ -152,7 +152,6 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         PageError: The page cannot be written.
     """
     from lightning_perf.compare.folders import compare_runs
-    from lightning_perf.compare.outputs import write_comparison, write_refusal
     from lightning_perf.compare.refusal import UnfairError
     from lightning_perf.compare.study import study_notes
 
@@ -165,13 +164,34 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         if options.html is not None:
             refusal.write_html(options.html, title=title)
         with suppress(BrokenPipeError):
-            write_refusal(refusal, notes, as_json=options.json, markdown=options.markdown)
+            refusal.print(notes)
+            if options.markdown is not None:
+                _write_text(refusal.to_markdown(notes), options.markdown)
+            if options.json:
+                sys.stdout.write(refusal.to_json())
         return exit_code(refusal)
     if options.html is not None:
         comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
-        write_comparison(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
+        if options.markdown is not None:
+            _write_text(comparison.to_markdown(), options.markdown)
+        if options.plots is not None:
+            print(f"Plots    {comparison.save_plots(options.plots)}", file=sys.stderr)  # noqa: T201
+        if options.json:
+            sys.stdout.write(comparison.to_json())
+        else:
+            comparison.print()
     return exit_code(comparison)
+
+
+def _write_text(text: str, path: Path) -> None:
+    from lightning_perf.compare.errors import CompareError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CompareError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
 
 
 def report_errors(action: Callable[[], int]) -> int:

@@ -160,16 +160,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def save_plot(sweep: Sweep, path: Path) -> None:
-    """Draw and save the plot.
-
-    Args:
-        sweep: The document.
-        path: File to write; its suffix says the format: ``.png``, ``.svg`` or ``.pdf``.
-
-    Raises:
-        InferenceError: There is nothing to plot, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw and save the plot; see `Sweep.save_plot`."""
     figure = draw_sweep(sweep)
     from lightning_perf.compare.plots.style import drawing
 

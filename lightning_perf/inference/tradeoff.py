@@ -258,7 +258,7 @@ class Tradeoff(PageDocument, SavedDocument):
         return render_markdown(self, layers=layers)
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
-        """Plot accuracy against latency.
+        """Plot accuracy against latency, with the first batch size and number of threads.
 
         Args:
             path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
