@@ -93,6 +93,12 @@ class Sweep(SavedDocument):
 
         print_sweep(self, file=file, width=width)
 
+    def to_markdown(self) -> str:
+        """Return the sweep as GitHub-flavoured Markdown, e.g. for a results page."""
+        from lightning_perf.inference.sweep_render import render_markdown
+
+        return render_markdown(self)
+
     def save_plot(self, path: str | os.PathLike[str]) -> None:
         """Plot median latency against multiply-accumulates.
 

@@ -1,4 +1,4 @@
-"""A sweep as a table on the console and as a plot: both show what the document holds."""
+"""A sweep as a table on the console, as Markdown and as a plot: all show what the document holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from rich import box
 from rich.table import Table
 
 from lightning_perf.compare.extras import import_extra
+from lightning_perf.compare.render.markdown import escape, markdown_table
+from lightning_perf.compare.render.tables import Table as TextTable
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.sweep_document import Sweep, SweepRow
@@ -26,9 +28,11 @@ from lightning_perf.units import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_sweep", "print_sweep", "save_plot"]
+__all__ = ["draw_sweep", "print_sweep", "render_markdown", "save_plot"]
 
 _NS_PER_MS = 1e6
+
+_HEADS = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
 
 
 def print_sweep(sweep: Sweep, *, file: IO[str] | None, width: int | None) -> None:
@@ -43,18 +47,26 @@ def print_sweep(sweep: Sweep, *, file: IO[str] | None, width: int | None) -> Non
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    grid.add_column("backbone", overflow="fold")
-    for head in ("params", "MACs", "median", "p90", "inputs/s", "speed", "of peak"):
+    grid.add_column(_HEADS[0], overflow="fold")
+    for head in _HEADS[1:]:
         grid.add_column(head, justify="right", no_wrap=True)
     for row in sweep.rows:
         if row.latency is not None:
             grid.add_row(*(plain(cell) for cell in _cells(row)))
     console.print(grid)
-    for row in sweep.rows:
-        if row.reason is not None:
-            console.print(plain(f"{row.name}: {row.reason}"))
     for line in _footnotes(sweep):
         console.print(plain(line))
+
+
+def render_markdown(sweep: Sweep) -> str:
+    """Return a sweep as Markdown; see `Sweep.to_markdown`."""
+    rows = tuple(_cells(row) for row in sweep.rows if row.latency is not None)
+    parts = [
+        f"### {escape(_title(sweep))}",
+        markdown_table(TextTable(_title(sweep), _HEADS, rows)),
+        "\n".join(f"- {escape(line)}" for line in _footnotes(sweep)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _title(sweep: Sweep) -> str:
@@ -86,7 +98,7 @@ def _scaled(count: int | None) -> str:
 
 def _footnotes(sweep: Sweep) -> list[str]:
     peaks = sweep.peaks
-    lines = []
+    lines = [f"{row.name}: {row.reason}" for row in sweep.rows if row.reason is not None]
     first = next((row.name for row in sweep.rows if row.latency is not None and row.latency.speedup is None), None)
     if first is not None:
         lines.append(f"speed: times as fast as {first}.")

@@ -120,6 +120,9 @@ def test_the_table_shows_all_rows(sweep: Sweep):
     for words in ("fast", "middle", "slow", "2.00 ms", "12.0×", "late: it does not run", "nosuch: nobody has a model"):
         assert words in text
     assert "speed: times as fast as slow." in text
+    markdown = sweep.to_markdown().replace("\\", "")
+    assert "| fast |" in markdown
+    assert all(line in markdown for line in ("- nosuch: nobody has a model", "- speed: times as fast as slow."))
 
 
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
