@@ -27,7 +27,7 @@ def build(channel: Channel) -> None:
     import numpy as np
     import torch
 
-    from lightning_perf.inference.artefact import save_artefact
+    from lightning_perf.inference.artefact import Origin, save_artefact
     from lightning_perf.inference.device import on_device
     from lightning_perf.inference.predict import predict
     from lightning_perf.inference.runtimes.registry import find_runtime
@@ -54,12 +54,14 @@ def build(channel: Channel) -> None:
     save_artefact(
         folder,
         subject,
-        variant=order.variant,
-        runtime=order.runtime,
-        transforms=order.transforms,
-        source=order.source,
+        Origin(
+            variant=order.variant,
+            runtime=order.runtime,
+            transforms=order.transforms,
+            source=order.source,
+            labels=order.labels,
+        ),
         output_shape=tuple(outputs.shape[1:]),
-        labels=order.labels,
         provenance=provenance,
     )
     channel.send(Built(seconds))

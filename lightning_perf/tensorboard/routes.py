@@ -129,7 +129,7 @@ class Routes:
     def tradeoff(self, request: Request) -> Response:
         """A trade-off table, as it is."""
         from lightning_perf.inference.errors import InferenceError
-        from lightning_perf.inference.tradeoff import from_json
+        from lightning_perf.inference.tradeoff import Tradeoff
 
         run = self._run(request, "run", "inference")
         (file,) = run.others
@@ -138,7 +138,7 @@ class Routes:
         try:
             with run.storage.open(file.path) as stream:
                 data = stream.read(LARGEST_TRADEOFF_BYTES)
-            from_json(data)
+            Tradeoff.from_json(data)
         except (StorageError, OSError) as error:
             raise RefusalError(422, str(error)) from error
         except InferenceError as error:
@@ -174,8 +174,7 @@ class Routes:
 
     def diff(self, request: Request) -> Response:
         """What changed from one run to another."""
-        from lightning_perf.report.compared import compare_reports
-        from lightning_perf.report.document import ReportError, from_json
+        from lightning_perf.report.document import PerfReport, ReportError
         from lightning_perf.trace.errors import TraceError
 
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
@@ -185,8 +184,8 @@ class Routes:
             done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
             return _progress(request, Working(done, working[0].message))
         try:
-            before, after = (from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
-            compared = msgspec.json.encode(compare_reports(before, after))
+            before, after = (PerfReport.from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
+            compared = before.diff(after).to_json(indent=None).encode()
         except (TraceError, ReportError, OSError, ValueError) as error:
             raise RefusalError(422, str(error)) from error
         return answer_data(request, excerpt.excerpt_diff(compared), "application/json")

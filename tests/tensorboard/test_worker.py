@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import PerfReport, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run, Sniffer, discover
 from lightning_perf.tensorboard.logdirs import read_roots
@@ -41,7 +41,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
     assert worker._process.returncode == 0
     found = find(run, task.key, "report")
     assert found is not None
-    assert found.read_bytes() == to_json(analyze(logdir / "fit"))
+    assert found.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
 
 
 def test_a_worker_s_memory_is_limited(logdir: Path) -> None:

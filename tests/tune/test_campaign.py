@@ -266,11 +266,11 @@ def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
     planted.factors = {"bf16-mixed": 0.5}
     settings = TuneSettings(levers=("bf16-mixed",), minutes=60, rounds=8, window_s=1.0)
 
-    def say(line):
+    def on_progress(line):
         if line.startswith("Measuring what is kept"):
             planted.faults = {"bf16-mixed": KeyboardInterrupt()}
 
-    result = run_campaign("any:thing", settings, say)
+    result = run_campaign("any:thing", settings, on_progress)
     assert result.interrupted
     assert result.kept == ("bf16-mixed",)
     assert result.combined is None
