@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_perf.callbacks.capture_requests import FileRequests, SignalRequests
 from lightning_perf.callbacks.faults import Faults
 from lightning_perf.callbacks.phases import Phase
-from lightning_perf.callbacks.slow_steps import SlowStepCapture, SlowStepDetector
+from lightning_perf.callbacks.slow_steps import CaptureOptions, SlowStepDetector
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.step_tracker import StepObserver
 from lightning_perf.callbacks.window_plan import WindowPlan
@@ -35,7 +35,7 @@ class Captures(StepObserver):
 
     def __init__(
         self,
-        config: SlowStepCapture,
+        config: CaptureOptions,
         *,
         plan: WindowPlan,
         numbers: StepNumbers,

@@ -18,7 +18,7 @@ from lightning_perf.callbacks.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.profiler import WindowProfiler
 from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import SlowStepCapture
+from lightning_perf.callbacks.slow_steps import CaptureOptions
 from lightning_perf.callbacks.step_log import StepLog
 from lightning_perf.callbacks.step_numbers import StepNumbers, step_number
 from lightning_perf.callbacks.step_timer import StepTimer
@@ -59,7 +59,7 @@ class Fit:
         options: RecordingOptions,
         folder: Path | None,
         faults: Faults,
-        captures: SlowStepCapture | None = None,
+        captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
     ) -> None:

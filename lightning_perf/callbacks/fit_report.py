@@ -122,9 +122,7 @@ def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
 
 def print_fit_report(report: PerfReport) -> None:
     """Print a report on the console."""
-    from lightning_perf.report.console.render import print_report
-
-    print_report(report)
+    report.print()
 
 
 def _give(faults: Faults, otherwise: str, use: Callable[..., object], *arguments: object) -> None:

@@ -20,7 +20,7 @@ from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
 from lightning_perf.callbacks.recording import RecordingOptions
 from lightning_perf.callbacks.run_folder import claim_run_folder
 from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import SlowStepCapture, capture_config
+from lightning_perf.callbacks.slow_steps import CaptureOptions, capture_config
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
@@ -66,7 +66,7 @@ class PerfCallback(HostCallback):
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
         capture_slow_steps: Record further steps when steps turn slow, or on demand: True for the defaults of
-            `SlowStepCapture`, or one of your own.
+            `CaptureOptions`, or one of your own.
         max_overhead: What the profiler may cost: a part of the fit's time (0.02) or a `datetime.timedelta`. A window
             that would go beyond is left out, but for the first one. None: no limit.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
@@ -99,7 +99,7 @@ class PerfCallback(HostCallback):
         profile_memory: bool = False,
         with_stack: bool = False,
         with_flops: bool = False,
-        capture_slow_steps: SlowStepCapture | bool = False,
+        capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,

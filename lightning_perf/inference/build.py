@@ -166,7 +166,7 @@ def build_variant(
                 "lightning_perf.inference.worker:build", order, path=sys.path, environment=environment
             ) as worker,
         ):
-            built = worker.receive(Built, timeout_s)
+            built = worker.receive(Built, timeout_s=timeout_s)
         shutil.rmtree(folder, ignore_errors=True)
         staging.rename(folder)
     finally:

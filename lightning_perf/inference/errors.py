@@ -20,10 +20,10 @@ class VariantError(Exception):
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Turn what goes wrong in a worker process into a variant's reason.
+    """Convert errors of a worker process into a `VariantError`.
 
     Raises:
-        VariantError: It failed, crashed or took too long; the message says which.
+        VariantError: The worker process failed, crashed or timed out.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the measuring process and the worker processes that build and run variants say to each other."""
+"""Messages between the measuring process and the worker processes that build and run variants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class BuildOrder(Message, frozen=True):
     """Build one variant: all that `lightning_perf.inference.worker.build` needs.
 
     Paths of the pickled `Subject`, of the folder to fill, and of the ``.npy`` file for its outputs on the subject's
-    inputs; then what `save_artefact` takes.
+    inputs; then what `Origin` holds.
     """
 
     subject: str

@@ -59,7 +59,7 @@ class Running:
                 environment={"OMP_NUM_THREADS": str(threads)},
             )
             try:
-                ready = self._worker.receive(Ready, timeout_s)
+                ready = self._worker.receive(Ready, timeout_s=timeout_s)
             except BaseException:
                 self._worker.kill()
                 raise
@@ -110,7 +110,7 @@ class Running:
     def _ask(self, request: Message, reply: type[M], timeout_s: float) -> M:
         with worker_errors():
             self._worker.send(request)
-            return self._worker.receive(reply, timeout_s)
+            return self._worker.receive(reply, timeout_s=timeout_s)
 
 
 def relative_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

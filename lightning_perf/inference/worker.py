@@ -1,4 +1,4 @@
-"""The worker processes that build one variant and that run one, each fresh, as a deployment would start it."""
+"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build(channel: Channel) -> None:
     import numpy as np
     import torch
 
-    from lightning_perf.inference.artefact import save_artefact
+    from lightning_perf.inference.artefact import Origin, save_artefact
     from lightning_perf.inference.device import on_device
     from lightning_perf.inference.predict import predict
     from lightning_perf.inference.runtimes.registry import find_runtime
@@ -54,12 +54,14 @@ def build(channel: Channel) -> None:
     save_artefact(
         folder,
         subject,
-        variant=order.variant,
-        runtime=order.runtime,
-        transforms=order.transforms,
-        source=order.source,
+        Origin(
+            variant=order.variant,
+            runtime=order.runtime,
+            transforms=order.transforms,
+            source=order.source,
+            labels=order.labels,
+        ),
         output_shape=tuple(outputs.shape[1:]),
-        labels=order.labels,
         provenance=provenance,
     )
     channel.send(Built(seconds))
@@ -95,7 +97,7 @@ def run(channel: Channel) -> None:
         )
         batches: dict[int, Tensor] = {}
         while True:
-            request: Predict | Time = channel.receive(Predict | Time)
+            request: Predict | Time = channel.receive(Predict, Time)
             if isinstance(request, Predict):
                 np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
                 channel.send(Predicted())

@@ -15,13 +15,13 @@ from lightning_perf.report.recording import Recording, analyze_recording, decode
 from lightning_perf.report.recording_worker import Analyze, Analyzed
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
-__all__ = ["Spread", "analyze_recordings"]
+__all__ = ["RecordingExecutor", "analyze_recordings"]
 
 LARGE_BYTES = 4 << 20
 """Files of a recording from here on are worth further processes, which take a few tenths of a second to start."""
 
 
-class Spread(Protocol):
+class RecordingExecutor(Protocol):
     """Analyses the recordings of a run, as `analyze_recordings` does on this machine."""
 
     def __call__(self, groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lightning_perf.statistics.distributions import rank_sum_counts, signed_rank_counts
 from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite
 
-__all__ = ["Ratio", "hodges_lehmann_ratio", "hodges_lehmann_shift", "walsh_interval", "walsh_ratio"]
+__all__ = [
+    "Ratio",
+    "hodges_lehmann_ratio",
+    "hodges_lehmann_shift",
+    "rank_sum_counts",
+    "signed_rank_counts",
+    "walsh_interval",
+    "walsh_ratio",
+]
 
 MAX_RUNS = 50
 """Runs an arm up to which the rank distributions are exact in the numbers used here."""
@@ -140,6 +149,36 @@ def hodges_lehmann_ratio(base: Sequence[float], candidate: Sequence[float], conf
     quotients = np.sort(np.divide.outer(np.asarray(candidate, np.float64), np.asarray(base, np.float64)), axis=None)
     low, high = _ends(quotients, outside)
     return Ratio(float(np.median(quotients)), low, high, confidence)
+
+
+@lru_cache(maxsize=64)
+def signed_rank_counts(n: int) -> Float64Array:
+    """How many of the 2^n sign patterns give each signed-rank sum 0 … n(n+1)/2 (float: exact up to n = 52)."""
+    counts = np.zeros(n * (n + 1) // 2 + 1)
+    counts[0] = 1
+    for rank in range(1, n + 1):
+        shifted = np.zeros_like(counts)
+        shifted[rank:] = counts[: len(counts) - rank]
+        counts = counts + shifted
+    counts.flags.writeable = False
+    return counts
+
+
+@lru_cache(maxsize=64)
+def rank_sum_counts(n: int, m: int) -> NDArray[np.int64]:
+    """How many of the C(n+m, n) assignments give each Mann–Whitney U 0 … nm: the Gaussian binomial coefficients."""
+    if math.comb(n + m, n) >= 2**62:
+        raise OverflowError(f"{n} and {m} runs are beyond the exact rank-sum distribution")
+    counts = np.zeros((n + 1, m + 1, n * m + 1), dtype=np.int64)
+    counts[0, :, 0] = counts[:, 0, 0] = 1
+    for i in range(1, n + 1):
+        for j in range(1, m + 1):
+            # The largest value belongs to the first sample (and beats all j of the second) or to the second.
+            counts[i, j, j:] = counts[i - 1, j, : n * m + 1 - j]
+            counts[i, j] += counts[i, j - 1]
+    result: NDArray[np.int64] = counts[n, m].copy()
+    result.flags.writeable = False
+    return result
 
 
 def _order_interval(ordered: Float64Array, counts: Float64Array, confidence: float, n: int, method: str) -> Estimate:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working
-from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, WorkerTimeoutError
+from lightning_perf.workers.process import WorkerError, WorkerProcess
 
 __all__ = ["DocumentQueue"]
 
@@ -125,20 +124,9 @@ class DocumentQueue:
             ) as worker:
                 entry.answer = Working(0.0, "starting")
                 while True:
-                    answer: Answer = worker.receive(Answer, STALLED_S)
+                    answer: Answer = worker.receive(Working, Done, Failed, timeout_s=STALLED_S)
                     if not isinstance(answer, Working):
                         return answer
                     entry.answer = answer
         except WorkerError as error:
-            return Failed(_describe(error), lasting=False)
-
-
-def _describe(error: WorkerError) -> str:
-    if isinstance(error, WorkerTimeoutError):
-        return f"The analysis was ended: it had not got on for {round(STALLED_S / 60)} minutes."
-    if not isinstance(error, WorkerExitError):
-        return f"The analysis failed: {error}. Please report this with the trace."
-    reason = f": {error.last_lines}" if error.last_lines else ""
-    if error.code == -signal.SIGKILL:
-        return f"The analysis was killed, as a rule because the machine ran out of memory{reason}."
-    return f"The analysis {error.ending}{reason}. Please report this with the trace."
+            return Failed(f"The analysis failed: {error}. If it does so again, please report it.", lasting=False)

@@ -1,4 +1,4 @@
-"""The worker process that makes one document, apart from the server: it may take long, need much memory, or die."""
+"""The worker process that makes one document: that may take minutes, much memory, or crash."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _UnusableError(Exception):
 
 def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
     from lightning_perf.errors import TraceError
-    from lightning_perf.report.document import ReportError, to_json
+    from lightning_perf.report.document import ReportError
     from lightning_perf.tensorboard.make_report import make_report
 
     begin = FETCH_SHARE if task.url is not None else 0.0
@@ -90,7 +90,7 @@ def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, b
     with _staged(task, paths) as folder, _watched(sizes, lambda done: say(_reading(begin, done))):
         traces = [folder / _below(task, file) for file in task.files[: task.traces]]
         try:
-            data = to_json(make_report(folder, traces, _place(task)))
+            data = make_report(folder, traces, _place(task)).to_json(indent=None).encode()
         except (TraceError, ReportError) as error:
             raise _UnusableError(str(error).replace(str(folder), _place(task))) from error
     # The excerpt is what tells that both are there, so it is written last.

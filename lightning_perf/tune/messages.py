@@ -1,4 +1,4 @@
-"""What the tuner and the worker process of a training say to each other."""
+"""Messages between the tuner and the worker process of a training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Order", "Prediction", "Ready", "Run", "Scouted", "Window"]
 
 
 class Order(Message, frozen=True):
-    """What a worker process is for: the first message to it.
+    """The task of a worker process.
 
     Attributes:
         source: Where the training is: ``package.module:name``; None for one that is in `pickled`.

@@ -1,4 +1,4 @@
-"""The worker process of a training: looks which levers apply, or trains window by window, as the tuner asks."""
+"""The worker process of a training. It finds out which levers apply, or trains window by window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's side: `Channel` holds messages from the supervisor and takes those to it."""
+"""The worker's side: `Channel` receives messages from the supervisor and sends messages to it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class StopRequestedError(Exception):
 
 
 class Channel:
-    """Connects a worker process with its supervisor.
+    """Connects a worker process to its supervisor.
 
-    Where the supervisor is gone, the process and all that it started are killed at once, whatever they do.
+    If the supervisor ends, the worker process and all processes that it started are killed at once.
 
     Args:
         descriptor: File descriptor of the connection.
 
     Attributes:
-        describe: Words an error for the supervisor; set it to word those of your own libraries.
+        describe: Turns an error into text for the supervisor. Replace it to word the errors of your libraries.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -44,21 +44,21 @@ class Channel:
         self._connection.send_bytes(encode(message))
 
     @overload
-    def receive(self, kind: type[M]) -> M: ...
+    def receive(self, kind: type[M], /) -> M: ...
 
     @overload
-    def receive(self, kind: Any) -> Any: ...
+    def receive(self, *kinds: type[Message]) -> Any: ...
 
-    def receive(self, kind: Any) -> Any:
+    def receive(self, *kinds: type[Message]) -> Any:
         """Wait for the next message.
 
         Args:
-            kind: Class of the message, or a union of classes.
+            kinds: Possible classes of the message.
 
         Raises:
-            StopRequestedError: There will be none. It need not be caught: it ends the worker process without an error.
+            StopRequestedError: The supervisor asks to stop. If you do not catch it, the worker process ends normally.
         """
-        message = decode(self._messages.get(), kind, Stop)
+        message = decode(self._messages.get(), *kinds, Stop)
         if isinstance(message, Stop):
             raise StopRequestedError
         return message
@@ -69,7 +69,7 @@ class Channel:
                 self._messages.put(self._connection.recv_bytes())
         except (EOFError, OSError):
             kill_group(os.getpid())
-            os._exit(1)  # where this process leads no group
+            os._exit(1)  # this process leads no group
 
 
 def serve(target: str, descriptor: int) -> None:

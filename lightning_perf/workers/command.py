@@ -1,4 +1,4 @@
-"""Run a program that knows nothing of its supervisor, and end it whatever happens."""
+"""Run a program that does not know its supervisor, and end it in any case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TERMINATE_S = 5.0
 
 
 class StoppedError(Exception):
-    """The command was ended because its caller asked for it."""
+    """The caller asked to end the command."""
 
 
 def run_command(
@@ -34,25 +34,25 @@ def run_command(
     stop: threading.Event | None = None,
     keep_open: Sequence[int] = (),
 ) -> int:
-    """Run a program to its end, then kill what it leaves behind.
+    """Run a program to its end, then kill the processes that it leaves behind.
 
-    It dies with this process, also where this one is killed (on Linux). After Ctrl-C and any other error here it gets
-    the same Ctrl-C, then ``SIGTERM``, and is killed in the end.
+    On Linux the program dies with this process, even if this process is killed. After Ctrl-C or another error here, the
+    program first gets a Ctrl-C, 10 s later ``SIGTERM``, and 5 s later ``SIGKILL``.
 
     Args:
         command: Program and arguments.
-        folder: Working directory; None for the present one.
-        environment: All of its environment variables.
-        log: Takes what it prints.
+        folder: Working directory; None for the current one.
+        environment: All environment variables of the program.
+        log: File for its output.
         stop: Set it in another thread to end the program.
-        keep_open: File descriptors that it inherits.
+        keep_open: File descriptors that the program inherits.
 
     Returns:
-        Its exit code; minus the signal's number where a signal ended it.
+        The exit code; minus the signal's number if a signal ended the program.
 
     Raises:
-        StoppedError: `stop` was set; the program has ended.
-        OSError: There is no such working directory.
+        StoppedError: `stop` was set, and the program has ended.
+        OSError: The working directory does not exist.
     """
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("exec_command.py")), str(os.getpid()), *command],
@@ -73,7 +73,7 @@ def run_command(
         _interrupt(process)
         raise
     finally:
-        kill_group(process.pid)  # what outlives the program would disturb the next one
+        kill_group(process.pid)  # its processes would disturb the next program
         process.wait()
     return process.returncode
 

@@ -1,7 +1,7 @@
-"""Becomes a command that dies with its supervisor: ``python exec_command.py SUPERVISOR COMMAND …``.
+"""Become a command that dies with its supervisor: ``python exec_command.py SUPERVISOR COMMAND …``.
 
-A supervisor that is killed outright cannot end what it runs; without this, the command would run on and disturb the
-next one. It is run by its path, so that the command's environment stays as it is, and needs the standard library only.
+A killed supervisor cannot end its command, which would then disturb the next one. This file is run by its path and
+needs only the standard library, so that the command's environment stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main(supervisor: int, command: list[str]) -> None:
     """Become the command.
 
     Args:
-        supervisor: Number of the process that has started this one.
+        supervisor: Number of the process that started this one.
         command: Program and arguments.
     """
     if sys.platform == "linux":

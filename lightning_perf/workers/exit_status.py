@@ -1,4 +1,4 @@
-"""How a process ended, what it printed last, and how to end what it leaves behind."""
+"""Describe how a process ended, quote its last lines, and kill its process group."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["describe_exit", "kill_group", "last_lines"]
 
 LOG_BYTES = 4000
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
-"""Signals that the system sends for what the program did; all others come from somebody else."""
+"""Signals for a fault of the program itself. All others come from outside."""
 
 
 def describe_exit(code: int | None) -> str:
-    """Describe how a process ended, as the rest of a sentence about it.
+    """Describe how a process ended, as the end of a sentence whose subject is the process.
 
     Args:
-        code: Its exit code; minus the signal's number where a signal ended it (as in `subprocess`), None where it has
-            closed its connection and still runs.
+        code: Its exit code. Minus the signal's number if a signal ended it, as in `subprocess`. None if the process
+            still runs, but has closed its connection.
 
     Example:
         >>> describe_exit(3)
@@ -39,12 +39,12 @@ def describe_exit(code: int | None) -> str:
         name = f"signal {-code}"
     if name in CRASHES:
         return f"crashed with {name}"
-    # The kernel sends SIGKILL when memory runs out, and says so nowhere that this process could read.
+    # The kernel sends SIGKILL when memory runs out, and tells only its own log.
     return f"was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
 def last_lines(log: IO[bytes], count: int = 3) -> str:
-    """Return the last lines of a log that are not blank, joined by ``|``; empty where there are none.
+    """Return the last lines of a log that are not blank, joined by ``|``.
 
     Args:
         log: The log, open for reading.
@@ -56,6 +56,10 @@ def last_lines(log: IO[bytes], count: int = 3) -> str:
 
 
 def kill_group(process: int) -> None:
-    """Kill a process that leads a group, and all that it started, also where it has ended itself already."""
+    """Kill the processes of a group, even if the process that leads it has ended already.
+
+    Args:
+        process: Number of the process that leads the group.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)

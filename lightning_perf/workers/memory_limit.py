@@ -1,4 +1,4 @@
-"""How much memory a worker process may take, so that what else runs on the machine keeps its own."""
+"""Limit the memory of a worker process, so that other programs on the machine keep theirs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FIRST_TO_END = "1000"
 
 
 def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES) -> int:
-    """Limit what this process may allocate, and each process that it starts: beyond it they get a `MemoryError`.
+    """Limit the memory of this process, and of each process that it starts. Beyond it they get a `MemoryError`.
 
     Args:
-        share: Share of the memory that is free now.
-        least_bytes: It may take this much in any case.
+        share: Limit as a share of the memory that is free now.
+        least_bytes: Smallest limit.
 
     Returns:
         The limit, in bytes.

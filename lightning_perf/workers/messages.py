@@ -1,12 +1,12 @@
-"""What supervisor and worker process say to each other.
+"""Messages between a supervisor and its worker process.
 
-Each message is one MessagePack document: unlike JSON it has NaN, which a loss may be, and bytes.
+Each one is a MessagePack document. Unlike JSON, MessagePack has bytes and NaN, which a loss may be.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, TypeVar, Union
+from typing import TypeVar, Union
 
 import msgspec
 
@@ -14,7 +14,7 @@ __all__ = ["Failure", "M", "Message", "Stop", "decode", "encode"]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
-    """Base class of all messages; each carries the name of its class."""
+    """Base class of messages. Each message carries the name of its class."""
 
 
 class Stop(Message, frozen=True):
@@ -38,19 +38,15 @@ M = TypeVar("M", bound=Message)
 encode = msgspec.msgpack.encode
 
 
-def decode(data: bytes, *kinds: Any) -> Any:
-    """Decode a message.
-
-    Args:
-        data: The message.
-        kinds: Classes, or unions of classes, that it may be.
+def decode(data: bytes, *kinds: type[Message]) -> Message:
+    """Decode a message of one of several classes.
 
     Raises:
-        msgspec.DecodeError: It is none of these.
+        msgspec.DecodeError: It is of none of them.
     """
     return _decoder(kinds).decode(data)
 
 
 @lru_cache
-def _decoder(kinds: tuple[Any, ...]) -> msgspec.msgpack.Decoder[Any]:
+def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Message]:
     return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007  (their number varies)

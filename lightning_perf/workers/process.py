@@ -1,4 +1,4 @@
-"""The supervisor's side: start a worker process, exchange messages with it, and end it whatever happens."""
+"""The supervisor's side: start a worker process, exchange messages with it, and end it in any case."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 STOP_S = 10.0
-"""How long a worker process may take to end after it was asked to; then it is killed."""
+"""Time that a worker process has to end after a request to stop, before it is killed."""
 
 LOOK_S = 0.5
-"""How often to look whether a worker process still lives: its own processes may hold the connection open."""
+"""Interval of looking whether a worker process still lives: processes that it started may hold its connection open."""
 
 
 class WorkerError(Exception):
@@ -46,47 +46,43 @@ class WorkerFailureError(WorkerError):
         error: Name of its class.
     """
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.error = failure.error
+    def __init__(self, reason: str, error: str) -> None:
+        super().__init__(reason)
+        self.error = error
 
 
 class WorkerTimeoutError(WorkerError):
-    """The worker process sent nothing in the time that it had, and was killed."""
+    """The worker process sent nothing within the timeout, and was killed."""
 
 
 class WorkerExitError(WorkerError):
-    """The worker process ended, or could not even start.
+    """The worker process ended, could not be started, or sent an unexpected message.
 
     Attributes:
-        code: Its exit code; minus the signal's number where a signal ended it; None where it did not start.
-        ending: How it ended, as the rest of a sentence about it.
-        last_lines: What it printed last.
+        code: Its exit code; minus the signal's number if a signal ended it; None if it has not ended.
     """
 
-    def __init__(self, code: int | None, ending: str, last_lines: str) -> None:
-        super().__init__(f"its process {ending}; {_printed(last_lines)}")
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
         self.code = code
-        self.ending = ending
-        self.last_lines = last_lines
 
 
 class WorkerProcess:
     """Runs a function in a fresh interpreter, in a process group of its own.
 
-    The worker process ends with its supervisor, however that ends, together with the processes that it started itself.
-    Ctrl-C in a terminal reaches the supervisor only: leave the ``with`` block by the `KeyboardInterrupt`, and the
-    worker process is killed. What the worker process prints goes to a log, which errors quote.
+    If the supervisor ends for any reason, the worker process and the processes that it started are killed. Ctrl-C in a
+    terminal reaches only the supervisor. Its `KeyboardInterrupt` leaves the ``with`` block, which kills the worker
+    process. Errors quote the last lines of the worker's output.
 
     Args:
-        target: Function to run, as ``package.module:name``; it takes a `Channel`.
+        target: Function to run, as ``package.module:name``. It takes a `Channel`.
         first: First message to send.
-        path: Where to import from, as `sys.path`; None for the ``PYTHONPATH`` of this process.
+        path: Search path for modules, e.g. `sys.path`; None for the ``PYTHONPATH`` of this process.
         environment: Environment variables to set.
-        folder: Working directory; None for the present one.
+        folder: Working directory; None for the current one.
 
     Raises:
-        WorkerExitError: It does not start.
+        WorkerExitError: The worker process cannot be started.
 
     Example:
         >>> with WorkerProcess("my_package.my_module:count", Count(to=3)) as worker:  # doctest: +SKIP
@@ -119,7 +115,7 @@ class WorkerProcess:
         except OSError as error:
             self._connection.close()
             self._log.close()
-            raise WorkerExitError(None, f"cannot be started ({error.strerror}: {sys.executable})", "") from error
+            raise WorkerExitError(f"its process cannot be started ({error.strerror}: {sys.executable})") from error
         finally:
             theirs.close()
         try:
@@ -129,13 +125,13 @@ class WorkerProcess:
             raise
 
     def __enter__(self) -> WorkerProcess:
-        """Return itself: it runs already."""
+        """Return the worker process, which already runs."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it, at once after an error."""
+        """Close it, or kill it after an error."""
         if error is not None:
             self.kill()
         else:
@@ -158,47 +154,45 @@ class WorkerProcess:
             raise self._ended() from error
 
     @overload
-    def receive(self, kind: type[M], timeout_s: float | None = None) -> M: ...
+    def receive(self, kind: type[M], /, *, timeout_s: float | None = None) -> M: ...
 
     @overload
-    def receive(self, kind: Any, timeout_s: float | None = None) -> Any: ...
+    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any: ...
 
-    def receive(self, kind: Any, timeout_s: float | None = None) -> Any:
+    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any:
         """Wait for the next message.
 
-        Call it again for the next one of a series, e.g. of reports on progress: each has the whole timeout.
+        Each call has the whole timeout, so a worker process that reports its progress may take longer in total.
 
         Args:
-            kind: Class of the message, or a union of classes.
-            timeout_s: How long to wait, in seconds; None to wait until the worker process ends.
+            kinds: Possible classes of the message.
+            timeout_s: Timeout in seconds; None to wait until the worker process ends.
 
         Raises:
             WorkerFailureError: The worker process raised an error.
-            WorkerTimeoutError: It sent nothing in time; it has been killed.
-            WorkerExitError: It has ended, or sent something else.
+            WorkerTimeoutError: It sent nothing within the timeout, and has been killed.
+            WorkerExitError: It has ended, or sent another message.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while not self._connection.poll(_left_s(deadline)):
                 if deadline is not None and time.monotonic() >= deadline:
-                    kill_group(self._process.pid)
-                    raise WorkerTimeoutError(
-                        f"it was stopped after {timeout_s:.0f} s without an answer; {_printed(last_lines(self._log))}"
-                    )
+                    self._kill_group()
+                    raise WorkerTimeoutError(f"it was stopped after {timeout_s:.0f} s without an answer{self._tail()}")
                 if self._process.poll() is not None and not self._connection.poll():
                     raise self._ended()
-            message = decode(self._connection.recv_bytes(), kind, Failure)
+            message = decode(self._connection.recv_bytes(), *kinds, Failure)
         except (EOFError, OSError) as error:
             raise self._ended() from error
         except msgspec.DecodeError as error:
-            raise WorkerExitError(None, f"sent an unexpected message ({error})", last_lines(self._log)) from error
+            raise WorkerExitError(f"its process sent an unexpected message ({error}){self._tail()}") from error
         if isinstance(message, Failure):
-            raise WorkerFailureError(message)
+            raise WorkerFailureError(message.reason, message.error)
         self._busy = False
         return message
 
     def close(self) -> None:
-        """End the worker process: ask it to where it waits for a message, kill it where it is at work."""
+        """Stop the worker process. If it is busy, or does not stop within 10 s, it is killed."""
         if not self._busy and self._process.poll() is None:
             with suppress(OSError):
                 self._connection.send_bytes(encode(Stop()))
@@ -208,8 +202,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the worker process and all processes that it started."""
-        kill_group(self._process.pid)
-        self._process.wait()
+        self._kill_group()
         self._connection.close()
         self._log.close()
 
@@ -221,12 +214,20 @@ class WorkerProcess:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         code = self._process.poll()
+        self._kill_group()
+        return WorkerExitError(f"its process {describe_exit(code)}{self._tail()}", code)
+
+    def _kill_group(self) -> None:
         kill_group(self._process.pid)
-        return WorkerExitError(code, describe_exit(code), last_lines(self._log))
+        self._process.wait()
+
+    def _tail(self) -> str:
+        lines = last_lines(self._log)
+        return f"; last lines: {lines}" if lines else "; it printed nothing"
 
 
 def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]:
-    """Wait until some of several worker processes have sent a message or have ended, and return them."""
+    """Wait until at least one worker process has sent a message or has ended; return all that have."""
     found: list[WorkerProcess] = []
     while workers and not found:
         ready = connection.wait([worker.fileno() for worker in workers], LOOK_S)
@@ -235,7 +236,7 @@ def wait_for_messages(workers: Collection[WorkerProcess]) -> list[WorkerProcess]
 
 
 def _search_path(path: Sequence[str] | None) -> str:
-    """``PYTHONPATH`` for a worker process: it has to find this package, too."""
+    """Return the ``PYTHONPATH`` of a worker process, with the folder of this package."""
     if path is None:
         path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     entries = [str(Path(entry).absolute()) for entry in path]
@@ -245,7 +246,3 @@ def _search_path(path: Sequence[str] | None) -> str:
 
 def _left_s(deadline: float | None) -> float:
     return LOOK_S if deadline is None else max(0.0, min(LOOK_S, deadline - time.monotonic()))
-
-
-def _printed(lines: str) -> str:
-    return f"last lines: {lines}" if lines else "it printed nothing"

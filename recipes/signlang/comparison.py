@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.commands.compare import UNFAIR, exit_code
-from lightning_perf.compare.commands.outputs import write_comparison, write_refusal, write_text
-from lightning_perf.compare.commands.study_options import settle_options
-from lightning_perf.compare.engines.block import Device
-from lightning_perf.compare.engines.local import LocalEngine, parse_devices
-from lightning_perf.compare.render.json import render_json
-from lightning_perf.compare.study.definition import Study, StudyArm
-from lightning_perf.compare.study.results import study_arms, study_notes
-from lightning_perf.compare.study.run import run_study
-from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.gates import Settings
-from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
-from lightning_perf.extras import import_extra
-from lightning_perf.statistics.power import minimal_detectable_effect
+from lightning_perf.compare import (
+    CompareError,
+    Device,
+    LocalEngine,
+    Settings,
+    Study,
+    StudyArm,
+    UnfairError,
+    compare_runs,
+    exit_code,
+    import_extra,
+    minimal_detectable_effect,
+    parse_devices,
+    run_study,
+    settle_options,
+    study_notes,
+)
 from recipes.signlang.data.loading import read_data
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import REPOSITORY, TrainDevice
@@ -67,7 +70,7 @@ class Experiment:
 
 
 def runnable_precisions(
-    wanted: Sequence[str] | None, device: TrainDevice, say: Callable[[str], None]
+    wanted: Sequence[str] | None, device: TrainDevice, on_progress: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Settle which precisions are compared on a device.
 
@@ -75,7 +78,7 @@ def runnable_precisions(
         wanted: Those asked for, the baseline first; None chooses: FP32 and mixed precision, and on a GPU that has
             TF32 that as well, since PyTorch runs FP32 convolutions in it unless told otherwise.
         device: What the trainings take.
-        say: Takes lines for the user.
+        on_progress: Called with each line of progress.
 
     Returns:
         The precisions.
@@ -94,14 +97,14 @@ def runnable_precisions(
     if device.kind == "cpu" and "16-mixed" in chosen:
         if "bf16-mixed" in chosen:
             raise RecipeError("--precisions 16-mixed", "needs a GPU", "Leave it out; bf16-mixed is there already")
-        say("16-mixed needs a GPU: on this CPU bf16-mixed is compared instead (bfloat16, no loss scaling).")
+        on_progress("16-mixed needs a GPU: on this CPU bf16-mixed is compared instead (bfloat16, no loss scaling).")
         chosen[chosen.index("16-mixed")] = "bf16-mixed"
     if len(set(chosen)) < len(chosen):
         raise RecipeError("--precisions", "one is named twice", "Name each once")
     if len(chosen) < 2:
         raise RecipeError("--precisions", "a comparison needs two", "Name the baseline, then the others")
     if device.has_tf32 and "32-true" in chosen and TF32 not in chosen:
-        say(
+        on_progress(
             "32-true here is true FP32. A plain 32-true training on this GPU runs its convolutions in TF32: add tf32 "
             "to --precisions to compare with that as well."
         )
@@ -145,13 +148,13 @@ def define_study(experiment: Experiment, device: TrainDevice) -> Study:
     )
 
 
-def run_experiment(experiment: Experiment, device: TrainDevice, say: Callable[[str], None]) -> int:
+def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Callable[[str], None]) -> int:
     """Run the study, or what is left of it, and show and save the comparison.
 
     Args:
         experiment: What is compared.
         device: What the trainings take.
-        say: Takes lines for the user.
+        on_progress: Called with each line of progress.
 
     Returns:
         The exit code of ``lightning-perf compare``.
@@ -165,35 +168,45 @@ def run_experiment(experiment: Experiment, device: TrainDevice, say: Callable[[s
     for package in ("scipy", "matplotlib"):  # before the runs, not after
         import_extra(package, "compare")
     study = define_study(experiment, device)
-    _check_data(experiment.training, say)
+    _check_data(experiment.training, on_progress)
     folder = experiment.folder
     declared = Settings(accuracy="val/accuracy", margin=experiment.margin, goal=experiment.goal)
     settings = settle_options(folder, None, declared).settings
     count = len(experiment.precisions) * (experiment.runs + 1)
-    say(f"Study   {', '.join(experiment.precisions)}: {experiment.runs} runs each and a warm-up, {count} in all")
-    say(f"        in {folder}; stopped, it goes on when the same command is given again")
+    on_progress(
+        f"Study   {', '.join(experiment.precisions)}: {experiment.runs} runs each and a warm-up, {count} in all"
+    )
+    on_progress(f"        in {folder}; stopped, it goes on when the same command is given again")
     warning = runs_warning(experiment.runs)
     if warning is not None:
-        say(f"Note    {warning}")
-    run_study(study, folder, LocalEngine(engine_devices(device)), say)
-    return _show(folder, settings, say)
+        on_progress(f"Note    {warning}")
+    run_study(study, folder, LocalEngine(engine_devices(device)), on_progress)
+    return _show(folder, settings, on_progress)
 
 
-def _show(folder: Path, settings: Settings, say: Callable[[str], None]) -> int:
-    notes = study_notes(folder)
+def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) -> int:
     try:
-        comparison = compare_arms(study_arms(folder), settings)
+        comparison = compare_runs(folder, settings)
     except UnfairError as error:
-        refusal = describe_refusal(error)
-        write_text(render_json(refusal), folder / "comparison.json")
-        write_refusal(refusal, notes, markdown=folder / "comparison.md")
-        say(f"To look at the runs all the same: lightning-perf compare {folder} --allow … --plots {folder}/plots")
-        return UNFAIR
-    comparison = replace(comparison, notes=(*comparison.notes, *notes))
-    write_text(render_json(comparison), folder / "comparison.json")
-    write_comparison(comparison, markdown=folder / "comparison.md", plots=folder / "plots")
-    say(f"Saved    {folder}/comparison.json, comparison.md, plots")
+        notes = study_notes(folder)
+        _save(folder, error.refusal.to_json(), error.refusal.to_markdown(notes))
+        error.refusal.print(notes)
+        command = f"lightning-perf compare {folder} --allow … --plots {folder}/plots"
+        on_progress(f"To look at the runs all the same: {command}")
+        return exit_code(error.refusal)
+    _save(folder, comparison.to_json(), comparison.to_markdown())
+    on_progress(f"Plots    {comparison.save_plots(folder / 'plots')}")
+    comparison.print()
+    on_progress(f"Saved    {folder}/comparison.json, comparison.md, plots")
     return exit_code(comparison)
+
+
+def _save(folder: Path, json: str, markdown: str) -> None:
+    try:
+        (folder / "comparison.json").write_text(json, encoding="utf-8")
+        (folder / "comparison.md").write_text(markdown, encoding="utf-8")
+    except OSError as error:
+        raise CompareError(f"{folder}: cannot be written ({error.strerror}). Give another folder.") from error
 
 
 def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tuple[str, ...]:
@@ -229,11 +242,13 @@ def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tu
     return (sys.executable, "-m", "recipes.signlang", "train", *words, *switches)
 
 
-def _check_data(training: TrainSettings, say: Callable[[str], None]) -> None:
+def _check_data(training: TrainSettings, on_progress: Callable[[str], None]) -> None:
     """Read and split the data, so that an error in them shows before the first run."""
     images, split, _ = read_data(training)
-    say(f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {images.path}")
-    say(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
+    on_progress(
+        f"Data    {len(images)} pictures of {training.image_size} px, {len(images.classes)} labels, from {images.path}"
+    )
+    on_progress(f"        {len(split.training)} train, {len(split.held_out)} are held out; split {split.rule}")
 
 
 def engine_devices(device: TrainDevice) -> tuple[Device, ...]:

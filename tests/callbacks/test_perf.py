@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, SlowStepCapture, analyze, read_trace
+from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
 from lightning_perf.callbacks.precision import PrecisionCallback
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
     PACKAGES,
@@ -219,7 +219,7 @@ def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     report = analyze(trace_files(tmp_path)[0].parent)
     assert report.trust is not None
     assert [each.window.recorded_steps for each in report.trust.windows] == [2]
-    saved = from_json((trace_files(tmp_path)[0].parent / "report.json").read_bytes())
+    saved = PerfReport.from_json((trace_files(tmp_path)[0].parent / "report.json").read_bytes())
     assert "max_overhead is used up: 2 further windows of the profiler were left out." in saved.notes
     assert saved.trust is not None
     assert saved.trust.analysis_ns is not None
@@ -238,7 +238,7 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     assert profiled == list(range(9, 14))
 
 
-@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, SlowStepCapture])
+@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
 def test_types_of_settings_can_be_read(settings: type) -> None:
     """As LightningCLI reads them, to take settings from its command line and files."""
     hints = get_type_hints(settings.__init__)

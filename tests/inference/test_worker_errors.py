@@ -20,7 +20,7 @@ from lightning_perf.workers.process import WorkerProcess
 def test_whatever_ends_it_is_a_reason(task, timeout_s, said):
     order = WorkOrder("", "cpu", 1, "")
     with pytest.raises(VariantError, match=said), worker_errors(), WorkerProcess(f"tests.{task}", order) as worker:
-        worker.receive(Built, timeout_s)
+        worker.receive(Built, timeout_s=timeout_s)
 
 
 def test_a_mistake_of_the_users_is_none():

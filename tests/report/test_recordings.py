@@ -49,8 +49,8 @@ class Watched(WorkerProcess):
         super().__init__(*arguments)
         self.started.append(self)
 
-    def receive(self, kind: Any, timeout_s: float | None = None) -> Any:
-        answer = super().receive(kind, timeout_s)
+    def receive(self, *kinds: Any, timeout_s: float | None = None) -> Any:
+        answer = super().receive(*kinds, timeout_s=timeout_s)
         if self.blow is not None:
             self._process.send_signal(self.blow)
             self._process.wait()

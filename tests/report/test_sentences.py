@@ -6,7 +6,6 @@ from dataclasses import replace
 import lightning_perf
 from lightning_perf.analysis.distributed import Awaited, Distributed, RankShare, Straggler
 from lightning_perf.analysis.trust import Trust, WindowTrust
-from lightning_perf.report.console import print_report
 from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio
@@ -97,7 +96,7 @@ def test_one_rank_waits_for_nobody_that_is_known():
 def test_findings_say_whose_they_are_where_there_are_several(tmp_path):
     def findings() -> list[str]:
         file = io.StringIO()
-        print_report(lightning_perf.analyze(tmp_path), file=file, width=120)
+        lightning_perf.analyze(tmp_path).print(file=file, width=120)
         return [line for line in file.getvalue().splitlines() if line.startswith("1. ")]
 
     training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")

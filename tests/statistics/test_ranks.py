@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.statistics.distributions import rank_sum_counts, signed_rank_counts
-from lightning_perf.statistics.ranks import hodges_lehmann_ratio, hodges_lehmann_shift, walsh_interval, walsh_ratio
+from lightning_perf.statistics.ranks import (
+    hodges_lehmann_ratio,
+    hodges_lehmann_shift,
+    rank_sum_counts,
+    signed_rank_counts,
+    walsh_interval,
+    walsh_ratio,
+)
 
 RNG = np.random.default_rng(3)
 

@@ -75,7 +75,7 @@ def test_a_killed_worker_is_a_failure_and_the_next_one_works() -> None:
     queue = Scripted("if task.key == 'a': os.kill(os.getpid(), 9)")
     killed = ending(queue, task("a"))
     assert isinstance(killed, Failed)
-    assert "was killed, as a rule because the machine ran out of memory" in killed.message
+    assert "was killed by SIGKILL (out of memory?)" in killed.message
     assert not killed.lasting
     assert ending(queue, task("b")) == Done()
 
@@ -85,7 +85,7 @@ def test_a_killed_worker_is_a_failure_and_the_next_one_works() -> None:
     [
         ("os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
         ("raise ValueError('no <b>good</b>')", "failed: ValueError: no <b>good</b>"),
-        ("print('no good', flush=True); os._exit(1)", "ended with exit code 1: no good"),
+        ("print('no good', flush=True); os._exit(1)", "ended with exit code 1; last lines: no good"),
         ("os._exit(0)", "ended with exit code 0"),
         ("channel.send(task)", "sent an unexpected message"),
     ],
@@ -131,7 +131,7 @@ def test_a_worker_that_gets_nowhere_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("lightning_perf.tensorboard.document_queue.STALLED_S", 0.3)
     failed = ending(Scripted("time.sleep(3600)"), task())
     assert isinstance(failed, Failed)
-    assert "had not got on" in failed.message
+    assert "was stopped after 0 s without an answer" in failed.message
 
 
 def test_what_nobody_waits_for_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
-from lightning_perf.inference.tradeoff import to_json
 from tests.conftest import corpus_folder
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import write_trace
@@ -72,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     logdir, log = folder / "logs", folder / "log"
     write_study(logdir / STUDY)
     (logdir / TRADEOFF).mkdir()
-    (logdir / TRADEOFF / "tradeoff.json").write_bytes(to_json(hand_made_tradeoff()))
+    (logdir / TRADEOFF / "tradeoff.json").write_bytes(hand_made_tradeoff().to_json(indent=None).encode())
     write_trace(logdir / HAND_MADE / "a.pt.trace.json")  # the last one is what the tab shows at first
     corpus = corpus_folder()
     if corpus is not None:

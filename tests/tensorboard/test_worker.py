@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import PerfReport, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run, Sniffer, discover
 from lightning_perf.tensorboard.logdirs import read_roots
@@ -36,18 +36,18 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
     answers: list[Answer] = []
     with WorkerProcess(WORKER, task, folder="/") as worker:
         while not answers or isinstance(answers[-1], Working):
-            answers.append(worker.receive(Answer, 60))
+            answers.append(worker.receive(Working, Done, Failed, timeout_s=60))
     assert answers[-1] == Done()
     assert worker._process.returncode == 0
     found = find(run, task.key, "report")
     assert found is not None
-    assert found.read_bytes() == to_json(analyze(logdir / "fit"))
+    assert found.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
 
 
 def test_a_worker_s_memory_is_limited(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     with WorkerProcess("tests.tensorboard.scripted_workers:hungry", task_of(logdir)) as worker:
-        answer = worker.receive(Failed, 60)
+        answer = worker.receive(Failed, timeout_s=60)
     assert "needs more than 0.3 GB" in answer.message
     assert not answer.lasting
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 300 << 20  # of this process

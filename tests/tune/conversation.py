@@ -24,12 +24,12 @@ class Conversation:
         self.answers = []
 
     def send(self, message):
-        self.answers.append(decode(encode(message), Ready | Window | Scouted))
+        self.answers.append(decode(encode(message), Ready, Window, Scouted))
 
-    def receive(self, kind):
+    def receive(self, *kinds):
         if not self.waiting:
             raise StopRequestedError
-        return decode(encode(self.waiting.pop(0)), kind)
+        return decode(encode(self.waiting.pop(0)), *kinds)
 
 
 def converse(order, *windows):

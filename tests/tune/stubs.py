@@ -12,13 +12,6 @@ from lightning_perf.tune.messages import Order, Ready, Run, Window
 from lightning_perf.tune.worker import describe_error
 
 
-def train(channel):
-    channel.receive(Order)
-    channel.send(Ready())
-    while True:
-        channel.send(Window(1.5, channel.receive(Run).steps, None, ()))
-
-
 def diverge(channel):
     channel.receive(Order)
     channel.send(Ready())

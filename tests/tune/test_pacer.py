@@ -85,13 +85,13 @@ def test_workers_make_no_batches_between_windows(tmp_path):
     seen = []
 
     class Watching(Conversation):
-        def receive(self, kind):
+        def receive(self, *kinds):
             if self.answers:
                 time.sleep(0.05)
                 before = made() if (tmp_path / "made").exists() else 0
                 time.sleep(0.3)
                 seen.append((before, made()))
-            return super().receive(kind)
+            return super().receive(*kinds)
 
     loader = DataLoader(Counted(4000), batch_size=4, num_workers=1, prefetch_factor=50)
     worker.work(Watching(order(Training(Tiny(), loader, TRAINER), tmp_path / "work"), 3, 3))

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_perf.tune.messages import Scouted, Window
-from lightning_perf.tune.process import TrainingProcess
+from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
 from lightning_perf.tune.worker import describe_error
 from lightning_perf.workers.messages import Failure
@@ -116,12 +116,11 @@ def test_what_the_tuners_process_can_import_the_trial_can(tmp_path, monkeypatch)
     given = order("elsewhere_in_a_script_folder:tiny", tmp_path / "work")
     assert isinstance(converse(given, 1)[0], Failure)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    process = TrainingProcess(given)
+    runner = Runner(given, lambda: 120.0)
     try:
-        process.ready(120)
-        assert process.run(1, 120).steps == 1
+        assert runner.window(1).steps == 1
     finally:
-        process.close()
+        runner.close()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,12 @@ def kill_itself(channel):
 
 
 def hang(channel):
+    time.sleep(600)
+
+
+def hang_after_a_message(channel):
     print("about to hang")
+    channel.send(Value(1.0))
     time.sleep(600)
 
 

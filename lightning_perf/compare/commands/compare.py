@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.record import RunRecord
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings
+    from lightning_perf.compare.verdicts.refusal import Unfair
 
 __all__ = [
     "EXIT_CODES",
@@ -40,6 +41,7 @@ EXIT_CODES = (
     "Exit codes: 0 passed, or a verdict; 1 a gate failed; 2 wrong usage; 3 refused as unfair; 4 inconclusive; "
     "5 runs invalid or missing."
 )
+"""What the exit codes of ``compare`` and ``study`` mean, for the end of a ``--help``."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -148,31 +150,47 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         MissingExtraError: scipy is not installed.
         PageError: The page cannot be written.
     """
-    from dataclasses import replace
-
-    from lightning_perf.compare.commands.outputs import write_comparison, write_page, write_refusal
+    from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.study.results import study_notes
-    from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.refusal import UnfairError, describe_refusal
+    from lightning_perf.compare.verdicts.refusal import UnfairError
 
-    runs = _read_arms(arms)
-    notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     try:
-        comparison = compare_arms(runs, settings)
+        comparison = compare_runs(arms[0] if len(arms) == 1 else _read_arms(arms), settings)
     except UnfairError as error:
-        refusal = describe_refusal(error)
+        refusal = error.refusal
+        notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
         if options.html is not None:
-            write_page(refusal, title, options.html)
+            refusal.write_html(options.html, title=title)
         with suppress(BrokenPipeError):
-            write_refusal(refusal, notes, as_json=options.json, markdown=options.markdown)
-        return UNFAIR
-    comparison = replace(comparison, notes=(*comparison.notes, *notes))
+            refusal.print(notes)
+            if options.markdown is not None:
+                _write_text(refusal.to_markdown(notes), options.markdown)
+            if options.json:
+                sys.stdout.write(refusal.to_json())
+        return exit_code(refusal)
     if options.html is not None:
-        write_page(comparison, title, options.html)
+        comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
-        write_comparison(comparison, as_json=options.json, markdown=options.markdown, plots=options.plots)
+        if options.markdown is not None:
+            _write_text(comparison.to_markdown(), options.markdown)
+        if options.plots is not None:
+            print(f"Plots    {comparison.save_plots(options.plots)}", file=sys.stderr)  # noqa: T201
+        if options.json:
+            sys.stdout.write(comparison.to_json())
+        else:
+            comparison.print()
     return exit_code(comparison)
+
+
+def _write_text(text: str, path: Path) -> None:
+    from lightning_perf.compare.errors import CompareError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CompareError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
 
 
 def report_errors(action: Callable[[], int]) -> int:
@@ -195,18 +213,21 @@ def report_errors(action: Callable[[], int]) -> int:
         return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
 
 
-def exit_code(comparison: Comparison) -> int:
-    """What a comparison means for a build: its gates, or without gates whether there is a verdict.
+def exit_code(comparison: Comparison | Unfair) -> int:
+    """Return the exit code of a comparison: by its gates, or without gates by whether there is a verdict.
 
     Args:
-        comparison: The document.
+        comparison: The document, or that of a refused comparison.
 
     Returns:
-        0, 1 or 4.
+        0, 1 or 4; 3 for a refused comparison.
     """
     from lightning_perf.compare.verdicts.comparison import VerdictKind
     from lightning_perf.compare.verdicts.gates import GateOutcome
+    from lightning_perf.compare.verdicts.refusal import Unfair
 
+    if isinstance(comparison, Unfair):
+        return UNFAIR
     if comparison.gates:
         outcomes = {gate.outcome for gate in comparison.gates}
         if GateOutcome.FAILED in outcomes:
@@ -219,10 +240,7 @@ def exit_code(comparison: Comparison) -> int:
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.record import find_records
-    from lightning_perf.compare.study.results import study_arms
 
-    if len(texts) == 1:
-        return study_arms(Path(texts[0]))
     given = [_name_and_paths(text) for text in texts]
     last_parts = Counter(Path(paths).name for name, paths in given if name is None)
     arms: dict[str, tuple[RunRecord, ...]] = {}

@@ -157,7 +157,9 @@ class _RunEnd:
 def _end_of(run_folder: Path, code: int) -> _RunEnd:
     log = run_folder / "output.log"
     if code:
-        return _RunEnd(f"it {describe_exit(code)}, see {log}{_last_line(log)}")
+        with log.open("rb") as stream:
+            line = last_lines(stream, 1)[:MOST_CHARACTERS]
+        return _RunEnd(f"it {describe_exit(code)}, see {log}{f': {line}' if line else ''}")
     try:
         records = find_records(run_folder)
     except CompareError:
@@ -169,15 +171,6 @@ def _end_of(run_folder: Path, code: int) -> _RunEnd:
             return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}")
     revision = records[0].facts.get("code.revision")
     return _RunEnd(None, records[0].train_time_s or 0.0, str(revision) if revision is not None else None)
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with log.open("rb") as stream:
-            line = last_lines(stream, 1)
-    except OSError:
-        return ""
-    return f": {line[:MOST_CHARACTERS]}" if line else ""
 
 
 def _new_folder(folder: Path, name: str) -> Path:

@@ -73,20 +73,9 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
 
 
 def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
-    """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.
+    """Draw and save the plots; see `Comparison.save_plots`.
 
     Plots of an earlier comparison in the folder are replaced; those that this one does not have are removed.
-
-    Args:
-        comparison: The document.
-        folder: Where to; made when it does not exist.
-
-    Returns:
-        What was saved.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        CompareError: The folder cannot be written.
     """
     figures = draw_plots(comparison)
     from lightning_perf.compare.plots.style import drawing

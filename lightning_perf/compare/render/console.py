@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import IO
 
-from rich.console import Console
 from rich.text import Text
 
 from lightning_perf.compare.render.tables import (
@@ -25,14 +25,9 @@ from lightning_perf.tables import print_table
 __all__ = ["print_comparison", "print_unfair"]
 
 
-def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """Print the verdicts, then the tables.
-
-    Args:
-        comparison: The document.
-        console: Where to; standard output when not given.
-    """
-    console = console or ReportConsole(highlight=False)
+def print_comparison(comparison: Comparison, *, file: IO[str] | None, width: int | None) -> None:
+    """Print a comparison; see `Comparison.print`."""
+    console = ReportConsole(file=file, width=width, highlight=False)
     for candidate in comparison.candidates:
         verdict = candidate.verdict
         console.print(Text("Verdict  ", style="bold") + plain(verdict.headline, "bold"))
@@ -52,15 +47,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         console.print(plain(line))
 
 
-def print_unfair(refusal: Unfair, notes: Sequence[str] = (), console: Console | None = None) -> None:
-    """Print why a comparison is refused, with the differing rows.
-
-    Args:
-        refusal: The document.
-        notes: What else is known of the runs.
-        console: Where to; standard error when not given.
-    """
-    console = console or ReportConsole(stderr=True, highlight=False)
+def print_unfair(refusal: Unfair, notes: Sequence[str], *, file: IO[str] | None, width: int | None) -> None:
+    """Print why a comparison is refused; see `Unfair.print`."""
+    console = ReportConsole(file=file, stderr=True, width=width, highlight=False)
     console.print(plain(f"Refused as unfair. {refusal.message}", "bold"))
     for table in unfair_tables(refusal):
         print_table(table, console)

@@ -21,14 +21,7 @@ __all__ = ["render_markdown", "render_refusal"]
 
 
 def render_markdown(comparison: Comparison) -> str:
-    """The verdicts first, then gates and differences; the runs' figures folded away.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        GitHub-flavoured Markdown, names from the runs escaped.
-    """
+    """Return a comparison as Markdown, names from the runs escaped; see `Comparison.to_markdown`."""
     parts = []
     for candidate in comparison.candidates:
         verdict = candidate.verdict
@@ -49,16 +42,8 @@ def render_markdown(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def render_refusal(refusal: Unfair, notes: Sequence[str] = ()) -> str:
-    """Why a comparison is refused, with the differing rows.
-
-    Args:
-        refusal: The document.
-        notes: What else is known of the runs.
-
-    Returns:
-        GitHub-flavoured Markdown, names from the runs escaped.
-    """
+def render_refusal(refusal: Unfair, notes: Sequence[str]) -> str:
+    """Return why a comparison is refused as Markdown; see `Unfair.to_markdown`."""
     parts = [f"**Refused as unfair. {escape(refusal.message)}**"]
     parts += [markdown_table(table) for table in unfair_tables(refusal)]
     parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]

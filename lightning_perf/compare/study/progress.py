@@ -75,14 +75,14 @@ class ProgressLines:
     Args:
         study: The study.
         folder: Its folder.
-        say: Takes the lines.
+        on_progress: Called with each line of progress.
     """
 
-    def __init__(self, study: Study, folder: Path, say: Callable[[str], None]) -> None:
-        self._study, self._folder, self._say = study, folder, say
+    def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None]) -> None:
+        self._study, self._folder, self._on_progress = study, folder, on_progress
         self._last = read_progress(study, folder)
         if self._last.finished:
-            say(f"Going on: {self._last.finished} of {self._last.runs} runs are finished.")
+            on_progress(f"Going on: {self._last.finished} of {self._last.runs} runs are finished.")
         self._last_running: tuple[str, ...] = ()
         self._busy_s = time.monotonic()
 
@@ -91,17 +91,17 @@ class ProgressLines:
         progress = read_progress(self._study, self._folder)
         # By count, not by place: blocks that run side by side add theirs amid the others'.
         for event in (Counter(progress.events) - Counter(self._last.events)).elements():
-            self._say(event)
+            self._on_progress(event)
         for change in progress.code_changes[len(self._last.code_changes) :]:
-            self._say(f"{change} Unless that is undone the comparison needs --allow code.")
+            self._on_progress(f"{change} Unless that is undone the comparison needs --allow code.")
         if progress.running != self._last_running and progress.running:
-            self._say(self._line(progress))
+            self._on_progress(self._line(progress))
         self._last, self._last_running = progress, progress.running
         if progress.running or progress.finished == progress.runs:
             self._busy_s = time.monotonic()
         elif time.monotonic() - self._busy_s > WAIT_TOLD_S:
             self._busy_s = math.inf  # once, until a run begins
-            self._say("Waiting for a device: what the next run needs is taken, by another study or in a queue.")
+            self._on_progress("Waiting for a device: what the next run needs is taken, by another study or in a queue.")
 
     def _line(self, progress: Progress) -> str:
         line = f"run {progress.finished + 1} of {progress.runs} · {', '.join(progress.running)}"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
+from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.statistics.describe import Summary
 from lightning_perf.statistics.drift import Drift
 from lightning_perf.statistics.margins import NonInferiority
 from lightning_perf.statistics.spread import Spread
 from lightning_perf.statistics.values import Estimate, Probability
+
+if TYPE_CHECKING:
+    from lightning_perf.compare.plots.save import SavedPlots
+    from lightning_perf.page.html import Kind
 
 __all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
 
@@ -144,7 +153,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PageDocument, SavedDocument):
     """Arms compared with the first of them.
 
     Attributes:
@@ -184,3 +193,46 @@ class Comparison:
     equivalence: float = 0.01
     hardware: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)
+
+    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print the verdicts, then the tables.
+
+        Args:
+            file: Where to; standard output when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.compare.render.console import print_comparison
+
+        print_comparison(self, file=file, width=width)
+
+    def to_markdown(self) -> str:
+        """Return the comparison as GitHub-flavoured Markdown, e.g. for a pull request.
+
+        Returns:
+            The verdicts first, then gates and differences; the runs' figures folded away.
+        """
+        from lightning_perf.compare.render.markdown import render_markdown
+
+        return render_markdown(self)
+
+    def save_plots(self, folder: str | os.PathLike[str]) -> SavedPlots:
+        """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.
+
+        Args:
+            folder: Where to; made when it does not exist. Plots of an earlier comparison in it are replaced.
+
+        Returns:
+            The files that were saved.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            CompareError: The folder cannot be written.
+        """
+        from lightning_perf.compare.plots.save import save_plots
+
+        return save_plots(self, Path(folder))
+
+    def _page(self) -> tuple[Kind, str]:
+        return "study", " and ".join(arm.name for arm in self.arms)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
+from lightning_perf.documents import PageDocument
 
-__all__ = ["Unfair", "UnfairError", "UnfairRow", "describe_refusal"]
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
+
+__all__ = ["Unfair", "UnfairError", "UnfairRow"]
 
 
 class UnfairError(CompareError):
@@ -25,6 +29,16 @@ class UnfairError(CompareError):
         super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
         self.baseline = baseline
         self.differences = differences
+
+    @property
+    def refusal(self) -> Unfair:
+        """The document of the refused comparison, with the differing rows."""
+        rows = (
+            UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
+            for arm, differences in self.differences.items()
+            for difference in differences
+        )
+        return Unfair(str(self), self.baseline, tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class UnfairRow:
 
 
 @dataclass(frozen=True)
-class Unfair:
+class Unfair(PageDocument):
     """The arms differ in more than what is under test.
 
     Attributes:
@@ -60,16 +74,27 @@ class Unfair:
     rows: tuple[UnfairRow, ...]
     state: Literal["unfair"] = "unfair"
 
+    def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print why the comparison is refused, with the differing rows.
 
-def describe_refusal(error: UnfairError) -> Unfair:
-    """The document of a refused comparison.
+        Args:
+            notes: What else is known of the runs.
+            file: Where to; standard error when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.compare.render.console import print_unfair
 
-    Args:
-        error: The refusal.
-    """
-    rows = (
-        UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
-        for arm, differences in error.differences.items()
-        for difference in differences
-    )
-    return Unfair(str(error), error.baseline, tuple(rows))
+        print_unfair(self, notes, file=file, width=width)
+
+    def to_markdown(self, notes: Sequence[str] = ()) -> str:
+        """Return the refusal as GitHub-flavoured Markdown.
+
+        Args:
+            notes: What else is known of the runs.
+        """
+        from lightning_perf.compare.render.markdown import render_refusal
+
+        return render_refusal(self, notes)
+
+    def _page(self) -> tuple[Kind, str]:
+        return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))

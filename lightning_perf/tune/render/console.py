@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import IO
+
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -15,14 +17,9 @@ from lightning_perf.tune.result import TuneResult
 __all__ = ["print_result"]
 
 
-def print_result(result: TuneResult, console: Console | None = None) -> None:
-    """Print the verdict, the lines to change, and the table of trials.
-
-    Args:
-        result: The document.
-        console: Where to; standard output when not given.
-    """
-    out = console or Console(highlight=False)
+def print_result(result: TuneResult, *, file: IO[str] | None, width: int | None) -> None:
+    """Print the result of a tuning; see `TuneResult.print`."""
+    out = Console(file=file, width=width, highlight=False)
     out.print(plain(verdict(result), style="bold"))
     if result.lines:
         out.print(Text("\nChange", style="bold"))

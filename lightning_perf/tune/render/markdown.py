@@ -10,14 +10,7 @@ __all__ = ["render_markdown"]
 
 
 def render_markdown(result: TuneResult) -> str:
-    """The verdict, the lines to change, the table of trials.
-
-    Args:
-        result: The document.
-
-    Returns:
-        GitHub-flavoured Markdown.
-    """
+    """Return the result of a tuning as Markdown; see `TuneResult.to_markdown`."""
     parts = [f"**{escape(verdict(result))}**"]
     if result.lines:
         parts.append("```py\n" + "\n".join(line.replace("```", "'''") for line in result.lines) + "\n```")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import share
-from lightning_perf.compare.commands.compare import EXIT_CODES
+from lightning_perf.compare import EXIT_CODES
 from recipes.signlang.commands.options import (
     MODELS,
     add_count,
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare as the options say."""
-    from lightning_perf.compare.commands.compare import report_errors
+    from lightning_perf.compare import report_errors
     from recipes.signlang.comparison import Experiment, run_experiment, runnable_precisions
     from recipes.signlang.machine import find_device
 

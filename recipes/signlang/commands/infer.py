@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from lightning_perf.arguments import positive
-from lightning_perf.inference.command import NONE_FITS, SUCCESS, add_measuring, require_packages, write_outputs
+from lightning_perf.inference import add_measuring
 from recipes.signlang.commands.options import (
     MODELS,
     add_checkpoint_argument,
@@ -73,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Study a network as the options say."""
-    from lightning_perf.extras import MissingExtraError
+    from lightning_perf.compare import MissingExtraError
+    from lightning_perf.inference import require_packages
 
     try:
         require_packages(plot=arguments.plot is not None)
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _infer(arguments: argparse.Namespace) -> int:
-    from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.inference import InferenceError, exit_code, write_outputs
     from recipes.signlang.inference.variants import InferSettings, infer
     from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint
 
@@ -111,5 +112,4 @@ def _infer(arguments: argparse.Namespace) -> int:
         print_progress(
             f"Variants are in {arguments.out}; classify with: python -m recipes.signlang predict --artefact FOLDER"
         )
-    recommendation = tradeoff.recommendation
-    return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+    return exit_code(tradeoff)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from lightning_perf.inference.fine_tune import FineTuner
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference import FineTuner, Validation
 from recipes.signlang.training.model import SignClassifier, build_model
 
 __all__ = ["StudentOutcome", "StudyTraining", "accuracy_of", "say_outcomes", "student_maker"]
@@ -59,7 +58,7 @@ class StudyTraining:
         epochs: Passes over the data for a student.
         lr: Highest learning rate for a student.
         seeds: How many students.
-        say: Is told what begins.
+        on_progress: Called with each line of progress.
         outcomes: What students came to.
     """
 
@@ -69,7 +68,7 @@ class StudyTraining:
     epochs: int
     lr: float
     seeds: int
-    say: Callable[[str], None]
+    on_progress: Callable[[str], None]
     outcomes: list[StudentOutcome] = field(default_factory=list)
 
     def __call__(self, module: nn.Module, teacher: nn.Module | None) -> nn.Module:
@@ -93,7 +92,7 @@ class StudyTraining:
     def _train_student(self, seed: int, teacher: nn.Module | None) -> nn.Module:
         assert self.make_student is not None
         how = "alone" if teacher is None else "from the original"
-        self.say(f"Student {seed + 1} of {self.seeds} learns {how}, {self.epochs} epochs")
+        self.on_progress(f"Student {seed + 1} of {self.seeds} learns {how}, {self.epochs} epochs")
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             student = self.make_student()
@@ -101,7 +100,7 @@ class StudyTraining:
         student = replace(self.tuner, epochs=self.epochs, lr=self.lr, seed=seed)(student, teacher)
         outcome = StudentOutcome(teacher is not None, seed, accuracy_of(student, self.validation))
         self.outcomes.append(outcome)
-        self.say(f"            {100 * outcome.accuracy:.1f} % of the held-out pictures right")
+        self.on_progress(f"            {100 * outcome.accuracy:.1f} % of the held-out pictures right")
         return student
 
 

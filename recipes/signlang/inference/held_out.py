@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference import Validation
 from recipes.signlang.data.data_module import SignData
 from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.data.loading import load_data, training_digest
@@ -45,7 +45,7 @@ class StudyData:
 
 def gather_data(
     trained: TrainedModel,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
     *,
     data: Path | None = None,
     cache_dir: Path | None = None,
@@ -57,7 +57,7 @@ def gather_data(
 
     Args:
         trained: The checkpoint.
-        say: Is told what is read.
+        on_progress: Called with each line of progress.
         data: Where the data are; None for where they were when the checkpoint was trained.
         cache_dir: Where the embedded set is kept.
         unseen: The user's word that none of the data was trained on, whatever the checkpoint tells.
@@ -68,7 +68,7 @@ def gather_data(
         RecipeError: The data cannot be read, have labels that the checkpoint does not know, or are not those that it
             was trained on, so that no picture is known to be held out.
     """
-    images, split = load_data(_settings(trained, data, cache_dir, unseen=unseen), say)
+    images, split = load_data(_settings(trained, data, cache_dir, unseen=unseen), on_progress)
     labels = _class_numbers(trained, images)
     if not unseen:
         _check_same(trained, images, split)

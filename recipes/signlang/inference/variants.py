@@ -6,12 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lightning_perf.inference.device import usable_device
-from lightning_perf.inference.fine_tune import FineTuner
-from lightning_perf.inference.measure import Effort
-from lightning_perf.inference.run import measure_variants, save_document
-from lightning_perf.inference.tradeoff import Tradeoff
-from lightning_perf.inference.variant import default_variants, parse_variants
+from lightning_perf.inference import (
+    Effort,
+    FineTuner,
+    MeasureOptions,
+    Tradeoff,
+    default_variants,
+    measure_variants,
+    parse_variants,
+    save_document,
+    usable_device,
+)
 from recipes.signlang.inference.distillation import StudyTraining, say_outcomes, student_maker
 from recipes.signlang.inference.held_out import gather_data
 from recipes.signlang.training.checkpoint import TrainedModel
@@ -81,13 +86,13 @@ def student_variants(student: str) -> tuple[str, ...]:
     )
 
 
-def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], None]) -> Tradeoff:
+def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[[str], None]) -> Tradeoff:
     """Study a trained network.
 
     Args:
         trained: The checkpoint.
         settings: The study.
-        say: Is told what is being done.
+        on_progress: Called with each line of progress.
 
     Returns:
         The document; with `InferSettings.out` it is there, too.
@@ -108,7 +113,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
     parse_variants(variants, students)  # a wrong name is said before the data are read
     data = gather_data(
         trained,
-        say,
+        on_progress,
         data=settings.data,
         cache_dir=settings.cache_dir,
         unseen=settings.unseen,
@@ -122,7 +127,7 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
         epochs=settings.student_epochs,
         lr=settings.student_lr,
         seeds=settings.seeds,
-        say=say,
+        on_progress=on_progress,
     )
     tradeoff = measure_variants(
         trained.classifier,
@@ -130,18 +135,20 @@ def infer(trained: TrainedModel, settings: InferSettings, say: Callable[[str], N
         calibration=data.calibration,
         fine_tune=training,
         students=students,
-        variants=variants,
-        batch_sizes=settings.batch_sizes,
-        threads=settings.threads,
-        device=settings.device,
-        effort=Effort(seconds=settings.seconds),
-        max_latency_ms=settings.max_latency_ms,
-        max_accuracy_drop_points=settings.max_accuracy_drop,
-        name=f"{SOURCE}{trained.model}",
-        labels=trained.classes,
-        notes=data.notes,
-        out=settings.out,
-        say=say,
+        options=MeasureOptions(
+            variants=variants,
+            batch_sizes=settings.batch_sizes,
+            threads=settings.threads,
+            device=settings.device,
+            effort=Effort(seconds=settings.seconds),
+            max_latency_ms=settings.max_latency_ms,
+            max_accuracy_drop_points=settings.max_accuracy_drop,
+            name=f"{SOURCE}{trained.model}",
+            labels=trained.classes,
+            notes=data.notes,
+            out=settings.out,
+        ),
+        on_progress=on_progress,
     )
     if student is None or not training.outcomes:
         return tradeoff

@@ -17,7 +17,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 from tests.support.trace_builder import TraceBuilder
@@ -128,9 +128,9 @@ def test_recordings_are_analysed_on_the_cluster(tmp_path, ray_engine, capsys):
     (tmp_path / "rank3.pt.trace.json").write_text("not json")
     here = lightning_perf.analyze(tmp_path)
     assert [analysis.rank for analysis in here.ranks] == [0, 1, 2]
-    assert lightning_perf.analyze(tmp_path, spread=RayRecordings()) == here
+    assert lightning_perf.analyze(tmp_path, executor=RayRecordings()) == here
     assert main(["analyze", str(tmp_path), "--engine", "ray", "--json"]) == 0
-    assert from_json(capsys.readouterr().out.encode()) == here
+    assert PerfReport.from_json(capsys.readouterr().out.encode()) == here
 
 
 def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsys):

@@ -207,13 +207,13 @@ def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
     taken.enter_context(Lease(_leases(), device.name))
     lines = []
 
-    def say(line):
+    def on_progress(line):
         lines.append(line)
         if line.startswith("Waiting for a device"):
             taken.close()
 
     with_arms = fake_study(arms=(fake_arm("a", "--sleep=0.6"), fake_arm("b", "--sleep=0.6")), blocks=1)
-    states = run_study(with_arms, tmp_path / "study", LocalEngine([device]), say)
+    states = run_study(with_arms, tmp_path / "study", LocalEngine([device]), on_progress)
     assert states[1].done
     assert [line.startswith("Waiting") for line in lines[:2]] == [True, False]
 

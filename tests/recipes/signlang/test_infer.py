@@ -173,7 +173,7 @@ def test_students_of_a_seed_start_alike_and_the_first_is_kept(checkpoint, monkey
     calls = []
     monkeypatch.setattr(distillation, "replace", lambda tuner, **changes: Tuner(tuner.calls, **changes))
     make = distillation.student_maker("cnn", len(LABELS), SIZE)
-    training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, say=quiet)
+    training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, on_progress=quiet)
     kept = training(make(), trained.classifier)
     training(make(), None)
     assert [(outcome.distilled, outcome.seed) for outcome in training.outcomes] == [
@@ -207,7 +207,7 @@ def test_what_students_came_to():
 
 @pytest.mark.slow
 def test_a_whole_study(checkpoint, tmp_path, capsys):
-    from lightning_perf.inference.tradeoff import from_json
+    from lightning_perf.inference.tradeoff import Tradeoff
 
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     options = ["--variants", "channels-last", "alone-cnn", "tensorrt-fp16", "--batch-sizes", "1", "--seconds", "0.05"]
@@ -216,7 +216,7 @@ def test_a_whole_study(checkpoint, tmp_path, capsys):
     said = capsys.readouterr()
     assert "channels-last" in said.out
     assert str(checkpoint) in said.err
-    document = from_json((out / "tradeoff.json").read_bytes())
+    document = Tradeoff.from_json((out / "tradeoff.json").read_bytes())
     assert document.model == "signlang-cnn"
     assert document.validation_inputs == 30
     assert [row.variant for row in document.rows] == ["eager", "channels-last", "alone-cnn+eager", "tensorrt-fp16"]

@@ -44,7 +44,7 @@ def checkpoint(classifier, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def artefact(classifier, tmp_path_factory):
-    from lightning_perf.inference.artefact import save_artefact
+    from lightning_perf.inference.artefact import Origin, save_artefact
     from lightning_perf.inference.runtimes.registry import find_runtime
     from lightning_perf.inference.subject import Subject
 
@@ -53,10 +53,8 @@ def artefact(classifier, tmp_path_factory):
     inputs = torch.zeros(1, 1, SIZE, SIZE)
     subject = Subject(classifier, inputs, inputs, torch.device("cpu"), 1)
     find_runtime("eager").build(subject, folder)
-    save_artefact(
-        folder, subject, variant="eager", runtime="eager", transforms=(), source="signlang-cnn", output_shape=(3,),
-        labels=LABELS,
-    )  # fmt: skip
+    origin = Origin(variant="eager", runtime="eager", transforms=(), source="signlang-cnn", labels=LABELS)
+    save_artefact(folder, subject, origin, output_shape=(3,))
     return folder
 
 
