@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
-    from lightning_perf.callbacks.precision import PrecisionCallback
-    from lightning_perf.callbacks.precision_error import PrecisionError
-    from lightning_perf.callbacks.slow_steps import SlowStepCapture
+    from lightning_perf.callbacks.precision.precision_error import PrecisionError
+    from lightning_perf.callbacks.precision_callback import PrecisionCallback
+    from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.columns import Trace
@@ -26,9 +26,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
-    "PrecisionCallback": "lightning_perf.callbacks.precision",
-    "PrecisionError": "lightning_perf.callbacks.precision_error",
-    "SlowStepCapture": "lightning_perf.callbacks.slow_steps",
+    "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
+    "PrecisionError": "lightning_perf.callbacks.precision.precision_error",
+    "SlowStepCapture": "lightning_perf.callbacks.recording.slow_steps",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",

@@ -10,24 +10,24 @@ from typing import Any
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample
-from lightning_perf.callbacks.captures import Captures
-from lightning_perf.callbacks.device_clock import cuda_clock
-from lightning_perf.callbacks.fault_counter import FaultCounter
-from lightning_perf.callbacks.faults import Faults
-from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
-from lightning_perf.callbacks.host import Trainer
-from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.recorder import study_folder, study_place
-from lightning_perf.callbacks.recording import RecordingOptions
-from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import SlowStepCapture
-from lightning_perf.callbacks.step_log import StepLog
+from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.fit_schedule import expected_steps, fit_schedule, recording_notes
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.recording.window_plan import WindowPlan
+from lightning_perf.callbacks.run_record.recorder import study_folder, study_place
 from lightning_perf.callbacks.step_numbers import StepNumbers, step_number
-from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepTracker
-from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
-from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.callbacks.steps.device_clock import cuda_clock
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerTap, ProfilerTap
+from lightning_perf.callbacks.steps.page_fault_counter import FaultCounter
+from lightning_perf.callbacks.steps.step_log import StepLog
+from lightning_perf.callbacks.steps.step_timer import StepTimer
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
 
 __all__ = ["Fit"]
 

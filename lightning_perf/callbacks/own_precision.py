@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.analysis.run_precision import RunPrecision
-from lightning_perf.callbacks.faults import Faults
-from lightning_perf.callbacks.host import Module, Trainer
-from lightning_perf.callbacks.precision import PrecisionCallback
-from lightning_perf.callbacks.precision_error import PrecisionError
+from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.precision.precision_error import PrecisionError
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 
 __all__ = ["OwnPrecision"]
 

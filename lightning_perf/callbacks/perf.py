@@ -7,21 +7,21 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.fit_record import FitRecord
-from lightning_perf.callbacks.fit_report import report_fit
-from lightning_perf.callbacks.fp32_layers import LayerPattern
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
-from lightning_perf.callbacks.overhead_budget import check_budget
+from lightning_perf.callbacks.lightning_compat import HostCallback, Module, Trainer
 from lightning_perf.callbacks.own_precision import OwnPrecision
-from lightning_perf.callbacks.precision import Precision, PrecisionCallback
-from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
-from lightning_perf.callbacks.recorder import study_folder
-from lightning_perf.callbacks.recording import RecordingOptions
-from lightning_perf.callbacks.run_folder import claim_run_folder
-from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import SlowStepCapture, capture_config
+from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
+from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
+from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture, capture_config
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.report import report_fit
+from lightning_perf.callbacks.run_record.fit_record import FitRecord
+from lightning_perf.callbacks.run_record.rank_files import RankFiles, checked_ranks
+from lightning_perf.callbacks.run_record.recorder import study_folder
+from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 
 __all__ = ["PerfCallback"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lightning_perf.callbacks.host import Trainer
+from lightning_perf.callbacks.lightning_compat import Trainer
 
 __all__ = ["StepNumbers", "step_number"]
 

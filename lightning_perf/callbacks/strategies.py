@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.callbacks.host import Trainer
+from lightning_perf.callbacks.lightning_compat import Trainer
 
 __all__ = ["REPLICATING", "holds_whole_model", "is_lightnings_own"]
 

@@ -6,9 +6,9 @@ import importlib
 import logging
 from typing import Any
 
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import HostCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.errors import TrialError
 from lightning_perf.tune.training import Training
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
-from lightning_perf.callbacks.step_timer import batch_samples
+from lightning_perf.callbacks.lightning_compat import HostCallback, Module, Trainer
+from lightning_perf.callbacks.steps.step_timer import batch_samples
 from lightning_perf.tune.messages import Ready, Run, Stop, Window
 
 __all__ = ["Pacer"]

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from lightning_perf import PerfCallback, SlowStepCapture
-from lightning_perf.callbacks import profiler as profiler_module
-from lightning_perf.callbacks.capture_requests import FileRequests
-from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.rank_files import RankFiles
-from lightning_perf.callbacks.step_log import StepLog
-from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepTracker
-from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.callbacks.recording import profiler as profiler_module
+from lightning_perf.callbacks.recording.capture_requests import FileRequests
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.window_plan import WindowPlan
+from lightning_perf.callbacks.run_record.rank_files import RankFiles
+from lightning_perf.callbacks.steps.step_log import StepLog
+from lightning_perf.callbacks.steps.step_timer import StepTimer
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from tests.callbacks.perf_training import assert_untapped, quick
 from tests.callbacks.training import (
     loader,

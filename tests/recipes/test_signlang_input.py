@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_perf.callbacks.run_facts import dataset_files
+from lightning_perf.callbacks.run_record.run_facts import dataset_files
 from recipes.signlang.augment import MAX_DEGREES, MAX_SHIFT, augment
 from recipes.signlang.data_module import SignData
 from recipes.signlang.errors import RecipeError

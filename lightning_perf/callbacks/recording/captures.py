@@ -1,0 +1,156 @@
+"""Captures: windows that no schedule foresaw, when steps turn slow or somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
+from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.recording.capture_requests import FileRequests, SignalRequests
+from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture, SlowStepDetector
+from lightning_perf.callbacks.recording.window_plan import WindowPlan
+from lightning_perf.callbacks.step_numbers import StepNumbers
+from lightning_perf.callbacks.steps.phases import Phase
+from lightning_perf.callbacks.steps.step_tracker import StepObserver
+
+__all__ = ["Captures"]
+
+
+class Captures(StepObserver):
+    """Watches step times and requests, and adds captures to the plan. It waits for nothing, the device least of all.
+
+    Args:
+        config: What to capture.
+        plan: The plan of the fit.
+        numbers: The numbers of the fit's steps.
+        rank: This process's rank.
+        world_size: Ranks of the run.
+        folder: The run's folder.
+        faults: Where it is reported that a request cannot be heard.
+        is_profiling: Whether the profiler is at work, asked at the begin of each step.
+        now_ns: The host's clock.
+    """
+
+    def __init__(
+        self,
+        config: SlowStepCapture,
+        *,
+        plan: WindowPlan,
+        numbers: StepNumbers,
+        rank: int,
+        world_size: int,
+        folder: Path,
+        faults: Faults,
+        is_profiling: Callable[[], bool],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._numbers = numbers
+        self._path = folder / f"captures.rank{rank}.jsonl"
+        self._faults = faults
+        self._is_profiling = is_profiling
+        self._now_ns = now_ns
+        self._detector = SlowStepDetector(config)
+        self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
+        self._signals: SignalRequests | None = None
+        self._index = 0
+        self._begin_ns = 0
+        self._open = False
+        self._judged = False
+        self._settling = True  # the first step of a fit is like no other
+        self._slow = 0
+        self._quiet_until = 0
+        self._bytes = 0
+        self._waiting: tuple[CaptureTrigger, int] | None = None
+        self.full = False
+        """Whether a capture was left out for want of disk space."""
+
+    def window_ends(self, trace_bytes: int) -> None:
+        """Count what a capture takes of the disk."""
+        self._bytes += trace_bytes
+
+    def listen(self) -> None:
+        """Hear signals from now on, where that is asked for; `close` ends it."""
+        if not self._config.on_signal:
+            return
+        try:
+            self._signals = SignalRequests()
+        except RuntimeError as error:
+            self._faults.report("captures on SIGUSR2 are off", error)
+
+    def close(self) -> None:
+        """Hear signals no longer; call it when the fit ends."""
+        if self._signals is not None:
+            self._signals.remove()
+            self._signals = None
+
+    def step_begins(self, index: int) -> None:
+        """Start the clock."""
+        self._index = index
+        self._open = True
+        profiled = self._is_profiling()
+        self._judged = not self._settling and not profiled
+        self._settling = profiled
+        self._begin_ns = self._now_ns()
+
+    def step_ends(self) -> None:
+        """Judge the step, and look for requests."""
+        if not self._open:
+            return
+        self._open = False
+        now_ns = self._now_ns()
+        step_ns = now_ns - self._begin_ns
+        slowdown = self._detector.add(step_ns) if self._judged else None
+        if slowdown is not None and self._slow < self._config.max_captures and self._index >= self._quiet_until:
+            self._slow += self._add(CaptureTrigger.SLOW_STEPS, self._index + 1, slowdown)
+        if self._signals is not None and self._signals.take():
+            self._waiting = (CaptureTrigger.SIGNAL, self._index + 1)
+        if self._files is not None:
+            start = self._files.look(now_ns, self._numbers.of(self._index + 1), step_ns)
+            if start is not None:
+                self._waiting = (CaptureTrigger.FILE, self._numbers.index(start))
+        # What was asked for waits until no other window is in the way.
+        if self._waiting is not None:
+            trigger, asked = self._waiting
+            if self._add(trigger, max(asked, self._index + 1)):
+                self._waiting = None
+
+    def step_dropped(self) -> None:
+        """Leave the step out."""
+        self._open = False
+
+    def training_pauses(self) -> None:
+        """Judge neither a step that is interrupted nor the first one after."""
+        self._judged = False
+        self._settling = True
+
+    @property
+    def follows_phases(self) -> bool:
+        """Checkpoints are all it needs."""
+        return False
+
+    def phase_begins(self, phase: Phase) -> None:
+        """Leave a step out in which a checkpoint is saved."""
+        if phase is Phase.CHECKPOINT:
+            self._judged = False
+
+    def _add(self, trigger: CaptureTrigger, start: int, slowdown: Slowdown | None = None) -> bool:
+        if self._bytes >= self._config.max_bytes:
+            self.full = True
+            return True  # there is no room for a later one either
+        kind = "slow-step" if trigger is CaptureTrigger.SLOW_STEPS else "on-demand"
+        folder = f"{kind}-{self._numbers.of(start)}"
+        warmup, active = self._config.warmup, self._config.active
+        if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):
+            return False
+        self._quiet_until = start + warmup + active + self._config.cooldown
+        record = CaptureRecord(folder, trigger, self._numbers.of(self._index), slowdown)
+        try:
+            with self._path.open("ab") as file:
+                file.write(encode_capture(record))
+        except OSError as error:
+            self._faults.report(f"why {folder} was captured is not saved", error)
+        return True

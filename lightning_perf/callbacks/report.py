@@ -1,0 +1,153 @@
+"""After the fit: what it left is analysed, saved as ``report.json``, logged, and shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
+from lightning_perf.analysis.step_times import StepSample
+from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.whole_file import write_whole
+from lightning_perf.trace.errors import TraceError
+
+if TYPE_CHECKING:
+    from lightning_perf.analysis.run_precision import RunPrecision
+    from lightning_perf.callbacks.fit import Fit
+    from lightning_perf.callbacks.lightning_compat import Trainer
+    from lightning_perf.callbacks.run_record.rank_files import RankFiles
+    from lightning_perf.report.document import PerfReport
+
+__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "save_report"]
+
+# The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
+
+
+def report_fit(
+    fit: Fit, files: RankFiles | None, trainer: Trainer, *, precision: RunPrecision | None, wait_s: float, show: bool
+) -> None:
+    """Report on a fit that has ended, on its rank 0. What fails in here is a fault like any other.
+
+    Args:
+        fit: The fit.
+        files: Tells when the other ranks have written theirs; None not to wait.
+        trainer: The Trainer.
+        precision: The precision of the fit and what it did to the numbers.
+        wait_s: Longest wait for other ranks, in seconds.
+        show: Whether to print the report.
+    """
+    try:
+        notes = fit.notes()
+        if notes and fit.folder is not None:
+            _give(fit.faults, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
+        if files is not None and fit.folder is not None:
+            notes += files.wait(wait_s).notes(fit.folder)
+        report = build_fit_report(fit.folder, fit.samples(), notes, precision)
+    except Exception as error:
+        fit.faults.report("the report could not be made", error)
+        return
+    # Each for itself: a full disk keeps nothing from the console.
+    if fit.folder is not None:
+        _give(fit.faults, "the report is not saved", save_report, report, fit.folder)
+    if show:
+        _give(fit.faults, "the report is not shown", print_fit_report, report)
+    _give(fit.faults, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
+
+
+def build_fit_report(
+    folder: Path | None,
+    samples: Sequence[StepSample],
+    notes: Sequence[str],
+    precision: RunPrecision | None = None,
+) -> PerfReport:
+    """Build the report of a fit.
+
+    Args:
+        folder: The folder with the traces of all ranks; None when there is none.
+        samples: Step times.
+        notes: What the user should know of the recording.
+        precision: The precision of the fit and what it did to the numbers.
+
+    Returns:
+        The report; without the traces, which a note says, when none of them can be read.
+    """
+    from lightning_perf.report.build import build_report
+
+    begin_ns = time.perf_counter_ns()
+    traces = sorted(folder.glob("rank*.pt.trace.json.gz")) if folder is not None else []
+    try:
+        report = build_report(traces, samples=samples, notes=notes, precision=precision, folder=folder)
+    except TraceError as error:
+        notes = [*notes, f"Left out, unreadable: {error}"]
+        report = build_report((), samples=samples, notes=notes, precision=precision, folder=folder)
+    if report.trust is None:
+        return report
+    return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))
+
+
+def save_report(report: PerfReport, folder: Path) -> Path:
+    """Write ``report.json``, whole or not at all.
+
+    Args:
+        report: The report.
+        folder: Where to.
+
+    Returns:
+        The path written.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    from lightning_perf.report.json import render_json
+
+    path = folder / "report.json"
+    write_whole(path, render_json(report).encode())
+    return path
+
+
+def report_metrics(report: PerfReport) -> dict[str, float]:
+    """The scalars of a report.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Of the rank that the report speaks of first, the mean recorded step ``perf/recorded/step_ms`` and each category
+        of it, as ``perf/recorded/kernel_launch_ms``; empty when nothing was recorded.
+    """
+    if report.lead is None:
+        return {}
+    breakdown = report.ranks[report.lead].breakdown
+    rows = {"step": breakdown.wall.mean_ns, **{row.name: row.mean_ns for row in breakdown.categories}}
+    return {f"perf/recorded/{name}_ms": mean_ns / 1e6 for name, mean_ns in rows.items() if mean_ns is not None}
+
+
+def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
+    """Give the scalars of a report to loggers.
+
+    Args:
+        report: The report.
+        loggers: The Trainer's loggers.
+        step: The step to log them at.
+    """
+    metrics = report_metrics(report)
+    if metrics:
+        for logger in loggers:
+            logger.log_metrics(metrics, step=step)
+
+
+def print_fit_report(report: PerfReport) -> None:
+    """Print a report on the console."""
+    from lightning_perf.report.console.render import print_report
+
+    print_report(report)
+
+
+def _give(faults: Faults, otherwise: str, use: Callable[..., object], *arguments: object) -> None:
+    try:
+        use(*arguments)
+    except Exception as error:
+        faults.report(otherwise, error)
