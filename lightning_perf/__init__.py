@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision.precision_error import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
-    from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture
+    from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
     from lightning_perf.report.build import analyze
     from lightning_perf.report.document import PerfReport
     from lightning_perf.trace.columns import Trace
@@ -28,7 +28,7 @@ _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.precision_error",
-    "SlowStepCapture": "lightning_perf.callbacks.recording.slow_steps",
+    "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PerfReport": "lightning_perf.report.document",
     "Trace": "lightning_perf.trace.columns",
@@ -42,12 +42,12 @@ _TRAIN = {"torch", "lightning", "pytorch_lightning"}
 """What the extra ``train`` installs."""
 
 __all__ = [
+    "CaptureOptions",
     "PerfCallback",
     "PerfReport",
     "PerfTuner",
     "PrecisionCallback",
     "PrecisionError",
-    "SlowStepCapture",
     "Trace",
     "TraceError",
     "TuneError",

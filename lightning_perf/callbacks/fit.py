@@ -17,7 +17,7 @@ from lightning_perf.callbacks.recording.fit_schedule import expected_steps, fit_
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture
+from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.recording.window_plan import WindowPlan
 from lightning_perf.callbacks.run_record.recorder import study_folder, study_place
@@ -58,7 +58,7 @@ class Fit:
         options: RecordingOptions,
         folder: Path | None,
         faults: Faults,
-        captures: SlowStepCapture | None = None,
+        captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture, capture_config
+from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, capture_config
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.report import report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
@@ -66,7 +66,7 @@ class PerfCallback(HostCallback):
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
         capture_slow_steps: Record further steps when steps turn slow, or on demand: True for the defaults of
-            `SlowStepCapture`, or one of your own.
+            `CaptureOptions`, or one of your own.
         max_overhead: What the profiler may cost: a part of the fit's time (0.02) or a `datetime.timedelta`. A window
             that would go beyond is left out, but for the first one. None: no limit.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
@@ -99,7 +99,7 @@ class PerfCallback(HostCallback):
         profile_memory: bool = False,
         with_stack: bool = False,
         with_flops: bool = False,
-        capture_slow_steps: SlowStepCapture | bool = False,
+        capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, SlowStepCapture, analyze, read_trace
+from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.document import from_json
 from tests.callbacks.perf_training import assert_nested, fit, quick
@@ -238,7 +238,7 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
     assert profiled == list(range(9, 14))
 
 
-@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, SlowStepCapture])
+@pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
 def test_types_of_settings_can_be_read(settings: type) -> None:
     """As LightningCLI reads them, to take settings from its command line and files."""
     hints = get_type_hints(settings.__init__)

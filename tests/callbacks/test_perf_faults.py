@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf import PerfCallback, SlowStepCapture
+from lightning_perf import CaptureOptions, PerfCallback
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.capture_requests import FileRequests
@@ -81,7 +81,7 @@ OPTIONAL_FAULTS = [
     (OverheadBudget, "window_ends"),
     (RankFiles, "wait"),
 ]
-OPTIONS = {"capture_slow_steps": SlowStepCapture(on_signal=True), "max_overhead": 0.5}
+OPTIONS = {"capture_slow_steps": CaptureOptions(on_signal=True), "max_overhead": 0.5}
 
 
 @pytest.mark.parametrize(

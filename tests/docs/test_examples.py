@@ -61,7 +61,7 @@ SETTABLE = (
     lightning_perf.PerfCallback,
     lightning_perf.PerfTuner,
     lightning_perf.PrecisionCallback,
-    lightning_perf.SlowStepCapture,
+    lightning_perf.CaptureOptions,
     FineTuner,
     Validation,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.recording.capture_requests import FileRequests, SignalRequests
-from lightning_perf.callbacks.recording.slow_steps import SlowStepCapture, SlowStepDetector
+from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, SlowStepDetector
 from lightning_perf.callbacks.recording.window_plan import WindowPlan
 from lightning_perf.callbacks.step_numbers import StepNumbers
 from lightning_perf.callbacks.steps.phases import Phase
@@ -35,7 +35,7 @@ class Captures(StepObserver):
 
     def __init__(
         self,
-        config: SlowStepCapture,
+        config: CaptureOptions,
         *,
         plan: WindowPlan,
         numbers: StepNumbers,

@@ -8,7 +8,7 @@ from statistics import median
 
 from lightning_perf.analysis.captures import Slowdown
 
-__all__ = ["SlowStepCapture", "SlowStepDetector", "capture_config"]
+__all__ = ["CaptureOptions", "SlowStepDetector", "capture_config"]
 
 LEAST_HISTORY = 20
 """Steps from which on a median and a spread say anything."""
@@ -21,7 +21,7 @@ MAD_TO_DEVIATION = 1.4826
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowStepCapture:
+class CaptureOptions:
     """When slow steps are captured, and how much of them.
 
     A step is slow when it takes longer than ``median + max(deviations * 1.4826 * MAD, min_excess * median)`` of the
@@ -77,16 +77,16 @@ class SlowStepCapture:
                 raise ValueError(f"{item.name}={value} is too small: give {least.get(item.name, 0)} or more")
 
 
-def capture_config(given: SlowStepCapture | bool) -> SlowStepCapture | None:
+def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
     """The configuration behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False.
 
     Raises:
         TypeError: It is neither.
     """
     if isinstance(given, bool):
-        return SlowStepCapture() if given else None
-    if not isinstance(given, SlowStepCapture):
-        raise TypeError(f"capture_slow_steps is True, False or a SlowStepCapture, not {given!r}")
+        return CaptureOptions() if given else None
+    if not isinstance(given, CaptureOptions):
+        raise TypeError(f"capture_slow_steps is True, False or a CaptureOptions, not {given!r}")
     return given
 
 
@@ -97,14 +97,14 @@ class SlowStepDetector:
         config: What counts as slow.
 
     Example:
-        >>> detector = SlowStepDetector(SlowStepCapture(sustained=2))
+        >>> detector = SlowStepDetector(CaptureOptions(sustained=2))
         >>> [detector.add(step_ns) for step_ns in [100] * 30 + [200]][-1] is None
         True
         >>> detector.add(210)
         Slowdown(usual_ns=100, limit_ns=125, step_ns=(200, 210))
     """
 
-    def __init__(self, config: SlowStepCapture) -> None:
+    def __init__(self, config: CaptureOptions) -> None:
         self._config = config
         self._history: deque[int] = deque(maxlen=config.history)
         self._row: list[int] = []

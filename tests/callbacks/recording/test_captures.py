@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, SlowStepCapture, analyze
+from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.analysis.captures import CaptureTrigger, read_captures
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.recording.captures import Captures
@@ -32,7 +32,7 @@ class Run:
         self.folder, self.now_ns, self.index = folder, 0, 0
         self.plan = WindowPlan(schedule or Schedule(skip_first=100_000), folder)
         self.captures = Captures(
-            SlowStepCapture(**options),
+            CaptureOptions(**options),
             plan=self.plan,
             numbers=StepNumbers(lambda: 1000),
             rank=0,
@@ -168,7 +168,7 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
         active=3,
         dirpath=tmp_path / "perf",
         print_report=False,
-        capture_slow_steps=SlowStepCapture(min_excess=4.0, on_file=False, max_captures=1),
+        capture_slow_steps=CaptureOptions(min_excess=4.0, on_file=False, max_captures=1),
     )
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(Slow(70, range(50, 58)), 1))
     report = analyze(tmp_path / "perf")
@@ -207,7 +207,7 @@ def test_a_training_that_is_asked(tmp_path: Path) -> None:
         active=3,
         dirpath=tmp_path / "perf",
         print_report=False,
-        capture_slow_steps=SlowStepCapture(on_signal=True, max_captures=0),
+        capture_slow_steps=CaptureOptions(on_signal=True, max_captures=0),
     )
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
     (capture,) = analyze(tmp_path / "perf").captures
@@ -218,7 +218,7 @@ def test_a_training_that_is_asked(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
 def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    callback = PerfCallback(print_report=False, capture_slow_steps=SlowStepCapture(on_signal=True))
+    callback = PerfCallback(print_report=False, capture_slow_steps=CaptureOptions(on_signal=True))
 
     def fails(self: Any, batch: Any, batch_idx: int) -> None:
         assert signal.getsignal(signal.SIGUSR2) != before
@@ -237,7 +237,7 @@ def test_a_touched_file_in_a_training(tmp_path: Path) -> None:
         active=2,
         dirpath=tmp_path / "perf",
         print_report=False,
-        capture_slow_steps=SlowStepCapture(max_captures=0),
+        capture_slow_steps=CaptureOptions(max_captures=0),
     )
     # The file is looked for at the first step's end, then a second later: steps are long enough for one more look.
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(SlowLater(data), 1))

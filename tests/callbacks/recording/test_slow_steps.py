@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_perf import PerfCallback, SlowStepCapture
+from lightning_perf import CaptureOptions, PerfCallback
 from lightning_perf.callbacks.recording.slow_steps import LEAST_HISTORY, LIMIT_EVERY, SlowStepDetector, capture_config
 
 
-def brute_force(times: list[int], config: SlowStepCapture) -> list[int]:
+def brute_force(times: list[int], config: CaptureOptions) -> list[int]:
     """Positions at which a capture starts, by the rule of the documentation, with the limit renewed as ours is."""
     found, usual, row, limit, age = [], [], [], None, 0
     for place, time in enumerate(times):
@@ -34,7 +34,7 @@ def brute_force(times: list[int], config: SlowStepCapture) -> list[int]:
     return found
 
 
-def detected(times: list[int], config: SlowStepCapture) -> list[int]:
+def detected(times: list[int], config: CaptureOptions) -> list[int]:
     detector = SlowStepDetector(config)
     return [place for place, time in enumerate(times) if detector.add(time) is not None]
 
@@ -45,7 +45,7 @@ def test_it_agrees_with_a_second_implementation(seed: int) -> None:
     times = rng.normal(10_000, 300, 600)
     for start in rng.integers(30, 560, 6):
         times[start : start + rng.integers(1, 9)] *= rng.uniform(1.1, 3)
-    config = SlowStepCapture(history=int(rng.integers(20, 120)), sustained=int(rng.integers(1, 5)))
+    config = CaptureOptions(history=int(rng.integers(20, 120)), sustained=int(rng.integers(1, 5)))
     found = detected([round(time) for time in times], config)
     assert found == brute_force([round(time) for time in times], config)
     if seed == 0:
@@ -54,24 +54,24 @@ def test_it_agrees_with_a_second_implementation(seed: int) -> None:
 
 def test_a_single_slow_step_is_no_slowness() -> None:
     times = [100] * 30 + [500, 100, 500, 500, 100] * 20
-    assert detected(times, SlowStepCapture()) == []
-    assert detected(times, SlowStepCapture(sustained=2))
+    assert detected(times, CaptureOptions()) == []
+    assert detected(times, CaptureOptions(sustained=2))
 
 
 def test_what_lasts_becomes_the_usual() -> None:
-    found = detected([100] * 60 + [200] * 300, SlowStepCapture(history=40, sustained=3))
+    found = detected([100] * 60 + [200] * 300, CaptureOptions(history=40, sustained=3))
     assert found
     assert found[0] == 62
     assert max(found) < 60 + 30
 
 
 def test_nothing_is_slow_before_there_is_a_history() -> None:
-    assert detected([100] * (LEAST_HISTORY - 1) + [900] * 3, SlowStepCapture()) == []
+    assert detected([100] * (LEAST_HISTORY - 1) + [900] * 3, CaptureOptions()) == []
 
 
 def test_a_quiet_run_has_a_margin() -> None:
-    assert detected([1000] * 50 + [1249] * 9, SlowStepCapture()) == []
-    assert detected([1000] * 50 + [1251] * 9, SlowStepCapture()) == [52, 55, 58]
+    assert detected([1000] * 50 + [1249] * 9, CaptureOptions()) == []
+    assert detected([1000] * 50 + [1251] * 9, CaptureOptions()) == [52, 55, 58]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_quiet_run_has_a_margin() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        SlowStepCapture(**options)
+        CaptureOptions(**options)
 
 
 def test_true_means_the_defaults() -> None:
-    assert capture_config(True) == SlowStepCapture()
+    assert capture_config(True) == CaptureOptions()
     assert capture_config(False) is None
-    with pytest.raises(TypeError, match="capture_slow_steps is True, False or a SlowStepCapture, not 3"):
+    with pytest.raises(TypeError, match="capture_slow_steps is True, False or a CaptureOptions, not 3"):
         PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]
