@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.lightning_compat import HostCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.own_precision import OwnPrecision
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
@@ -32,7 +32,7 @@ FAILED_WAIT_S = 5.0
 """The same after an error: ranks that are alive are then mostly stuck, waiting for one that is not."""
 
 
-class PerfCallback(HostCallback):
+class PerfCallback(LightningCallback):
     """Finds out where the step time goes: times every step, records a few, and reports at the end of the fit.
 
     Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on; it uses no
@@ -163,7 +163,7 @@ class PerfCallback(HostCallback):
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Begin to observe the fit."""
         if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
-            self._fit.ends()
+            self._fit.finish()
             self._fit = None
         faults = Faults()
         # All ranks do, whatever goes wrong on one.
@@ -200,24 +200,24 @@ class PerfCallback(HostCallback):
             self._record.batch_begins(batch)
         self._precision.tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
         if self._fit is not None:
-            self._fit.batch_begins(batch)
+            self._fit.on_batch_start(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
         """Begin the backward phase."""
         self._precision.tell("on_before_backward", trainer, pl_module, loss)
         if self._fit is not None:
-            self._fit.backward_begins()
+            self._fit.on_backward_start()
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
         """End the backward phase."""
         if self._fit is not None:
-            self._fit.backward_ends()
+            self._fit.on_backward_end()
         self._precision.tell("on_after_backward", trainer, pl_module)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Begin the optimizer phase."""
         if self._fit is not None:
-            self._fit.optimizer_begins()
+            self._fit.on_optimizer_start()
         self._precision.tell("on_before_optimizer_step", trainer, pl_module, optimizer)
 
     def on_train_batch_end(
@@ -231,7 +231,7 @@ class PerfCallback(HostCallback):
         """See whether the step is whole."""
         self._precision.tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
         if self._fit is not None:
-            self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
+            self._fit.on_batch_end(automatic=bool(pl_module.automatic_optimization))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         """Note that the epoch has ended."""
@@ -241,7 +241,7 @@ class PerfCallback(HostCallback):
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation."""
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
         if self._record is not None:
             self._record.metrics_complete()
         self._precision.tell("on_train_end", trainer, pl_module)
@@ -262,7 +262,7 @@ class PerfCallback(HostCallback):
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
         self._precision.tell("on_exception", trainer, pl_module, exception)
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
         if self._record is not None:
             self._record.fails(exception)
         if self._rank_files is not None:
@@ -274,7 +274,7 @@ class PerfCallback(HostCallback):
         """Leave nothing behind in the Trainer."""
         self._precision.tell("teardown", trainer, pl_module, stage)
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
             self._fit = None
         self._record = None
         self._rank_files = None

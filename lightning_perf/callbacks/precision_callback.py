@@ -13,7 +13,7 @@ from lightning_perf.analysis.precision import PrecisionSetting
 from lightning_perf.analysis.run_precision import RunPrecision, encode_precision
 from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.lightning_compat import HostCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.precision.mixed_precision import plugin_module
@@ -30,7 +30,7 @@ _FROM_LIGHTNING = ("log", "log_dict")
 """Methods of the LightningModule that Lightning puts on its callbacks; a copy of them would hold the module."""
 
 
-class PrecisionCallback(HostCallback):
+class PrecisionCallback(LightningCallback):
     """Switches a Trainer to mixed precision, and watches what it does to the numbers.
 
     ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains as ``Trainer(precision="16-mixed")`` does, to the

@@ -10,12 +10,12 @@ import pytest
 import pytorch_lightning
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.lightning_compat import HostCallback
+from lightning_perf.callbacks.lightning_compat import LightningCallback
 
 
 def test_a_callback_of_both_packages() -> None:
-    assert issubclass(HostCallback, lightning.pytorch.Callback)
-    assert issubclass(HostCallback, pytorch_lightning.Callback)
+    assert issubclass(LightningCallback, lightning.pytorch.Callback)
+    assert issubclass(LightningCallback, pytorch_lightning.Callback)
 
 
 def test_no_name_that_a_trainer_overwrites() -> None:
@@ -28,9 +28,9 @@ def test_one_of_the_packages_is_enough(hidden: str) -> None:
 import sys
 sys.modules[{hidden!r}] = None
 sys.modules["{hidden}.pytorch"] = None
-from lightning_perf.callbacks.lightning_compat import HostCallback
-assert [base.__module__.split(".")[0] for base in HostCallback.__bases__] != [{hidden!r}]
-assert len(HostCallback.__bases__) == 1
+from lightning_perf.callbacks.lightning_compat import LightningCallback
+assert [base.__module__.split(".")[0] for base in LightningCallback.__bases__] != [{hidden!r}]
+assert len(LightningCallback.__bases__) == 1
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,9 +19,8 @@ from lightning_perf.analysis.loss_scale import (
     summarize_loss_scale,
 )
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.lightning_compat import Trainer, step_number
 from lightning_perf.callbacks.numerics.found_inf import PendingVerdict
-from lightning_perf.callbacks.step_numbers import step_number
 
 __all__ = ["LossScaleMonitor"]
 

@@ -11,14 +11,12 @@ from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
 from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.precision_error import PrecisionError
-from lightning_perf.callbacks.step_numbers import step_number
-from lightning_perf.callbacks.strategies import holds_whole_model
 from lightning_perf.callbacks.whole_file import write_whole
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.lightning_compat import REPLICATING, Module, Trainer, is_lightnings_own
 from lightning_perf.callbacks.precision.mixed_precision import make_mixed_precision, plugin_module, weight_cache_is_safe
 from lightning_perf.callbacks.precision.precision_error import PrecisionError
-from lightning_perf.callbacks.strategies import REPLICATING, is_lightnings_own
 
 __all__ = ["PRECISIONS", "PrecisionSwitch", "check_optimizers", "check_weights"]
 

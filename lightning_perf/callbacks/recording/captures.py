@@ -9,11 +9,9 @@ from pathlib import Path
 from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.recording.capture_requests import FileRequests, SignalRequests
+from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, SlowStepDetector
-from lightning_perf.callbacks.recording.window_plan import WindowPlan
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.phases import Phase
-from lightning_perf.callbacks.steps.step_tracker import StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
 __all__ = ["Captures"]
 
@@ -23,40 +21,36 @@ class Captures(StepObserver):
 
     Args:
         config: What to capture.
+        state: The state of the fit.
         plan: The plan of the fit.
-        numbers: The numbers of the fit's steps.
         rank: This process's rank.
         world_size: Ranks of the run.
         folder: The run's folder.
         faults: Where it is reported that a request cannot be heard.
-        is_profiling: Whether the profiler is at work, asked at the begin of each step.
         now_ns: The host's clock.
     """
 
     def __init__(
         self,
         config: CaptureOptions,
+        state: FitState,
         *,
         plan: WindowPlan,
-        numbers: StepNumbers,
         rank: int,
         world_size: int,
         folder: Path,
         faults: Faults,
-        is_profiling: Callable[[], bool],
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._config = config
+        self._state = state
         self._plan = plan
-        self._numbers = numbers
         self._path = folder / f"captures.rank{rank}.jsonl"
         self._faults = faults
-        self._is_profiling = is_profiling
         self._now_ns = now_ns
         self._detector = SlowStepDetector(config)
         self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
         self._signals: SignalRequests | None = None
-        self._index = 0
         self._begin_ns = 0
         self._open = False
         self._judged = False
@@ -87,67 +81,59 @@ class Captures(StepObserver):
             self._signals.remove()
             self._signals = None
 
-    def step_begins(self, index: int) -> None:
+    def on_step_start(self) -> None:
         """Start the clock."""
-        self._index = index
         self._open = True
-        profiled = self._is_profiling()
+        profiled = self._state.profiling
         self._judged = not self._settling and not profiled
         self._settling = profiled
         self._begin_ns = self._now_ns()
 
-    def step_ends(self) -> None:
+    def on_step_end(self) -> None:
         """Judge the step, and look for requests."""
         if not self._open:
             return
         self._open = False
         now_ns = self._now_ns()
         step_ns = now_ns - self._begin_ns
-        slowdown = self._detector.add(step_ns) if self._judged else None
-        if slowdown is not None and self._slow < self._config.max_captures and self._index >= self._quiet_until:
-            self._slow += self._add(CaptureTrigger.SLOW_STEPS, self._index + 1, slowdown)
+        step = self._state.step
+        # A step in which a checkpoint is saved takes longer, and that is known.
+        judged = self._judged and not self._state.checkpoint_saved
+        slowdown = self._detector.add(step_ns) if judged else None
+        if slowdown is not None and self._slow < self._config.max_captures and step >= self._quiet_until:
+            self._slow += self._add(CaptureTrigger.SLOW_STEPS, step + 1, slowdown)
         if self._signals is not None and self._signals.take():
-            self._waiting = (CaptureTrigger.SIGNAL, self._index + 1)
+            self._waiting = (CaptureTrigger.SIGNAL, step + 1)
         if self._files is not None:
-            start = self._files.look(now_ns, self._numbers.of(self._index + 1), step_ns)
+            start = self._files.look(now_ns, self._state.number_of(step + 1), step_ns)
             if start is not None:
-                self._waiting = (CaptureTrigger.FILE, self._numbers.index(start))
+                self._waiting = (CaptureTrigger.FILE, self._state.step_of(start))
         # What was asked for waits until no other window is in the way.
         if self._waiting is not None:
             trigger, asked = self._waiting
-            if self._add(trigger, max(asked, self._index + 1)):
+            if self._add(trigger, max(asked, step + 1)):
                 self._waiting = None
 
-    def step_dropped(self) -> None:
+    def on_step_dropped(self) -> None:
         """Leave the step out."""
         self._open = False
 
-    def training_pauses(self) -> None:
+    def on_training_pause(self) -> None:
         """Judge neither a step that is interrupted nor the first one after."""
         self._judged = False
         self._settling = True
-
-    @property
-    def follows_phases(self) -> bool:
-        """Checkpoints are all it needs."""
-        return False
-
-    def phase_begins(self, phase: Phase) -> None:
-        """Leave a step out in which a checkpoint is saved."""
-        if phase is Phase.CHECKPOINT:
-            self._judged = False
 
     def _add(self, trigger: CaptureTrigger, start: int, slowdown: Slowdown | None = None) -> bool:
         if self._bytes >= self._config.max_bytes:
             self.full = True
             return True  # there is no room for a later one either
         kind = "slow-step" if trigger is CaptureTrigger.SLOW_STEPS else "on-demand"
-        folder = f"{kind}-{self._numbers.of(start)}"
+        folder = f"{kind}-{self._state.number_of(start)}"
         warmup, active = self._config.warmup, self._config.active
         if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):
             return False
         self._quiet_until = start + warmup + active + self._config.cooldown
-        record = CaptureRecord(folder, trigger, self._numbers.of(self._index), slowdown)
+        record = CaptureRecord(folder, trigger, self._state.number, slowdown)
         try:
             with self._path.open("ab") as file:
                 file.write(encode_capture(record))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from statistics import median
 
-from lightning_perf.callbacks.steps.step_tracker import StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
 __all__ = ["OverheadBudget", "check_budget"]
 
@@ -43,19 +43,19 @@ class OverheadBudget(StepObserver):
 
     Args:
         limit: Part of the fit's time so far, or a time.
-        is_profiling: Whether the profiler is at work, asked at the begin of each step.
+        state: The state of the fit.
         now_ns: The host's clock.
     """
 
     def __init__(
         self,
         limit: float | timedelta,
+        state: FitState,
         *,
-        is_profiling: Callable[[], bool],
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._limit = limit
-        self._is_profiling = is_profiling
+        self._state = state
         self._now_ns = now_ns
         self._start_ns = now_ns()
         self._usual: deque[int] = deque(maxlen=HISTORY)
@@ -89,12 +89,12 @@ class OverheadBudget(StepObserver):
         self._windows += 1
         self.cost_ns += cost_ns
 
-    def step_begins(self, index: int) -> None:  # noqa: ARG002
+    def on_step_start(self) -> None:
         """Start the clock."""
-        self._profiled = self._is_profiling()
+        self._profiled = self._state.profiling
         self._begin_ns = self._now_ns()
 
-    def step_ends(self) -> None:
+    def on_step_end(self) -> None:
         """Count the step to those without the profiler, or its excess to the cost."""
         if self._begin_ns is None:
             return
@@ -104,6 +104,6 @@ class OverheadBudget(StepObserver):
         elif self._usual:
             self.cost_ns += max(step_ns - round(median(self._usual)), 0)
 
-    def training_pauses(self) -> None:
+    def on_training_pause(self) -> None:
         """Leave out a step that is interrupted."""
         self._begin_ns = None

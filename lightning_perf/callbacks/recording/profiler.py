@@ -10,26 +10,29 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import torch
-from torch.profiler import profile
+from torch.profiler import profile, record_function
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.recording.recorder_watch import RecorderWatch, recorder_is_taken
-from lightning_perf.callbacks.recording.schedule import Action
-from lightning_perf.callbacks.recording.step_marks import StepMarks
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions, new_recorder
-from lightning_perf.callbacks.recording.window_plan import WindowPlan
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.phases import Phase
-from lightning_perf.callbacks.steps.step_tracker import StepObserver
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
+from lightning_perf.callbacks.recording.torch_profiler import (
+    RecorderWatch,
+    RecordingOptions,
+    new_recorder,
+    recorder_is_taken,
+)
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.trace_export import export_trace
+from lightning_perf.trace.steps import CUT_MARK
 
 __all__ = ["WindowProfiler"]
 
 T = TypeVar("T")
 
 
-class WindowProfiler(StepObserver):
+class WindowProfiler(StepObserver, PhaseObserver):
     """Records windows of whole steps and writes each to a trace file.
 
     A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
@@ -40,15 +43,15 @@ class WindowProfiler(StepObserver):
     out what happens between two steps.
 
     Args:
+        state: The state of the fit. The profiler writes `FitState.profiling` and `FitState.recording`.
         plan: Which steps to record, and where to.
         options: What to record of them.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
-        numbers: The numbers of the fit's steps.
         rank: This process's rank.
         faults: Where a failing export is reported.
-        may_begin: Asked before each window; on False it is left out as a whole.
-        on_window: Told of each window that has ended, whether it left a trace or not.
-        page_faults: Those of a step, asked before each window; None where they are not counted.
+        on_window: Called with each window that has ended, whether it left a trace or not.
+        budget: Refuses windows, each as a whole; None for no limit.
+        page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -58,25 +61,25 @@ class WindowProfiler(StepObserver):
 
     def __init__(
         self,
+        state: FitState,
         *,
         plan: WindowPlan,
         options: RecordingOptions,
         device_type: str,
-        numbers: StepNumbers,
         rank: int,
         faults: Faults,
-        may_begin: Callable[[], bool] = lambda: True,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
-        page_faults: Callable[[], float | None] = lambda: None,
+        budget: OverheadBudget | None = None,
+        page_faults: PageFaultCounter | None = None,
     ) -> None:
+        self._state = state
         self._plan = plan
         self._options = options
         self._device_type = device_type
-        self._numbers = numbers
         self._rank = rank
         self._faults = faults
-        self._may_begin = may_begin
         self._on_window = on_window
+        self._budget = budget
         self._page_faults = page_faults
         self._left_out = False
         self._capture = ""
@@ -87,9 +90,8 @@ class WindowProfiler(StepObserver):
         self._profile: profile | None = None
         self._watch = RecorderWatch(self._give_way)
         self._gave_way = False
-        self._recording = False
-        self._index = 0
-        self._marks = StepMarks()
+        self._step_mark: record_function | None = None
+        self._phase_mark: record_function | None = None
         self._whole_steps = 0
         self._trained = False
         self.files: list[Path] = []
@@ -99,59 +101,53 @@ class WindowProfiler(StepObserver):
         self.foreign_profiler = False
         """Whether a profiler that is not ours kept a step from being recorded."""
 
-    @property
-    def active(self) -> bool:
-        """Whether the profiler warms up or records."""
-        return self._profile is not None
-
-    def step_begins(self, index: int) -> None:
+    def on_step_start(self) -> None:
         """Warm up, or start to record, and mark the step."""
-        self._index = index
-        action = self._plan.action(index)
+        step = self._state.step
+        action = self._plan.action(step)
         if action is Action.REST:
             self._left_out = False
             return
         if self._left_out:
-            self._left_out = not self._plan.ends_window(index)
+            self._left_out = not self._plan.ends_window(step)
             return
-        if self._profile is None and not self._begin(index):
+        if self._profile is None and not self._begin(step):
             return
         if action is Action.RECORD:
-            if not self._recording and not self._timed(self._start):
+            if not self._state.recording and not self._timed(self._start):
                 return
-            self._marks.begin_step(self._numbers.of(index))
+            self._step_mark = mark = record_function(f"ProfilerStep#{self._state.number}")
+            mark.__enter__()  # type: ignore[no-untyped-call]
 
-    def step_ends(self) -> None:
+    def on_step_end(self) -> None:
         """Close the step's mark, and the window after its last step."""
-        if not self._recording:
+        if not self._state.recording:
             return
-        self._marks.end()
+        self._close_marks()
         self._whole_steps += 1
-        if self._plan.ends_window(self._index):
+        if self._plan.ends_window(self._state.step):
             self._stop()
 
-    def step_dropped(self) -> None:
+    def on_step_dropped(self) -> None:
         """End the window with a step that is cut off."""
         self._stop()
 
-    def training_pauses(self) -> None:
+    def on_training_pause(self) -> None:
         """End the window: what follows is no training."""
         self._stop()
 
-    @property
-    def follows_phases(self) -> bool:
-        """All of them while it records."""
-        return self._recording
-
-    def phase_begins(self, phase: Phase) -> None:
+    def on_phase_start(self, phase: Phase) -> None:
         """Open the phase's range."""
-        if self._recording:
+        if self._state.recording:
             self._trained |= phase is Phase.FORWARD
-            self._marks.begin_phase(phase)
+            self._phase_mark = mark = record_function(phase.value)
+            mark.__enter__()  # type: ignore[no-untyped-call]
 
-    def phase_ends(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
+    def on_phase_end(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
         """Close the phase's range."""
-        self._marks.end_phase()
+        if self._phase_mark is not None:
+            self._phase_mark.__exit__(None, None, None)
+            self._phase_mark = None
 
     def abandon(self) -> None:
         """Stop without writing a file."""
@@ -163,12 +159,12 @@ class WindowProfiler(StepObserver):
         """Look out for other profilers no longer; call it when the fit ends."""
         self._watch.remove()
 
-    def _begin(self, index: int) -> bool:
+    def _begin(self, step: int) -> bool:
         """Begin a window, if it may."""
-        if not self._may_begin():
-            self._left_out = not self._plan.ends_window(index)
+        if self._budget is not None and not self._budget.allows():
+            self._left_out = not self._plan.ends_window(step)
             return False
-        self._capture, self._begun_at = self._plan.capture_at(index), index
+        self._capture, self._begun_at = self._plan.capture_at(step), step
         self._pause_ns = self._export_ns = self._trace_bytes = self._whole_steps = 0
         return self._timed(self._prepare)
 
@@ -190,13 +186,15 @@ class WindowProfiler(StepObserver):
         try:
             # Kept only now: a profiler that failed to prepare must not be started, not even to stop it: it would crash.
             self._profile = self._prepared()
+            self._state.profiling = True
         finally:
             if self._profile is None:
                 self._recorder.release()
         return True
 
     def _prepared(self) -> profile:
-        prepared = new_recorder(self._options, self._device_type, self._page_faults())
+        page_faults = self._page_faults.median_per_step() if self._page_faults is not None else None
+        prepared = new_recorder(self._options, self._device_type, page_faults)
         with warnings.catch_warnings():
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
             # it advises (acc_events=True) makes Python objects of all events on the spot.
@@ -229,15 +227,15 @@ class WindowProfiler(StepObserver):
         try:
             self._profile.start_trace()
         finally:
-            self._recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
+            self._state.recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
         return True
 
     def _stop(self) -> None:
         """Stop whatever the profiler does, and write what it has of training."""
-        stopped, recording = self._profile, self._recording
-        self._profile, self._recording = None, False
+        stopped, recording = self._profile, self._state.recording
+        self._profile, self._state.profiling, self._state.recording = None, False, False
         if stopped is None:
             return
         try:
@@ -245,7 +243,7 @@ class WindowProfiler(StepObserver):
         finally:
             self._recorder.release()
         recorded = self._whole_steps if self._trace_bytes else 0
-        first, last = self._numbers.of(self._begun_at), self._numbers.of(self._index)
+        first, last = self._state.number_of(self._begun_at), self._state.number
         window = RecordedWindow(
             self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
         )
@@ -258,11 +256,13 @@ class WindowProfiler(StepObserver):
         if not cancelled:
             if not recording:
                 stopped.start_trace()  # a profiler that is prepared has no other way back
-            self._marks.cut()
+            if self._step_mark is not None:
+                with record_function(CUT_MARK):
+                    pass
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
-        self._marks.end()
+        self._close_marks()
         if cancelled:
             self.foreign_profiler = True
         elif recording and (self._whole_steps or self._trained):
@@ -272,6 +272,12 @@ class WindowProfiler(StepObserver):
         # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
         # comes by (pytorch#193348), and asking it to come costs more than the window.
         stopped.profiler = None
+
+    def _close_marks(self) -> None:
+        for mark in (self._phase_mark, self._step_mark):
+            if mark is not None:
+                mark.__exit__(None, None, None)
+        self._phase_mark = self._step_mark = None
 
     def _detach(self) -> None:
         """Have CUPTI leave now.

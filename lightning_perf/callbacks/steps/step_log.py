@@ -8,8 +8,7 @@ from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample, read_samples
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.step_tracker import StepObserver
+from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
 __all__ = ["StepLog", "step_metrics"]
 
@@ -21,13 +20,13 @@ KEPT = 10_000
 
 
 class StepLog(StepObserver):
-    """Writes step samples to a file and their means to loggers. A `SampleSink`.
+    """Writes step samples to a file and their means to loggers.
 
     Both happen every `log_every` steps, outside of what is timed and recorded. A file that cannot be written is one
     warning.
 
     Args:
-        numbers: The numbers of the fit's steps.
+        state: The state of the fit.
         path: The file to append to; None to write none.
         send: Takes metrics and the number of the step they are logged at; None to log none.
         log_every: Steps between two logs; 0 for never.
@@ -36,15 +35,14 @@ class StepLog(StepObserver):
 
     def __init__(
         self,
+        state: FitState,
         *,
-        numbers: StepNumbers,
         path: Path | None,
         send: Callable[[dict[str, float], int], None] | None,
         log_every: int,
         faults: Faults,
     ) -> None:
-        self._numbers = numbers
-        self._step = 0
+        self._state = state
         self._path = path
         self._send = send
         self._log_every = log_every
@@ -68,20 +66,16 @@ class StepLog(StepObserver):
         self.write()
         return read_samples(self._path) if self._path is not None and self._path.exists() else tuple(self._latest)
 
-    def step_begins(self, index: int) -> None:
-        """Note the number of the step."""
-        self._step = self._numbers.of(index)
-
-    def step_ends(self) -> None:
+    def on_step_end(self) -> None:
         """Write and log if it is time to."""
         if len(self._unwritten) >= self._flush_every:
             self.write()
-        if self._log_every and (self._step + 1) % self._log_every == 0:
+        if self._log_every and (self._state.number + 1) % self._log_every == 0:
             self.write()
             if self._unsent and self._send is not None:
                 samples, self._unsent = self._unsent, []
                 try:
-                    self._send(step_metrics(samples), self._step)
+                    self._send(step_metrics(samples), self._state.number)
                 except Exception as error:  # a logger may be of any make
                     self._send = None
                     self._faults.report("step times are no longer logged", error)

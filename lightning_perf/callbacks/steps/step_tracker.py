@@ -1,46 +1,14 @@
-"""Where the training loop is: from hooks and taps to the begins and ends of whole optimizer steps and their phases."""
+"""Where the training loop is: from the Trainer's hooks to whole optimizer steps and their phases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from lightning_perf.callbacks.steps.phases import Phase, Signal
+from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
 
-__all__ = ["StepObserver", "StepTracker"]
-
-
-class StepObserver:
-    """Follows the steps of a fit and does nothing of itself. Calls come in order, and phases never overlap."""
-
-    @property
-    def follows_phases(self) -> bool:
-        """Whether it wants to hear of all phases of the step that has just begun, asked after `step_begins`.
-
-        Where no observer does, fetches and checkpoints are told and nothing else: that makes a step cheaper.
-        """
-        return True
-
-    def step_begins(self, index: int) -> None:
-        """Step `index` begins, counted from 0 at the start of the fit."""
-
-    def step_ends(self) -> None:
-        """The step is whole: its optimizer has stepped, and callbacks and logging are done."""
-
-    def step_dropped(self) -> None:
-        """The step ends before it is whole, and its index will be used again, if training goes on."""
-
-    def training_pauses(self) -> None:
-        """Validation begins or the epoch ends: what follows belongs to no step, though one may be open."""
-
-    def training_resumes(self) -> None:
-        """The step that was open when training paused goes on."""
-
-    def phase_begins(self, phase: Phase) -> None:
-        """A phase of the open step begins."""
-
-    def phase_ends(self, phase: Phase) -> None:
-        """The phase ends."""
-
+__all__ = ["StepTracker"]
 
 _PHASES = {
     Signal.FETCH: Phase.FETCH,
@@ -57,29 +25,41 @@ _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 
 
 class StepTracker:
-    """Follows the training loop and tells observers of its steps.
+    """Follows the training loop and calls the observers of its steps and phases.
 
-    A step begins with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended,
-    and lasts until the next fetch, validation or the end of the epoch, so that what callbacks, checkpoints and loggers
-    do after the batch belongs to it. The optimizer's step is seen by the Trainer's count of them: that is right under
-    accumulation, the short last group of an epoch, several optimizers and manual accumulation alike.
+    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended,
+    and lasts until the next fetch, validation or the end of the epoch, so that the work of callbacks, checkpoints and
+    loggers after the batch belongs to it. The tracker sees the optimizer's step by the Trainer's count of them
+    (``global_step``). That count is right under accumulation, for the short last group of an epoch, with several
+    optimizers and for manual accumulation alike.
 
-    Phases that the loop nests (backward inside a manual `training_step`) are told one after the other: the inner one
-    interrupts the outer.
+    Where the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
-        count_optimizer_steps: Gives the Trainer's count of optimizer steps (``global_step``).
-        observers: Told in this order when something begins, in reverse when it ends.
+        state: The state of the fit. The tracker writes its steps.
+        trainer: The Trainer.
+        at_start: Called in this order when a step starts, and when training resumes.
+        at_end: Called in this order when a step ends or is dropped, and when training pauses.
+        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they
+            hear of fetches and checkpoints only, which makes a step cheaper.
     """
 
-    def __init__(self, count_optimizer_steps: Callable[[], int], *observers: StepObserver) -> None:
-        self._count_optimizer_steps = count_optimizer_steps
-        self._observers = observers
-        self._reversed = observers[::-1]
-        # Phases come by the dozen: who does not follow them is not told.
-        self._phase_observers = tuple(o for o in observers if type(o).phase_begins is not StepObserver.phase_begins)
-        self._phase_observers_reversed = self._phase_observers[::-1]
-        self._index = 0
+    def __init__(
+        self,
+        state: FitState,
+        trainer: Trainer,
+        *,
+        at_start: Sequence[StepObserver],
+        at_end: Sequence[StepObserver],
+        phases: Sequence[PhaseObserver],
+    ) -> None:
+        self._state = state
+        self._trainer = trainer
+        self._at_start = at_start
+        self._at_end = at_end
+        self._phase_starts = tuple(observer.on_phase_start for observer in phases)
+        self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
+        self._numbered = False
         self._open = False
         self._paused = False
         self._in_batch = False
@@ -93,70 +73,65 @@ class StepTracker:
         self._phases: list[Phase] = []
         self._followed = _ALWAYS
 
-    @property
-    def steps(self) -> int:
-        """Whole steps so far."""
-        return self._index
-
-    def starts(self, signal: Signal) -> None:
-        """The Trainer begins an action."""
+    def on_action_start(self, signal: Signal) -> None:
+        """The Trainer starts an action."""
         if signal is Signal.FETCH and not self._in_batch:
-            self._go_on()
+            self._open_or_resume()
         if signal is Signal.VALIDATION:
             self._pause()
         elif signal is Signal.AUTOMATIC_STEP:
             self._in_automatic_step = True
         elif (phase := _PHASES.get(signal)) in self._followed:
-            self._push(phase)
+            self._start_phase(phase)
 
-    def stops(self, signal: Signal) -> None:
+    def on_action_end(self, signal: Signal) -> None:
         """The Trainer has ended an action."""
         if signal is Signal.EPOCH:
             self._in_batch = False
             self._pause()
         elif signal is Signal.AUTOMATIC_STEP:
             self._in_automatic_step = False
-            self._pop(Phase.OPTIMIZER)
+            self._end_phase(Phase.OPTIMIZER)
         elif (phase := _PHASES.get(signal)) in self._followed:
-            self._pop(phase)
+            self._end_phase(phase)
 
-    def batch_begins(self) -> None:
-        """A batch is about to be trained on (`on_train_batch_start`)."""
+    def on_batch_start(self) -> None:
+        """Training on a batch starts (`on_train_batch_start`)."""
         # Without a fetch before it when `training_step` takes the iterator and fetches for itself.
         if not self._open or self._whole:
-            self._go_on()
+            self._open_or_resume()
         self._in_batch = True
 
-    def backward_begins(self) -> None:
-        """Backward begins (`on_before_backward`)."""
+    def on_backward_start(self) -> None:
+        """Backward starts (`on_before_backward`)."""
         if Phase.BACKWARD in self._followed:
-            self._push(Phase.BACKWARD)
+            self._start_phase(Phase.BACKWARD)
 
-    def backward_ends(self) -> None:
+    def on_backward_end(self) -> None:
         """Backward has ended (`on_after_backward`)."""
-        self._pop(Phase.BACKWARD)
+        self._end_phase(Phase.BACKWARD)
         if self._in_automatic_step:
-            self.optimizer_begins()  # unscaling and clipping come before the optimizer's own hook
+            self.on_optimizer_start()  # unscaling and clipping come before the optimizer's own hook
 
-    def optimizer_begins(self) -> None:
-        """The optimizer's part begins (`on_before_optimizer_step`)."""
+    def on_optimizer_start(self) -> None:
+        """The optimizer's part starts (`on_before_optimizer_step`)."""
         if Phase.OPTIMIZER in self._followed and Phase.OPTIMIZER not in self._phases:
             self._began_in_optimizer = self._in_optimizer
-            self._push(Phase.OPTIMIZER)
+            self._start_phase(Phase.OPTIMIZER)
 
-    def optimizer_enters(self) -> None:
-        """An optimizer's `step` begins; under automatic optimization it runs the closure, forward and backward."""
+    def on_optimizer_step_start(self) -> None:
+        """An optimizer's `step` starts. Under automatic optimization it runs the closure, forward and backward."""
         self._in_optimizer = True
 
-    def optimizer_leaves(self) -> None:
-        """An optimizer's `step` ends, and with it a phase that began inside: ranges in a trace have to nest."""
+    def on_optimizer_step_end(self) -> None:
+        """An optimizer's `step` ends, and with it a phase that started inside: ranges in a trace have to nest."""
         self._in_optimizer = False
         if self._began_in_optimizer:
             self._began_in_optimizer = False
-            self._pop(Phase.OPTIMIZER)
+            self._end_phase(Phase.OPTIMIZER)
 
-    def batch_ends(self, *, automatic: bool) -> None:
-        """A batch has been trained on (`on_train_batch_end`).
+    def on_batch_end(self, *, automatic: bool) -> None:
+        """Training on a batch has ended (`on_train_batch_end`).
 
         Args:
             automatic: Whether the module uses automatic optimization.
@@ -164,30 +139,37 @@ class StepTracker:
         self._in_batch = False
         self._in_automatic_step = False
         self._batches += 1
-        if self._count_optimizer_steps() != self._optimizer_steps:
+        if self._trainer.global_step != self._optimizer_steps:
             self._steps_by_optimizer = True
             self._whole = True
         elif not automatic and not self._steps_by_optimizer:
             self._whole = True  # a module that steps raw optimizers, out of the Trainer's sight: a step is a batch
 
-    def ends(self) -> None:
-        """Training has ended or failed; an open step that is not whole is dropped."""
+    def finish(self) -> None:
+        """Training has ended or failed. An open step that is not whole is dropped."""
         if self._open:
             self._close()
 
-    def _go_on(self) -> None:
+    def _open_or_resume(self) -> None:
         if self._open and self._whole:
             self._close()
+        state = self._state
         if not self._open:
             self._open, self._paused, self._whole, self._batches = True, False, False, 0
-            self._optimizer_steps = self._count_optimizer_steps()
-            for observer in self._observers:
-                observer.step_begins(self._index)
-            self._followed = _ALL if any(o.follows_phases for o in self._phase_observers) else _ALWAYS
+            self._optimizer_steps = self._trainer.global_step
+            if not self._numbered:
+                # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
+                # checkpoint was saved, in the middle of the step before.
+                self._numbered = True
+                state.first_number = step_number(self._trainer)
+            state.step, state.checkpoint_saved = state.whole_steps, False
+            for observer in self._at_start:
+                observer.on_step_start()
+            self._followed = _ALL if state.recording else _ALWAYS
         elif self._paused:
             self._paused = False
-            for observer in self._observers:
-                observer.training_resumes()
+            for observer in self._at_start:
+                observer.on_training_resume()
 
     def _pause(self) -> None:
         if self._in_batch or self._paused:
@@ -195,39 +177,40 @@ class StepTracker:
         if self._open and (self._whole or self._batches == 0):
             self._close()
         self._paused = True
-        for observer in self._reversed:
-            observer.training_pauses()
+        for observer in self._at_end:
+            observer.on_training_pause()
 
     def _close(self) -> None:
         while self._phases:
-            self._pop(self._phases[-1])
+            self._end_phase(self._phases[-1])
         self._open = False
-        self._index += self._whole
-        for observer in self._reversed:
+        self._state.whole_steps += self._whole
+        for observer in self._at_end:
             if self._whole:
-                observer.step_ends()
+                observer.on_step_end()
             else:
-                observer.step_dropped()
+                observer.on_step_dropped()
 
-    def _push(self, phase: Phase) -> None:
+    def _start_phase(self, phase: Phase) -> None:
         if not self._open or self._paused:
             return
-        if self._phases:
-            self._tell_end(self._phases[-1])
-        self._phases.append(phase)
-        self._tell_begin(phase)
+        if phase is Phase.CHECKPOINT:
+            self._state.checkpoint_saved = True
+        phases = self._phases
+        if phases:
+            for end in self._phase_ends:
+                end(phases[-1])
+        phases.append(phase)
+        for start in self._phase_starts:
+            start(phase)
 
-    def _pop(self, phase: Phase) -> None:
-        if not self._phases or self._phases[-1] is not phase:
+    def _end_phase(self, phase: Phase) -> None:
+        phases = self._phases
+        if not phases or phases[-1] is not phase:
             return
-        self._tell_end(self._phases.pop())
-        if self._phases:
-            self._tell_begin(self._phases[-1])
-
-    def _tell_begin(self, phase: Phase) -> None:
-        for observer in self._phase_observers:
-            observer.phase_begins(phase)
-
-    def _tell_end(self, phase: Phase) -> None:
-        for observer in self._phase_observers_reversed:
-            observer.phase_ends(phase)
+        phases.pop()
+        for end in self._phase_ends:
+            end(phase)
+        if phases:
+            for start in self._phase_starts:
+                start(phases[-1])

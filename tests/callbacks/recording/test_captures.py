@@ -16,10 +16,8 @@ from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.analysis.captures import CaptureTrigger, read_captures
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.recording.captures import Captures
-from lightning_perf.callbacks.recording.schedule import Action, Schedule
-from lightning_perf.callbacks.recording.window_plan import WindowPlan
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.phases import Phase
+from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
+from lightning_perf.callbacks.steps.fit_state import FitState
 from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
@@ -29,30 +27,29 @@ class Run:
     """Steps on a hand-driven clock; the profiler is at work where the plan says so."""
 
     def __init__(self, folder: Path, schedule: Schedule | None = None, **options: Any) -> None:
-        self.folder, self.now_ns, self.index = folder, 0, 0
+        self.folder, self.now_ns, self.state = folder, 0, FitState(first_number=1000)
         self.plan = WindowPlan(schedule or Schedule(skip_first=100_000), folder)
         self.captures = Captures(
             CaptureOptions(**options),
+            self.state,
             plan=self.plan,
-            numbers=StepNumbers(lambda: 1000),
             rank=0,
             world_size=1,
             folder=folder,
             faults=Faults(),
-            is_profiling=lambda: self.plan.action(self.index) is not Action.REST,
             now_ns=lambda: self.now_ns,
         )
 
     def step(self, time_ms: float, *, checkpoint: bool = False, interrupted: bool = False) -> None:
-        self.captures.step_begins(self.index)
+        self.state.profiling = self.plan.action(self.state.step) is not Action.REST
+        self.state.checkpoint_saved = checkpoint
+        self.captures.on_step_start()
         self.now_ns += round(time_ms * MS)
-        if checkpoint:
-            self.captures.phase_begins(Phase.CHECKPOINT)
         if interrupted:
-            self.captures.training_pauses()
-            self.captures.training_resumes()
-        self.captures.step_ends()
-        self.index += 1
+            self.captures.on_training_pause()
+            self.captures.on_training_resume()
+        self.captures.on_step_end()
+        self.state.step += 1
 
     def steps(self, number: int, time_ms: float) -> None:
         for _ in range(number):
@@ -89,7 +86,7 @@ def test_a_step_with_a_checkpoint_or_after_a_pause_is_not_judged(tmp_path: Path)
     for _ in range(5):
         run.step(500, checkpoint=True)
         run.step(10)
-        run.captures.training_pauses()
+        run.captures.on_training_pause()
         run.step(500)
         run.step(10)
         run.step(500, interrupted=True)

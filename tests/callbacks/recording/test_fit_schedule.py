@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.callbacks.recording.fit_schedule import expected_steps, fit_schedule, recording_notes
-from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.schedule import Schedule, expected_steps, fit_schedule, recording_notes
 
 
 @pytest.mark.parametrize(

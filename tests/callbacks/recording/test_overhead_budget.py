@@ -7,6 +7,7 @@ import pytest
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget, check_budget
+from lightning_perf.callbacks.steps.fit_state import FitState
 
 MS = 1_000_000
 
@@ -14,15 +15,15 @@ MS = 1_000_000
 class Run:
     def __init__(self, limit: float | timedelta) -> None:
         self.now_ns = 0
-        self.profiling = False
-        self.budget = OverheadBudget(limit, is_profiling=lambda: self.profiling, now_ns=lambda: self.now_ns)
+        self.state = FitState()
+        self.budget = OverheadBudget(limit, self.state, now_ns=lambda: self.now_ns)
 
     def steps(self, number: int, time_ms: int, *, profiling: bool = False) -> None:
-        self.profiling = profiling
-        for index in range(number):
-            self.budget.step_begins(index)
+        self.state.profiling = profiling
+        for _ in range(number):
+            self.budget.on_step_start()
             self.now_ns += time_ms * MS
-            self.budget.step_ends()
+            self.budget.on_step_end()
 
     def window(self, pause_ms: int) -> None:
         self.now_ns += pause_ms * MS
@@ -64,11 +65,11 @@ def test_a_time_is_not() -> None:
 def test_an_interrupted_step_counts_for_nothing() -> None:
     run = Run(0.1)
     run.steps(3, 10)
-    run.profiling = True
-    run.budget.step_begins(3)
+    run.state.profiling = True
+    run.budget.on_step_start()
     run.now_ns += 5000 * MS
-    run.budget.training_pauses()
-    run.budget.step_ends()
+    run.budget.on_training_pause()
+    run.budget.on_step_end()
     assert run.budget.cost_ns == 0
 
 

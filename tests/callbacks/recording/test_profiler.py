@@ -16,11 +16,9 @@ import torch
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
-from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-from lightning_perf.callbacks.recording.window_plan import WindowPlan
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.phases import Phase
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
 
@@ -30,8 +28,8 @@ def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[WindowProfiler] = []
     original = WindowProfiler.__init__
 
-    def open_one(self: WindowProfiler, **settings: Any) -> None:
-        original(self, **settings)
+    def open_one(self: WindowProfiler, state: FitState, **settings: Any) -> None:
+        original(self, state, **settings)
         opened.append(self)
 
     monkeypatch.setattr(WindowProfiler, "__init__", open_one)
@@ -46,23 +44,28 @@ def profiler(
     folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
 ) -> WindowProfiler:
     return WindowProfiler(
+        FitState(first_number=10),
         plan=WindowPlan(
             Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
         ),
         options=options or RecordingOptions(),
         device_type=device_type,
-        numbers=StepNumbers(lambda: 10),
         rank=3,
         faults=Faults(),
     )
 
 
+def start(window: WindowProfiler, index: int) -> None:
+    window._state.step = index
+    window.on_step_start()
+
+
 def step(window: WindowProfiler, index: int) -> None:
-    window.step_begins(index)
-    window.phase_begins(Phase.FORWARD)
+    start(window, index)
+    window.on_phase_start(Phase.FORWARD)
     torch.ones(3, 3) @ torch.ones(3, 3)
-    window.phase_ends(Phase.FORWARD)
-    window.step_ends()
+    window.on_phase_end(Phase.FORWARD)
+    window.on_step_end()
 
 
 def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
@@ -75,16 +78,16 @@ def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
     assert [m.name for m in step_marks(file)] == ["ProfilerStep#10", "ProfilerStep#11"]
     assert [m.name for m in marks(file, "perf::")] == ["perf::forward"] * 2
     assert window.recorded_steps == 2
-    assert not window.active
+    assert not window._state.profiling
 
 
 def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> None:
     window = profiler(tmp_path, wait=1, warmup=1, active=1)
     active = []
     for index in range(4):
-        window.step_begins(index)
-        active.append(window.active)
-        window.step_ends()
+        start(window, index)
+        active.append(window._state.profiling)
+        window.on_step_end()
     assert active == [False, True, True, False]
 
 
@@ -99,14 +102,14 @@ def test_warm_up_is_not_in_the_file(tmp_path: Path) -> None:
 
 def test_a_pause_with_nothing_recorded_writes_no_file(tmp_path: Path) -> None:
     window = profiler(tmp_path, warmup=1)
-    window.step_begins(0)
-    window.step_ends()
-    window.training_pauses()
-    window.training_pauses()
-    window.step_begins(1)
-    window.phase_begins(Phase.FETCH)  # no batch came
-    window.phase_ends(Phase.FETCH)
-    window.step_dropped()
+    start(window, 0)
+    window.on_step_end()
+    window.on_training_pause()
+    window.on_training_pause()
+    start(window, 1)
+    window.on_phase_start(Phase.FETCH)  # no batch came
+    window.on_phase_end(Phase.FETCH)
+    window.on_step_dropped()
     assert trace_files(tmp_path) == []
     step(window, 1)
     step(window, 2)
@@ -137,7 +140,7 @@ def test_a_recorder_that_fails_to_start_is_left_alone(
     monkeypatch.setattr(torch.profiler.profile, method, fails)
     window = profiler(tmp_path)
     with pytest.raises(RuntimeError, match="injected"):
-        window.step_begins(0)
+        start(window, 0)
     window.abandon()
     assert not torch.autograd._profiler_enabled()
     assert trace_files(tmp_path) == []
@@ -181,11 +184,11 @@ def test_a_foreign_profiler_inside_a_step_gets_the_recorder(tmp_path: Path, warm
     untouched = torch.autograd.profiler.profile._prepare_trace
     window = profiler(tmp_path, warmup=warmup)
     for index in range(4):
-        window.step_begins(index)
+        start(window, index)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
             torch.ones(3, 3) @ torch.ones(3, 3)
         assert any(event.key == "aten::mm" for event in foreign.key_averages())
-        window.step_ends()
+        window.on_step_end()
     assert window.foreign_profiler
     assert window.recorded_steps == 0
     assert torch.autograd.profiler.profile._prepare_trace is untouched
@@ -194,10 +197,10 @@ def test_a_foreign_profiler_inside_a_step_gets_the_recorder(tmp_path: Path, warm
 def test_a_foreign_profiler_after_some_steps_leaves_us_those(tmp_path: Path) -> None:
     window = profiler(tmp_path, active=4)
     step(window, 0)
-    window.step_begins(1)
+    start(window, 1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         torch.ones(2) + 1
-    window.step_ends()
+    window.on_step_end()
     step(window, 2)
     (file,) = window.files
     assert [m.name for m in step_marks(file) if m.finished] == ["ProfilerStep#10"]
@@ -212,10 +215,10 @@ def test_another_thread_gets_the_recorder_when_the_trace_is_written_and_not_befo
     seen: list[tuple[str, bool]] = []
 
     def try_to_begin(moment: str) -> None:
-        thread = threading.Thread(target=second.step_begins, args=(0,))
+        thread = threading.Thread(target=start, args=(second, 0))
         thread.start()
         thread.join()
-        seen.append((moment, second.active))
+        seen.append((moment, second._state.profiling))
 
     def around(name: str, original: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -267,7 +270,7 @@ def test_cupti_leaves_between_two_windows_and_not_in_the_second(
     # It leaves with the first call to CUDA after a window is written: without one here, the next window would make it.
     calls: list[tuple[int, bool]] = []
     window = profiler(tmp_path, device_type="cuda", active=1, repeat=2)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window.active)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window._state.profiling)))
     for index in range(3):
         step(window, index)
     assert calls == [(1, False), (2, False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.profiler import profile
 
-from lightning_perf.callbacks.recording.recorder_watch import RecorderWatch
+from lightning_perf.callbacks.recording.torch_profiler import RecorderWatch
 
 
 def record() -> None:

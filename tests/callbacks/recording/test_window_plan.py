@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightning_perf.callbacks.recording.schedule import Action, Schedule
-from lightning_perf.callbacks.recording.window_plan import WindowPlan
+from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 
 
 def plan(folder: Path = Path(), **schedule: int) -> WindowPlan:

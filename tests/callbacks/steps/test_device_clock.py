@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.steps.device_clock import DeviceClock, cuda_clock
+from lightning_perf.callbacks.steps.step_timer import DeviceClock, cuda_clock
 
 
 @dataclass

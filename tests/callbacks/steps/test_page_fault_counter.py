@@ -2,19 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, FaultCounter
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFaultCounter
 
 
 class Bench:
     def __init__(self) -> None:
         self.faults: int | None = 1_000
-        self.profiling = False
-        self.counter = FaultCounter(is_profiling=lambda: self.profiling, count=lambda: self.faults)
-        self.index = 0
+        self.state = FitState()
+        self.counter = PageFaultCounter(self.state, count=lambda: self.faults)
 
     def begin(self) -> None:
-        self.counter.step_begins(self.index)
-        self.index += 1
+        self.counter.on_step_start()
 
     def take(self, faults: int) -> None:
         assert self.faults is not None
@@ -23,7 +22,7 @@ class Bench:
     def step(self, faults: int) -> None:
         self.begin()
         self.take(faults)
-        self.counter.step_ends()
+        self.counter.on_step_end()
         self.take(10_000)  # between two steps
 
 
@@ -31,15 +30,15 @@ def test_the_median_of_the_last_steps() -> None:
     bench = Bench()
     for faults in (90_000, 7):
         bench.step(faults)
-    assert bench.counter.a_step() is None
+    assert bench.counter.median_per_step() is None
     bench.step(9)
-    assert bench.counter.a_step() == 9
+    assert bench.counter.median_per_step() == 9
     for _ in range(LAST_STEPS):
         bench.step(3)
-    assert bench.counter.a_step() == 3
+    assert bench.counter.median_per_step() == 3
 
 
-@pytest.mark.parametrize("spoiled", ["step_dropped", "training_pauses"])
+@pytest.mark.parametrize("spoiled", ["on_step_dropped", "on_training_pause"])
 def test_steps_that_are_not_whole_do_not_count(spoiled: str) -> None:
     bench = Bench()
     for faults in (5, 6, 7):
@@ -47,18 +46,18 @@ def test_steps_that_are_not_whole_do_not_count(spoiled: str) -> None:
         bench.begin()
         bench.take(500)
         getattr(bench.counter, spoiled)()
-        bench.counter.step_ends()
-    assert bench.counter.a_step() == 6
+        bench.counter.on_step_end()
+    assert bench.counter.median_per_step() == 6
 
 
 def test_profiled_steps_do_not_count() -> None:
     bench = Bench()
     for faults in (5, 6, 7):
         bench.step(faults)
-        bench.profiling = True
+        bench.state.profiling = True
         bench.step(500)
-        bench.profiling = False
-    assert bench.counter.a_step() == 6
+        bench.state.profiling = False
+    assert bench.counter.median_per_step() == 6
 
 
 def test_a_system_that_does_not_count() -> None:
@@ -66,6 +65,5 @@ def test_a_system_that_does_not_count() -> None:
     bench.faults = None
     for _ in range(5):
         bench.begin()
-        bench.counter.step_ends()
-    assert bench.counter.a_step() is None
-    assert not bench.counter.follows_phases
+        bench.counter.on_step_end()
+    assert bench.counter.median_per_step() is None

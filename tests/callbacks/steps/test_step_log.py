@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf.analysis.step_times import StepSample, read_samples
 from lightning_perf.callbacks.error_reporter import Faults
-from lightning_perf.callbacks.step_numbers import StepNumbers
+from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.step_log import StepLog, step_metrics
 
 
@@ -16,17 +16,18 @@ def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
     return StepSample(step, ms * 1_000_000, 1_000_000, None, 4, profiled)
 
 
-def run(log: StepLog, steps: range, **options: int) -> None:
+def run(log: StepLog, state: FitState, steps: range, **options: int) -> None:
     for index in steps:
-        log.step_begins(index)
+        state.step = index
         log.add(sample(index, **options))
-        log.step_ends()
+        log.on_step_end()
 
 
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    log = StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=4, faults=Faults())
-    run(log, range(10))
+    state = FitState()
+    log = StepLog(state, path=path, send=None, log_every=4, faults=Faults())
+    run(log, state, range(10))
     assert [s.step for s in read_samples(path)] == list(range(8)), "writes in between, at the log's cadence"
     log.write()
     assert read_samples(path) == tuple(sample(step) for step in range(10))
@@ -35,21 +36,23 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
 def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
     path = tmp_path / "steps.jsonl"
-    run(StepLog(numbers=StepNumbers(lambda: 0), path=path, send=None, log_every=log_every, faults=Faults()), range(60))
+    state = FitState()
+    run(StepLog(state, path=path, send=None, log_every=log_every, faults=Faults()), state, range(60))
     assert len(read_samples(path)) == written
 
 
 def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
     sent: list[tuple[int, float]] = []
+    state = FitState(first_number=2)
     log = StepLog(
-        numbers=StepNumbers(lambda: 2),
+        state,
         path=None,
         send=lambda metrics, step: sent.append((step, metrics["perf/step_time_ms"])),
         log_every=4,
         faults=Faults(),
     )
-    run(log, range(2), ms=10)
-    run(log, range(2, 6), ms=20)
+    run(log, state, range(2), ms=10)
+    run(log, state, range(2, 6), ms=20)
     assert sent == [(3, 10.0), (7, 20.0)]
 
 
@@ -57,15 +60,14 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
     sent: list[dict[str, float]] = []
     path = tmp_path / "steps.jsonl"
     log = StepLog(
-        numbers=StepNumbers(lambda: 0),
+        FitState(),
         path=path,
         send=lambda metrics, step: sent.append(metrics),
         log_every=1,
         faults=Faults(),
     )
-    log.step_begins(0)
     log.add(sample(0, profiled=True))
-    log.step_ends()
+    log.on_step_end()
     assert sent == []
     assert len(read_samples(path)) == 1
 
@@ -73,15 +75,16 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     faults = Faults()
     sent: list[int] = []
+    state = FitState()
     log = StepLog(
-        numbers=StepNumbers(lambda: 0),
+        state,
         path=tmp_path / "gone" / "steps.jsonl",
         send=lambda metrics, step: sent.append(step),
         log_every=2,
         faults=faults,
     )
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
-        run(log, range(6))
+        run(log, state, range(6))
     assert len(caught) == 1
     assert sent == [1, 3, 5]
 
@@ -104,8 +107,9 @@ def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
         raise ConnectionError("the logger's server is away")
 
     faults, path = Faults(), tmp_path / "steps.jsonl"
-    log = StepLog(numbers=StepNumbers(lambda: 0), path=path, send=send, log_every=2, faults=faults)
+    state = FitState()
+    log = StepLog(state, path=path, send=send, log_every=2, faults=faults)
     with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
-        run(log, range(8))
+        run(log, state, range(8))
     assert len(faults.messages) == 1
     assert len(read_samples(path)) == 8

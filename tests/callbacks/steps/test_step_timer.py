@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from lightning_perf.analysis.step_times import StepSample
-from lightning_perf.callbacks.step_numbers import StepNumbers
-from lightning_perf.callbacks.steps.phases import Phase
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import StepTimer, batch_samples
 from tests.callbacks.steps.test_device_clock import FakeDevice
 
@@ -18,50 +17,50 @@ from tests.callbacks.steps.test_device_clock import FakeDevice
 class Bench:
     def __init__(self, device: FakeDevice | None = None, *, capacity: int = 64) -> None:
         self.now = 1_000
-        self.profiling = False
+        self.state = FitState(first_number=100)
         self.samples: list[StepSample] = []
         self.timer = StepTimer(
-            numbers=StepNumbers(lambda: 100),
-            sink=self,
-            is_profiling=lambda: self.profiling,
+            self.state,
+            on_sample=self.samples.append,
             device_clock=device.clock(capacity=capacity) if device else None,
             now_ns=lambda: self.now,
         )
 
-    def add(self, sample: StepSample) -> None:
-        self.samples.append(sample)
+    def start(self, index: int) -> None:
+        self.state.step = index
+        self.timer.on_step_start()
 
     def step(self, index: int, ns: int = 50) -> None:
-        self.timer.step_begins(index)
+        self.start(index)
         self.now += ns
-        self.timer.step_ends()
+        self.timer.on_step_end()
 
 
 def test_wall_time_and_data_wait() -> None:
     bench = Bench()
-    bench.timer.step_begins(0)
+    bench.start(0)
     for wait in (7, 4):
-        bench.timer.phase_begins(Phase.FETCH)
+        bench.timer.on_phase_start(Phase.FETCH)
         bench.now += wait
-        bench.timer.phase_ends(Phase.FETCH)
-        bench.timer.phase_begins(Phase.FORWARD)
-        bench.timer.batch((torch.zeros(3, 2), torch.zeros(3)))
+        bench.timer.on_phase_end(Phase.FETCH)
+        bench.timer.on_phase_start(Phase.FORWARD)
+        bench.timer.count_samples((torch.zeros(3, 2), torch.zeros(3)))
         bench.now += 20
-        bench.timer.phase_ends(Phase.FORWARD)
-    bench.timer.step_ends()
+        bench.timer.on_phase_end(Phase.FORWARD)
+    bench.timer.on_step_end()
     assert bench.samples == [StepSample(100, 51, 11, None, 6, False)]
 
 
 def test_an_interruption_is_no_step_time() -> None:
     bench = Bench(FakeDevice(passed=10**6))
-    bench.timer.step_begins(0)
+    bench.start(0)
     bench.now += 10
-    bench.timer.training_pauses()
+    bench.timer.on_training_pause()
     bench.now += 1_000
-    bench.timer.training_resumes()
+    bench.timer.on_training_resume()
     bench.now += 5
-    bench.timer.step_ends()
-    bench.timer.training_pauses()
+    bench.timer.on_step_end()
+    bench.timer.on_training_pause()
     bench.now += 1_000
     bench.step(1)
     assert [(s.step_ns, s.device_ns) for s in bench.samples] == [(15, None), (50, 1_500_000)]
@@ -90,9 +89,9 @@ def test_a_device_that_lags_far_behind_is_not_waited_for() -> None:
 
 def test_a_dropped_step_leaves_no_sample() -> None:
     bench = Bench(FakeDevice(passed=10**6))
-    bench.timer.step_begins(0)
-    bench.timer.step_dropped()
-    bench.timer.step_ends()
+    bench.start(0)
+    bench.timer.on_step_dropped()
+    bench.timer.on_step_end()
     bench.step(0)
     assert [s.step for s in bench.samples] == [100]
 
@@ -100,18 +99,18 @@ def test_a_dropped_step_leaves_no_sample() -> None:
 def test_profiled_steps_are_marked() -> None:
     bench = Bench()
     bench.step(0)
-    bench.profiling = True
+    bench.state.profiling = True
     bench.step(1)
     assert [s.profiled for s in bench.samples] == [False, True]
 
 
 def test_samples_are_unknown_if_one_batch_does_not_tell() -> None:
     bench = Bench()
-    bench.timer.step_begins(0)
-    bench.timer.batch(torch.zeros(3))
-    bench.timer.batch("text")
-    bench.timer.batch(torch.zeros(3))
-    bench.timer.step_ends()
+    bench.start(0)
+    bench.timer.count_samples(torch.zeros(3))
+    bench.timer.count_samples("text")
+    bench.timer.count_samples(torch.zeros(3))
+    bench.timer.on_step_end()
     assert bench.samples[0].samples is None
 
 
@@ -127,9 +126,9 @@ def test_a_batch_of_any_make_costs_its_samples_alone() -> None:
     endless.append(endless)
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     for step, odd in enumerate((Surface(), nested, endless)):
-        bench.timer.step_begins(step)
-        bench.timer.batch(odd)
-        bench.timer.step_ends()
+        bench.start(step)
+        bench.timer.count_samples(odd)
+        bench.timer.on_step_end()
     assert [sample.samples for sample in bench.samples] == [None, None, None]
 
 

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from lightning_perf.callbacks.steps.phases import Phase, Signal
-from lightning_perf.callbacks.steps.step_tracker import StepObserver, StepTracker
+from types import SimpleNamespace
+
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
 
 
-class Diary(StepObserver):
-    def __init__(self, name: str = "", entries: list[str] | None = None) -> None:
+class Diary(StepObserver, PhaseObserver):
+    def __init__(self, state: FitState, name: str = "", entries: list[str] | None = None) -> None:
+        self.state = state
         self.name = name
         self.entries: list[str] = [] if entries is None else entries
 
     def note(self, entry: str) -> None:
         self.entries.append(self.name + entry)
 
-    def step_begins(self, index: int) -> None:
-        self.note(f"step {index}")
+    def on_step_start(self) -> None:
+        self.note(f"step {self.state.step}")
 
-    def step_ends(self) -> None:
+    def on_step_end(self) -> None:
         self.note("end")
 
-    def step_dropped(self) -> None:
+    def on_step_dropped(self) -> None:
         self.note("dropped")
 
-    def training_pauses(self) -> None:
+    def on_training_pause(self) -> None:
         self.note("pause")
 
-    def training_resumes(self) -> None:
+    def on_training_resume(self) -> None:
         self.note("resume")
 
-    def phase_begins(self, phase: Phase) -> None:
+    def on_phase_start(self, phase: Phase) -> None:
         self.note(f"({phase.name.lower()}")
 
-    def phase_ends(self, phase: Phase) -> None:
+    def on_phase_end(self, phase: Phase) -> None:
         self.note(f"{phase.name.lower()})")
 
 
@@ -40,18 +44,22 @@ class Loop:
     """A training loop that says what Lightning's would."""
 
     def __init__(self) -> None:
-        self.diary = Diary()
-        self.optimizer_steps = 0
-        self.tracker = StepTracker(lambda: self.optimizer_steps, self.diary)
+        # Phases are followed while the profiler records.
+        self.state = FitState(recording=True)
+        self.diary = Diary(self.state)
+        self.trainer = SimpleNamespace(global_step=0)
+        self.tracker = StepTracker(
+            self.state, self.trainer, at_start=[self.diary], at_end=[self.diary], phases=[self.diary]
+        )
 
     def fetch(self) -> None:
-        self.tracker.starts(Signal.FETCH)
-        self.tracker.stops(Signal.FETCH)
+        self.tracker.on_action_start(Signal.FETCH)
+        self.tracker.on_action_end(Signal.FETCH)
 
     def train(self, *, optimizer_steps: int = 1, automatic: bool = True) -> None:
-        self.tracker.batch_begins()
-        self.optimizer_steps += optimizer_steps
-        self.tracker.batch_ends(automatic=automatic)
+        self.tracker.on_batch_start()
+        self.trainer.global_step += optimizer_steps
+        self.tracker.on_batch_end(automatic=automatic)
 
     def entries(self, *, phases: bool = False) -> str:
         kept = [e for e in self.diary.entries if phases or ("(" not in e and ")" not in e)]
@@ -64,9 +72,9 @@ def test_a_step_lasts_until_the_next_fetch() -> None:
         loop.fetch()
         loop.train()
     assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
-    loop.tracker.stops(Signal.EPOCH)
+    loop.tracker.on_action_end(Signal.EPOCH)
     assert loop.entries().endswith("step 1, end, pause")
-    assert loop.tracker.steps == 2
+    assert loop.state.whole_steps == 2
 
 
 def test_a_step_holds_all_its_micro_batches() -> None:
@@ -74,7 +82,7 @@ def test_a_step_holds_all_its_micro_batches() -> None:
     for steps in (0, 0, 1, 0, 1):  # the last group of an epoch is short
         loop.fetch()
         loop.train(optimizer_steps=steps)
-    loop.tracker.stops(Signal.EPOCH)
+    loop.tracker.on_action_end(Signal.EPOCH)
     assert loop.entries() == "step 0, end, step 1, end, pause"
 
 
@@ -99,7 +107,7 @@ def test_manual_accumulation_makes_steps_of_several_batches() -> None:
     for steps in (1, 0, 1, 0, 1):
         loop.fetch()
         loop.train(optimizer_steps=steps, automatic=False)
-    loop.tracker.stops(Signal.EPOCH)
+    loop.tracker.on_action_end(Signal.EPOCH)
     assert loop.entries() == "step 0, end, step 1, end, step 2, end, pause"
 
 
@@ -116,9 +124,9 @@ def test_a_fetch_that_finds_no_batch_is_no_step() -> None:
     loop.fetch()
     loop.train()
     loop.fetch()
-    loop.tracker.stops(Signal.EPOCH)
+    loop.tracker.on_action_end(Signal.EPOCH)
     assert loop.entries() == "step 0, end, step 1, dropped, pause"
-    assert loop.tracker.steps == 1
+    assert loop.state.whole_steps == 1
     loop.fetch()
     assert loop.entries().endswith("pause, step 1")
 
@@ -126,10 +134,10 @@ def test_a_fetch_that_finds_no_batch_is_no_step() -> None:
 def test_a_module_that_fetches_for_itself() -> None:
     loop = Loop()
     for _ in range(2):
-        loop.tracker.batch_begins()
+        loop.tracker.on_batch_start()
         loop.fetch()
-        loop.optimizer_steps += 1
-        loop.tracker.batch_ends(automatic=True)
+        loop.trainer.global_step += 1
+        loop.tracker.on_batch_end(automatic=True)
     assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
 
 
@@ -138,13 +146,13 @@ def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
     loop.fetch()
     loop.train(optimizer_steps=1)
     for _ in range(3):
-        loop.tracker.starts(Signal.VALIDATION)
+        loop.tracker.on_action_start(Signal.VALIDATION)
     assert loop.entries() == "step 0, end, pause"
-    loop.tracker.starts(Signal.TRANSFER)  # validation's own batches
-    loop.tracker.stops(Signal.TRANSFER)
+    loop.tracker.on_action_start(Signal.TRANSFER)  # validation's own batches
+    loop.tracker.on_action_end(Signal.TRANSFER)
     loop.fetch()
     loop.train(optimizer_steps=0)
-    loop.tracker.starts(Signal.VALIDATION)
+    loop.tracker.on_action_start(Signal.VALIDATION)
     loop.fetch()
     loop.train(optimizer_steps=1)
     loop.fetch()
@@ -157,15 +165,15 @@ def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
 def test_phases_of_automatic_optimization() -> None:
     loop = Loop()
     tracker = loop.tracker
-    tracker.batch_begins()
-    tracker.starts(Signal.AUTOMATIC_STEP)
+    tracker.on_batch_start()
+    tracker.on_action_start(Signal.AUTOMATIC_STEP)
     for _ in range(2):  # an optimizer may evaluate its closure again
-        tracker.starts(Signal.FORWARD)
-        tracker.stops(Signal.FORWARD)
-        tracker.backward_begins()
-        tracker.backward_ends()
-        tracker.optimizer_begins()
-    tracker.stops(Signal.AUTOMATIC_STEP)
+        tracker.on_action_start(Signal.FORWARD)
+        tracker.on_action_end(Signal.FORWARD)
+        tracker.on_backward_start()
+        tracker.on_backward_end()
+        tracker.on_optimizer_start()
+    tracker.on_action_end(Signal.AUTOMATIC_STEP)
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (optimizer, optimizer), (forward, forward), (optimizer, "
         "optimizer), (backward, backward), (optimizer, optimizer)"
@@ -175,14 +183,14 @@ def test_phases_of_automatic_optimization() -> None:
 def test_nested_phases_are_told_one_after_the_other() -> None:
     loop = Loop()
     tracker = loop.tracker
-    tracker.batch_begins()
-    tracker.starts(Signal.FORWARD)
-    tracker.backward_begins()
-    tracker.backward_ends()
-    tracker.starts(Signal.MANUAL_STEP)
-    tracker.optimizer_begins()
-    tracker.stops(Signal.MANUAL_STEP)
-    tracker.stops(Signal.FORWARD)
+    tracker.on_batch_start()
+    tracker.on_action_start(Signal.FORWARD)
+    tracker.on_backward_start()
+    tracker.on_backward_end()
+    tracker.on_action_start(Signal.MANUAL_STEP)
+    tracker.on_optimizer_start()
+    tracker.on_action_end(Signal.MANUAL_STEP)
+    tracker.on_action_end(Signal.FORWARD)
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (forward, forward), (optimizer, optimizer), "
         "(forward, forward)"
@@ -192,55 +200,77 @@ def test_nested_phases_are_told_one_after_the_other() -> None:
 def test_a_failure_drops_the_step_with_its_phases_closed() -> None:
     loop = Loop()
     loop.fetch()
-    loop.tracker.batch_begins()
-    loop.tracker.starts(Signal.FORWARD)
-    loop.tracker.ends()
+    loop.tracker.on_batch_start()
+    loop.tracker.on_action_start(Signal.FORWARD)
+    loop.tracker.finish()
     assert loop.entries(phases=True) == "step 0, (fetch, fetch), (forward, forward), dropped"
-    loop.tracker.ends()
-    assert loop.tracker.steps == 0
+    loop.tracker.finish()
+    assert loop.state.whole_steps == 0
 
 
-def test_observers_are_told_of_ends_in_reverse() -> None:
+def test_the_order_of_calls_is_the_one_given_and_that_of_phases_is_reversed_at_their_end() -> None:
     entries: list[str] = []
-    tracker = StepTracker(lambda: 0, Diary("a ", entries), Diary("b ", entries))
-    tracker.batch_begins()
-    tracker.batch_ends(automatic=False)
-    tracker.ends()
+    state = FitState(recording=True)
+    a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
+    tracker = StepTracker(state, SimpleNamespace(global_step=0), at_start=[a, b], at_end=[b, a], phases=[a, b])
+    tracker.on_batch_start()
+    tracker.on_batch_end(automatic=False)
+    tracker.finish()
     assert entries == ["a step 0", "b step 0", "b end", "a end"]
+    entries.clear()
+    tracker.on_action_start(Signal.FETCH)
+    tracker.on_action_end(Signal.FETCH)
+    assert entries == ["a step 1", "b step 1", "a (fetch", "b (fetch", "b fetch)", "a fetch)"]
 
 
-def test_phases_are_told_only_while_somebody_follows_them() -> None:
-    class Timer(Diary):
-        follows_phases = False
-
-    class Recorder(Diary):
-        follows_phases = False
-
-        def step_begins(self, index: int) -> None:
-            super().step_begins(index)
-            self.follows_phases = index == 1
+def test_phases_are_followed_only_while_the_profiler_records() -> None:
+    class Recorder(StepObserver):
+        def on_step_start(self) -> None:
+            state.recording = state.step == 1
 
     entries: list[str] = []
-    optimizer_steps = 0
-    tracker = StepTracker(lambda: optimizer_steps, Timer("", entries), Recorder("recorder ", []))
+    state, trainer = FitState(), SimpleNamespace(global_step=0)
+    timer = Diary(state, "", entries)
+    tracker = StepTracker(state, trainer, at_start=[Recorder(), timer], at_end=[timer], phases=[timer])
     for _ in range(3):
-        tracker.starts(Signal.FETCH)
-        tracker.stops(Signal.FETCH)
-        tracker.batch_begins()
-        tracker.starts(Signal.AUTOMATIC_STEP)
-        tracker.optimizer_enters()
-        tracker.starts(Signal.FORWARD)
-        tracker.stops(Signal.FORWARD)
-        tracker.backward_begins()
-        tracker.backward_ends()
-        tracker.optimizer_begins()
-        tracker.optimizer_leaves()
-        tracker.stops(Signal.AUTOMATIC_STEP)
-        optimizer_steps += 1
-        tracker.batch_ends(automatic=True)
-        tracker.starts(Signal.CHECKPOINT)
-        tracker.stops(Signal.CHECKPOINT)
-    tracker.ends()
+        tracker.on_action_start(Signal.FETCH)
+        tracker.on_action_end(Signal.FETCH)
+        tracker.on_batch_start()
+        tracker.on_action_start(Signal.AUTOMATIC_STEP)
+        tracker.on_optimizer_step_start()
+        tracker.on_action_start(Signal.FORWARD)
+        tracker.on_action_end(Signal.FORWARD)
+        tracker.on_backward_start()
+        tracker.on_backward_end()
+        tracker.on_optimizer_start()
+        tracker.on_optimizer_step_end()
+        tracker.on_action_end(Signal.AUTOMATIC_STEP)
+        trainer.global_step += 1
+        tracker.on_batch_end(automatic=True)
+        tracker.on_action_start(Signal.CHECKPOINT)
+        tracker.on_action_end(Signal.CHECKPOINT)
+    tracker.finish()
     light = "(fetch, fetch), (checkpoint, checkpoint)"
     full = "(fetch, fetch), (forward, forward), (backward, backward), (optimizer, optimizer), (checkpoint, checkpoint)"
     assert ", ".join(entries) == f"step 0, {light}, end, step 1, {full}, end, step 2, {light}, end"
+
+
+def test_a_checkpoint_is_noted_for_its_step_alone() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.train()
+    assert not loop.state.checkpoint_saved
+    loop.tracker.on_action_start(Signal.CHECKPOINT)
+    loop.tracker.on_action_end(Signal.CHECKPOINT)
+    assert loop.state.checkpoint_saved
+    loop.fetch()
+    assert not loop.state.checkpoint_saved
+
+
+def test_the_first_number_is_read_once_the_first_step_starts() -> None:
+    loop = Loop()
+    loop.trainer.global_step = 7
+    loop.fetch()
+    loop.train()
+    loop.fetch()
+    assert (loop.state.first_number, loop.state.step, loop.state.number) == (7, 1, 8)

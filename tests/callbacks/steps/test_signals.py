@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.callbacks.steps.phases import Signal, read_signal
+from lightning_perf.callbacks.steps.lightning_hooks import Signal, read_signal
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package
 
 
