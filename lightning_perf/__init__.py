@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
-    from lightning_perf.callbacks.precision.precision_error import PrecisionError
+    from lightning_perf.callbacks.precision.errors import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
     from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
     from lightning_perf.report.build import analyze
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
-    "PrecisionError": "lightning_perf.callbacks.precision.precision_error",
+    "PrecisionError": "lightning_perf.callbacks.precision.errors",
     "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PerfReport": "lightning_perf.report.document",

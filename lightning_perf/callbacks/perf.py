@@ -10,9 +10,8 @@ from typing import Any, Literal
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
-from lightning_perf.callbacks.own_precision import OwnPrecision
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
-from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
+from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
 from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, capture_config
@@ -121,7 +120,7 @@ class PerfCallback(LightningCallback):
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
-        self._precision = OwnPrecision(
+        self._precision = EmbeddedPrecision(
             PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32),
             asked=precision is not None or bool(keep_fp32) or tf32 is not None,
         )
@@ -146,22 +145,22 @@ class PerfCallback(LightningCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Refuse what would fail in the first step, and keep layers in FP32."""
-        self._precision.tell("on_fit_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_fit_start, trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_validation_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_validation_start, trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_test_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_test_start, trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_predict_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_predict_start, trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Begin to observe the fit."""
+        """Start to observe the fit."""
         if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
             self._fit.finish()
             self._fit = None
@@ -189,22 +188,24 @@ class PerfCallback(LightningCallback):
             faults.report("this fit is not profiled", error)
         self._record.training_begins()
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Record the epoch before."""
         if self._record is not None:
             self._record.metrics_complete()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Count the batch's samples."""
+        """Start the batch, and count its samples."""
         if self._record is not None:
             self._record.batch_begins(batch)
-        self._precision.tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_batch_start(batch, batch_idx)
         if self._fit is not None:
             self._fit.on_batch_start(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Begin the backward phase."""
-        self._precision.tell("on_before_backward", trainer, pl_module, loss)
+        """Start the backward phase."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_before_backward(loss)
         if self._fit is not None:
             self._fit.on_backward_start()
 
@@ -212,13 +213,15 @@ class PerfCallback(LightningCallback):
         """End the backward phase."""
         if self._fit is not None:
             self._fit.on_backward_end()
-        self._precision.tell("on_after_backward", trainer, pl_module)
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Begin the optimizer phase."""
+        """Start the optimizer phase."""
         if self._fit is not None:
             self._fit.on_optimizer_start()
-        self._precision.tell("on_before_optimizer_step", trainer, pl_module, optimizer)
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_before_optimizer_step(optimizer)
 
     def on_train_batch_end(
         self,
@@ -228,12 +231,13 @@ class PerfCallback(LightningCallback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """See whether the step is whole."""
-        self._precision.tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
+        """End the batch, and with it perhaps the step."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_batch_end(outputs)
         if self._fit is not None:
             self._fit.on_batch_end(automatic=bool(pl_module.automatic_optimization))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Note that the epoch has ended."""
         if self._record is not None:
             self._record.epoch_ends()
@@ -244,11 +248,11 @@ class PerfCallback(LightningCallback):
             self._fit.finish()
         if self._record is not None:
             self._record.metrics_complete()
-        self._precision.tell("on_train_end", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
         if self._rank_files is not None:
             self._rank_files.ends()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Close the run record, analyse what was recorded, and report."""
         if self._record is not None:
             self._record.finishes()
@@ -256,11 +260,11 @@ class PerfCallback(LightningCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
-        self._precision.tell("on_save_checkpoint", trainer, pl_module, checkpoint)
+        self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
-        self._precision.tell("on_exception", trainer, pl_module, exception)
+        self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.finish()
         if self._record is not None:
@@ -272,7 +276,7 @@ class PerfCallback(LightningCallback):
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
-        self._precision.tell("teardown", trainer, pl_module, stage)
+        self._precision.call(self._precision.callback.teardown, trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.finish()
             self._fit = None

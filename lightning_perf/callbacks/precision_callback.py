@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 from lightning_perf.analysis.loss_scale import LossScaleHistory
 from lightning_perf.analysis.numerics_drift import NumericsDrift
@@ -15,14 +15,21 @@ from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
-from lightning_perf.callbacks.precision.mixed_precision import plugin_module
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
-from lightning_perf.callbacks.precision.switch import PRECISIONS, PrecisionSwitch, check_optimizers, check_weights
+from lightning_perf.callbacks.precision.switch import (
+    PRECISIONS,
+    PrecisionSwitch,
+    check_optimizers,
+    check_weights,
+    plugin_module,
+)
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 
-__all__ = ["PrecisionCallback"]
+__all__ = ["EmbeddedPrecision", "PrecisionCallback"]
+
+P = ParamSpec("P")
 
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
@@ -97,7 +104,8 @@ class PrecisionCallback(LightningCallback):
         self._switch = PrecisionSwitch(precision, init_scale=init_scale)
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
-        self._monitors: NumericsMonitors | None = None
+        self.monitors: NumericsMonitors | None = None
+        """The monitors of the fit under way; None between two fits."""
         self._watches = True
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
@@ -111,7 +119,7 @@ class PrecisionCallback(LightningCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a run that is under way."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "_monitors": None, "_watches": True}
+        return {**kept, "_tf32_override": None, "_layers": None, "monitors": None, "_watches": True}
 
     @property
     def result(self) -> RunPrecision | None:
@@ -120,7 +128,7 @@ class PrecisionCallback(LightningCallback):
             return None
         return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
 
-    def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
+    def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision, before anything is built on it."""
         self._switch.install(trainer)
         if self._tf32 is not None and self._tf32_override is None:
@@ -146,7 +154,7 @@ class PrecisionCallback(LightningCallback):
         self._begin(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Begin to monitor the numbers."""
+        """Start to monitor the numbers."""
         if self._watches:
             faults = Faults()
             self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, faults), faults)
@@ -165,53 +173,53 @@ class PrecisionCallback(LightningCallback):
             faults: Where faults are reported.
         """
         self.loss_scale = self.underflow = self.numerics = None
-        self._monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, faults=faults)
+        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, faults=faults)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Tell the monitors."""
-        if self._monitors is not None and self._monitors.active:
-            self._monitors.batch_begins(batch, batch_idx)
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_batch_start(batch, batch_idx)
 
-    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:  # noqa: ARG002
-        """Tell the monitors."""
-        if self._monitors is not None and self._monitors.active:
-            self._monitors.backward_begins(loss)
+    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_before_backward(loss)
 
-    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
-        """Tell the monitors."""
-        if self._monitors is not None and self._monitors.active:
-            self._monitors.backward_ends()
+    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_after_backward()
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:  # noqa: ARG002
-        """Tell the monitors."""
-        if self._monitors is not None and self._monitors.active:
-            self._monitors.step_begins(optimizer)
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_before_optimizer_step(optimizer)
 
     def on_train_batch_end(
         self,
-        trainer: Trainer,  # noqa: ARG002
-        pl_module: Module,  # noqa: ARG002
+        trainer: Trainer,
+        pl_module: Module,
         outputs: Any,
-        batch: Any,  # noqa: ARG002
-        batch_idx: int,  # noqa: ARG002
+        batch: Any,
+        batch_idx: int,
     ) -> None:
-        """Tell the monitors."""
-        if self._monitors is not None and self._monitors.active:
-            self._monitors.batch_ends(outputs)
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_batch_end(outputs)
 
-    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the monitoring and save its results."""
         self._finish()
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._switch.add_state(checkpoint)
 
-    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Leave the Trainer as it was built; Lightning calls no teardown after an error."""
         self._undo()
 
-    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:  # noqa: ARG002
+    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave the Trainer as it was built."""
         self._undo()
 
@@ -242,10 +250,10 @@ class PrecisionCallback(LightningCallback):
         return str(getattr(plugin, "precision", type(plugin).__name__))
 
     def _finish(self) -> None:
-        monitors, self._monitors = self._monitors, None
+        monitors, self.monitors = self.monitors, None
         if monitors is None:
             return
-        monitors.ends()
+        monitors.finish()
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
         result = self.result
         if result is not None:
@@ -266,3 +274,86 @@ class PrecisionCallback(LightningCallback):
 def _weight_cache(plugin: Any) -> bool | None:
     """Whether autocast's weight cache is on under a plugin of mixed precision; None where it does not tell."""
     return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
+
+
+class EmbeddedPrecision:
+    """The `PrecisionCallback` inside a `PerfCallback`, which steps back for one that the Trainer has.
+
+    Where the user asked for a precision its errors are errors. Where it only watches, its first error is one warning,
+    and ends it.
+
+    Args:
+        callback: The callback.
+        asked: Whether the user asked it to change anything.
+    """
+
+    def __init__(self, callback: PrecisionCallback, *, asked: bool) -> None:
+        self.callback = callback
+        self.asked = asked
+        self.monitors: NumericsMonitors | None = None
+        """The monitors to pass the hooks of each batch to; None where the Trainer's own callback has them."""
+        self._in_force = callback
+        self._failed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the settings: it takes no part in a run that is under way."""
+        return {**self.__dict__, "monitors": None, "_in_force": self.callback, "_failed": False}
+
+    @property
+    def result(self) -> RunPrecision | None:
+        """The precision of the last run and what it did to the numbers; None before one has started."""
+        return self._in_force.result
+
+    @property
+    def fp32_layers(self) -> tuple[str, ...]:
+        """Names of the layers kept in FP32."""
+        setting = self._in_force.setting
+        return setting.keep_fp32 if setting is not None else ()
+
+    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
+        """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has.
+
+        Raises:
+            PrecisionError: Both were asked to, or the precision cannot be had.
+        """
+        self.monitors = None
+        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
+        if others and self.asked:
+            raise PrecisionError(
+                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
+                "Give all of it to the PrecisionCallback",
+            )
+        if others:
+            self._in_force = others[0]
+            self._in_force.hand_over()
+        else:
+            self._in_force, self._failed = self.callback, False
+            self.call(self.callback.setup, trainer, module, stage)
+
+    def watch(self, trainer: Trainer, module: Module, folder: Path | None, faults: Faults) -> None:
+        """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
+        if self._in_force is not self.callback:
+            self._in_force.watch(trainer, module, folder, faults)
+            return
+        self.call(self.callback.watch, trainer, module, folder, faults)
+        monitors = self.callback.monitors
+        self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
+
+    def call(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a hook of the callback, unless another one is in force, whose hooks the Trainer calls.
+
+        Args:
+            hook: A method of `callback`.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        if self._in_force is not self.callback or self._failed:
+            return
+        try:
+            hook(*args, **kwargs)
+        except Exception as error:
+            if self.asked:
+                raise
+            self._failed = True
+            self.monitors = None
+            Faults().report("the precision is not reported", error)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.gradient_graph import read_graph
+from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import (

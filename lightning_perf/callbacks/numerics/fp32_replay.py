@@ -14,9 +14,9 @@ from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, LayerDrift, Nume
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.callbacks.precision.mixed_precision import plugin_module
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
+from lightning_perf.callbacks.precision.switch import plugin_module
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
 
 __all__ = ["NumericsGuard"]
@@ -65,8 +65,8 @@ class NumericsGuard:
         """Whether nothing is left to watch."""
         return self._left == 0
 
-    def batch_begins(self, batch: Any, batch_idx: int) -> None:
-        """A training batch begins: keep it."""
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """A training batch starts: keep it."""
         if self.done:
             return
         # A clone, since a training_step may write into its batch.
@@ -76,7 +76,7 @@ class NumericsGuard:
         if not self._steps and len(self._batches) == 1:
             self._layers = self._drift_of_layers(self._batches[0])
 
-    def step_begins(self, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
         """The optimizer is about to step: note the learning rate and whatever else schedulers set."""
         if self.done:
             return
@@ -84,7 +84,7 @@ class NumericsGuard:
         self._steps.append((self._batches, copy.deepcopy(settings)))
         self._batches = []
 
-    def batch_ends(self, outputs: Any) -> None:
+    def on_batch_end(self, outputs: Any) -> None:
         """A training batch has ended: keep its loss, and replay once all steps are made."""
         if self.done:
             return

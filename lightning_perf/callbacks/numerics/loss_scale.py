@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lightning_perf.analysis.loss_scale import (
     LossScaleHistory,
     OverflowOrigin,
@@ -20,12 +22,46 @@ from lightning_perf.analysis.loss_scale import (
 )
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
-from lightning_perf.callbacks.numerics.found_inf import PendingVerdict
 
-__all__ = ["LossScaleMonitor"]
+__all__ = ["LossScaleMonitor", "PendingVerdict"]
 
 Locate = Callable[[Any, float], "OverflowOrigin | None"]
 """Looks for where the overflow came up that an optimizer's step was just skipped for, given the scale it had."""
+
+
+class PendingVerdict:
+    """Whether a fused optimizer's step found inf or nan: known on the device now, on the host some time later.
+
+    On other devices than CUDA's to read it is to wait for the device.
+
+    Args:
+        found_inf: The scaler's verdict, a scalar tensor, not zero if there was inf or nan.
+    """
+
+    def __init__(self, found_inf: torch.Tensor) -> None:
+        self._event: Any = None
+        if found_inf.device.type == "cuda":
+            self._value = torch.empty_like(found_inf, device="cpu", pin_memory=True)
+            self._value.copy_(found_inf, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record(torch.cuda.current_stream(found_inf.device))
+        else:
+            self._value = found_inf.detach().clone()
+
+    def read(self, *, wait: bool = False) -> bool | None:
+        """Read it.
+
+        Args:
+            wait: Whether to wait for the device; only at the end of a run.
+
+        Returns:
+            Whether there was inf or nan; None when the device has not told yet.
+        """
+        if self._event is not None and not self._event.query():
+            if not wait:
+                return None
+            self._event.synchronize()
+        return bool(self._value.item())
 
 
 @dataclass
@@ -124,16 +160,16 @@ class LossScaleMonitor:
         """The history so far."""
         return summarize_loss_scale(self._events)
 
-    def batch_begins(self) -> None:
-        """A training batch begins."""
+    def on_batch_start(self) -> None:
+        """A training batch starts."""
         self._began_ns = self._clock()
         self._backward_in_batch = False
 
-    def backward_begins(self) -> None:
-        """A backward pass begins."""
+    def on_before_backward(self) -> None:
+        """A backward pass starts."""
         self._backward_in_batch = self._backward_since_step = True
 
-    def step_begins(self, optimizer: Any, *, automatic: bool) -> None:
+    def on_before_optimizer_step(self, optimizer: Any, *, automatic: bool) -> None:
         """An optimizer is about to step, or to be skipped.
 
         Args:
@@ -158,7 +194,7 @@ class LossScaleMonitor:
             schedulers=self._schedulers_of(optimizer, automatic=automatic),
         )
 
-    def batch_ends(self) -> None:
+    def on_batch_end(self) -> None:
         """A training batch has ended, its learning-rate schedulers have stepped."""
         self._trained_ns = self._trained_now()
         self._began_ns = self._clock()
@@ -166,7 +202,7 @@ class LossScaleMonitor:
         self._settle_schedulers()
         self._resolve()
 
-    def ends(self) -> None:
+    def finish(self) -> None:
         """Training has ended or failed."""
         if not self._handles:
             return

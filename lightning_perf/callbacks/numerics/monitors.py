@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
 from lightning_perf.analysis.numerics_drift import NumericsDrift
@@ -16,18 +16,14 @@ from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.whole_file import write_whole
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]
 
-_CONSEQUENCES = {
-    "scale": "the loss scale is not monitored any more",
-    "log": "the loss scale is not logged any more",
-    "underflow": "gradients are not monitored any more",
-    "locator": "the origin of overflows is not looked for any more",
-    "guard": "the run is not compared with FP32",
-}
+M = TypeVar("M")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +51,33 @@ class MonitorOptions:
             raise ValueError("guard_steps=1 is too small: one step is the same for every seed, give 2 or more")
 
 
+class _Isolated(Generic[M]):
+    """A monitor whose first error is reported and ends it, and it alone.
+
+    Args:
+        consequence: What the user loses by its end.
+        faults: Where the error is reported.
+    """
+
+    def __init__(self, consequence: str, faults: Faults) -> None:
+        self.monitor: M | None = None
+        self._consequence = consequence
+        self._faults = faults
+
+    def call(self, hook: Callable[Concatenate[M, P], R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Call a hook of the monitor, if there is one."""
+        if self.monitor is None:
+            return None
+        try:
+            return hook(self.monitor, *args, **kwargs)
+        except Exception as error:
+            self.monitor = None
+            self._faults.report(self._consequence, error)
+            return None
+
+
 class NumericsMonitors:
-    """Passes the events of one fit to its monitors. A monitor that fails is reported once and dropped.
+    """Passes Lightning's hooks to the monitors of one fit. A monitor that fails is reported once and dropped.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -77,7 +98,13 @@ class NumericsMonitors:
         self._folder = folder
         self._faults = faults
         self._attempts = 0
-        self._active: dict[str, Any] = {}
+        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", faults)
+        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", faults)
+        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", faults)
+        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", faults)
+        self._locator: _Isolated[OverflowLocator] = _Isolated(
+            "the origin of overflows is not looked for any more", faults
+        )
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
         self.underflow: UnderflowTable | None = None
@@ -85,7 +112,7 @@ class NumericsMonitors:
         self.numerics: NumericsDrift | None = None
         """The comparison with FP32 replays; None where there is none."""
         if options.guard_steps:
-            self._active["guard"] = NumericsGuard(trainer, module, options.guard_steps)
+            self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
         if scaler is not None and scaler.is_enabled():
             if options.locate_overflows and not holds_whole_model(trainer):
@@ -95,51 +122,58 @@ class NumericsMonitors:
                     "Leave out locate_overflows",
                 )
             try:
-                self._begin(options)
+                self._follow_scaler(options)
             except Exception as error:
-                faults.report(_CONSEQUENCES["scale"], error)
+                faults.report("the loss scale is not monitored any more", error)
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to tell."""
-        return bool(self._active)
+        """Whether any monitor is at work."""
+        return self._guard.monitor is not None or self._scale.monitor is not None
 
-    def batch_begins(self, batch: Any, batch_idx: int) -> None:
-        """A training batch begins."""
-        self._tell("guard", lambda guard: guard.batch_begins(batch, batch_idx))
-        self._tell("scale", lambda scale: scale.batch_begins())
-        self._tell("locator", lambda locator: locator.batch_begins(batch, batch_idx))
-        first = batch_idx % self._trainer.accumulate_grad_batches == 0
-        self._tell("underflow", lambda monitor: monitor.batch_begins(step_number(self._trainer), first_of_step=first))
+    # The order of calls. The guard comes first and last: the time of its replays is none of the times that the loss
+    # scale's monitor counts.
 
-    def backward_begins(self, loss: Any) -> None:
-        """A backward pass begins, on a scaled loss."""
-        self._tell("scale", lambda scale: scale.backward_begins())
-        self._tell("underflow", lambda underflow: underflow.backward_begins(loss))
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """A training batch starts."""
+        self._guard.call(NumericsGuard.on_batch_start, batch, batch_idx)
+        self._scale.call(LossScaleMonitor.on_batch_start)
+        self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
+        if self._underflow.monitor is not None:
+            first = batch_idx % self._trainer.accumulate_grad_batches == 0
+            self._underflow.call(UnderflowMonitor.on_batch_start, step_number(self._trainer), first_of_step=first)
 
-    def backward_ends(self) -> None:
+    def on_before_backward(self, loss: Any) -> None:
+        """A backward pass starts, on a scaled loss."""
+        self._scale.call(LossScaleMonitor.on_before_backward)
+        self._underflow.call(UnderflowMonitor.on_before_backward, loss)
+
+    def on_after_backward(self) -> None:
         """The backward pass has ended, gradients are still scaled."""
-        self._tell("underflow", lambda underflow: underflow.backward_ends())
+        self._underflow.call(UnderflowMonitor.on_after_backward)
 
-    def step_begins(self, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to step, or to be skipped."""
         automatic = bool(self._module.automatic_optimization)
-        self._tell("guard", lambda guard: guard.step_begins(optimizer))
-        self._tell("scale", lambda scale: scale.step_begins(optimizer, automatic=automatic))
+        self._guard.call(NumericsGuard.on_before_optimizer_step, optimizer)
+        self._scale.call(LossScaleMonitor.on_before_optimizer_step, optimizer, automatic=automatic)
 
-    def batch_ends(self, outputs: Any) -> None:
+    def on_train_batch_end(self, outputs: Any) -> None:
         """A training batch has ended."""
-        self._tell("underflow", lambda underflow: underflow.batch_ends())
-        self._tell("scale", lambda scale: scale.batch_ends())
-        self._tell("log", self._log)
-        self._tell("guard", lambda guard: guard.batch_ends(outputs))
+        self._underflow.call(UnderflowMonitor.on_batch_end)
+        self._scale.call(LossScaleMonitor.on_batch_end)
+        if self._scale.monitor is not None:
+            self._scale_log.call(self._log)
+        self._guard.call(NumericsGuard.on_batch_end, outputs)
 
-    def ends(self) -> None:
+    def finish(self) -> None:
         """Training has ended or failed."""
-        self._tell("underflow", self._end_underflow)
-        self._tell("scale", self._end_scale)
-        self._tell("guard", self._end_guard)
-        self._active.clear()
+        self._underflow.call(self._finish_underflow)
+        self._scale.call(self._finish_scale)
+        if self._guard.monitor is not None:
+            self.numerics = self._guard.monitor.result
+        for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator):
+            isolated.monitor = None
 
     def save_summary(self, text: bytes) -> None:
         """Write the results to ``precision.json``, from the first rank."""
@@ -149,22 +183,21 @@ class NumericsMonitors:
             except OSError as error:
                 self._faults.report("the summary of the run's precision is not saved", error)
 
-    def _begin(self, options: MonitorOptions) -> None:
+    def _follow_scaler(self, options: MonitorOptions) -> None:
         rank = int(self._trainer.global_rank)
-        locator = None
         if options.locate_overflows:
-            locator = self._active["locator"] = OverflowLocator(self._trainer, self._module, options.locate_overflows)
-        scale = self._active["scale"] = LossScaleMonitor(
+            self._locator.monitor = OverflowLocator(self._trainer, self._module, options.locate_overflows)
+        scale = self._scale.monitor = LossScaleMonitor(
             self._trainer,
             path=self._folder / f"loss_scale.rank{rank}.jsonl" if self._folder is not None else None,
             faults=self._faults,
-            locate=self._located if locator is not None else None,
+            locate=self._locate if options.locate_overflows else None,
         )
         if self._trainer.loggers:
-            self._active["log"] = scale
+            self._scale_log.monitor = scale
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
-            self._active["underflow"] = UnderflowMonitor(
+            self._underflow.monitor = UnderflowMonitor(
                 self._module,
                 every_n_steps=options.underflow_every_n_steps,
                 scale=lambda: scale.scale,
@@ -173,10 +206,8 @@ class NumericsMonitors:
                 faults=self._faults,
             )
 
-    def _located(self, optimizer: Any, scale: float) -> OverflowOrigin | None:
-        found: list[OverflowOrigin | None] = []
-        self._tell("locator", lambda locator: found.append(locator.locate(optimizer, scale)))
-        return found[0] if found else None
+    def _locate(self, optimizer: Any, scale: float) -> OverflowOrigin | None:
+        return self._locator.call(OverflowLocator.locate, optimizer, scale)
 
     def _log(self, monitor: LossScaleMonitor) -> None:
         every = self._trainer.log_every_n_steps
@@ -188,25 +219,10 @@ class NumericsMonitors:
             for logger in self._trainer.loggers:
                 logger.log_metrics(monitor.metrics, step=step)
 
-    def _end_underflow(self, monitor: UnderflowMonitor) -> None:
-        monitor.ends()
+    def _finish_underflow(self, monitor: UnderflowMonitor) -> None:
+        monitor.finish()
         self.underflow = monitor.table
 
-    def _end_scale(self, monitor: LossScaleMonitor) -> None:
-        monitor.ends()
+    def _finish_scale(self, monitor: LossScaleMonitor) -> None:
+        monitor.finish()
         self.loss_scale = monitor.history
-
-    def _end_guard(self, guard: NumericsGuard) -> None:
-        self.numerics = guard.result
-
-    def _tell(self, name: str, say: Callable[[Any], None]) -> None:
-        monitor = self._active.get(name)
-        if monitor is None:
-            return
-        try:
-            say(monitor)
-        except Exception as error:
-            del self._active[name]
-            if name == "scale":
-                self._active.pop("log", None)
-            self._faults.report(_CONSEQUENCES[name], error)

@@ -47,7 +47,7 @@ class OverflowLocator:
         self._left = limit
         self._batches: list[Batch] = []
 
-    def batch_begins(self, batch: Any, batch_idx: int) -> None:
+    def on_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Keep a batch until the step it belongs to is over."""
         if not self._left:
             return

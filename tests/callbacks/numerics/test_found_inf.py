@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from lightning_perf.callbacks.numerics.found_inf import PendingVerdict
+from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 
 
 def test_verdict_that_has_not_arrived_is_waited_for_only_at_the_end():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightning_perf.callbacks.numerics.gradient_counts import VALUES_A_PARAMETER, CountedGradients
+from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, CountedGradients
 
 
 def test_large_parameters_are_sampled_evenly():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.gradient_graph import read_graph
+from lightning_perf.callbacks.numerics.underflow import read_graph
 
 
 def test_counts_the_casts_of_each_parameter():

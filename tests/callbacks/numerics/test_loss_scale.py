@@ -137,7 +137,7 @@ def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate):
     def compare(*_: Any) -> None:
         state = module.trainer.scaler.state_dict()
         seen.append((state["scale"], state["_growth_tracker"]))
-        monitor = callback._monitors._active["scale"]  # type: ignore[union-attr]
+        monitor = callback.monitors._scale.monitor  # type: ignore[union-attr]
         mirrored.append((monitor._state.scale, monitor._state.steps_since_change))
 
     module.on_train_batch_end = compare  # after the callbacks'

@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from tests.callbacks.precision_training import make_net
 
 
@@ -52,13 +52,13 @@ def train(watched: NumericsMonitors, module: Any, batches: int) -> int:
     """Train on batches that leave zeros as gradients, and count the backward passes that were made."""
     Passes.count = 0
     for number in range(batches):
-        watched.batch_begins(None, number)
+        watched.on_train_batch_start(None, number)
         loss = Passes.apply(torch.stack([(parameter.double() * 0.0).sum() for parameter in module.parameters()]).sum())
-        watched.backward_begins(loss)
+        watched.on_before_backward(loss)
         loss.backward()
-        watched.backward_ends()
-        watched.batch_ends(None)
-    watched.ends()
+        watched.on_after_backward()
+        watched.on_train_batch_end(None)
+    watched.finish()
     return Passes.count
 
 
@@ -90,13 +90,13 @@ def test_a_failing_logger_costs_its_metrics_only() -> None:
     module = make_net()
     watched = monitors(module, DDPStrategy, loggers=(Away(),))
     loss = module.fc(torch.ones(8, 16)).sum()
-    watched.batch_begins(None, 0)
-    watched.backward_begins(loss)
+    watched.on_train_batch_start(None, 0)
+    watched.on_before_backward(loss)
     loss.backward()
-    watched.backward_ends()
-    watched.step_begins(torch.optim.SGD(module.parameters()))
+    watched.on_after_backward()
+    watched.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
     with pytest.warns(RuntimeWarning, match="the loss scale is not logged any more.*server is away"):
-        watched.batch_ends(None)
-    watched.ends()
+        watched.on_train_batch_end(None)
+    watched.finish()
     assert watched.loss_scale is not None
     assert watched.loss_scale.attempts == 1

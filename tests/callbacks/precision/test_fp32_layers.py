@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.numerics.gradient_graph import read_graph
+from lightning_perf.callbacks.numerics.underflow import read_graph
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern, find_layers
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, allow_fp16_on_cpu, fit, make_net
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision.mixed_precision import plugin_module, weight_cache_is_safe
+from lightning_perf.callbacks.precision.switch import plugin_module, weight_cache_is_safe
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_perf.callbacks.precision import switch as precision_switch
-from lightning_perf.callbacks.precision.precision_error import PrecisionError
+from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.switch import PrecisionSwitch, check_optimizers, check_weights
 from tests.callbacks.precision_training import make_net
 from tests.callbacks.training import PACKAGES, make_trainer

@@ -177,9 +177,7 @@ def test_hooks_that_are_removed_by_their_own_error_leave_the_optimizer_and_other
 
     heard: list[str] = []
     first = OptimizerHooks(on_start=broken, on_end=broken, on_error=lambda error: first.remove())
-    second = OptimizerHooks(
-        on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail
-    )
+    second = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], 0.1)
     for _ in range(2):
