@@ -145,9 +145,9 @@ class Fit:
             except Exception as error:
                 self._give_up(error)
 
-    def samples(self) -> tuple[StepSample, ...]:
-        """The step times of this rank."""
-        return self._log.samples()
+    def unsaved_samples(self) -> tuple[StepSample, ...]:
+        """The step times of this rank that no file holds."""
+        return self._log.unsaved()
 
     @property
     def is_empty(self) -> bool:

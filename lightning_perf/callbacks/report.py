@@ -1,24 +1,23 @@
-"""After the fit: what it left is analysed, saved as ``report.json``, logged, and shown."""
+"""The end of a fit: analyse its folder, save ``report.json``, log it, and show it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.whole_file import write_whole
-from lightning_perf.trace.errors import TraceError
 
 if TYPE_CHECKING:
     from lightning_perf.analysis.run_precision import RunPrecision
     from lightning_perf.callbacks.fit import Fit
     from lightning_perf.callbacks.lightning_compat import Trainer
     from lightning_perf.callbacks.run_record.rank_files import RankFiles
+    from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
 
 __all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "save_report"]
@@ -40,12 +39,14 @@ def report_fit(
         show: Whether to print the report.
     """
     try:
+        from lightning_perf.report.build import LiveFit
+
         notes = fit.notes()
         if notes and fit.folder is not None:
             _give(fit.faults, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
-        report = build_fit_report(fit.folder, fit.samples(), notes, precision)
+        report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as error:
         fit.faults.report("the report could not be made", error)
         return
@@ -57,32 +58,23 @@ def report_fit(
     _give(fit.faults, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
 
 
-def build_fit_report(
-    folder: Path | None,
-    samples: Sequence[StepSample],
-    notes: Sequence[str],
-    precision: RunPrecision | None = None,
-) -> PerfReport:
-    """Build the report of a fit.
+def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
+    """Analyse the folder of a fit, as ``lightning-perf analyze`` does.
 
     Args:
-        folder: The folder with the traces of all ranks; None when there is none.
-        samples: Step times.
-        notes: What the user should know of the recording.
-        precision: The precision of the fit and what it did to the numbers.
+        folder: The folder with the files of all ranks; None when there is none.
+        live: What the fit knows beyond its files.
 
     Returns:
         The report; without the traces, which a note says, when none of them can be read.
     """
-    from lightning_perf.report.build import build_report
+    from lightning_perf.report.build import analyze, build_report
 
     begin_ns = time.perf_counter_ns()
-    traces = sorted(folder.glob("rank*.pt.trace.json.gz")) if folder is not None else []
-    try:
-        report = build_report(traces, samples=samples, notes=notes, precision=precision, folder=folder)
-    except TraceError as error:
-        notes = [*notes, f"Left out, unreadable: {error}"]
-        report = build_report((), samples=samples, notes=notes, precision=precision, folder=folder)
+    if folder is not None:
+        report = analyze(folder, live=live)
+    else:
+        report = build_report((), samples=live.unsaved, notes=live.notes, precision=live.precision)
     if report.trust is None:
         return report
     return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))

@@ -161,3 +161,18 @@ def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pyt
 def test_a_report_is_plain_json(tmp_path: Path) -> None:
     make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
     assert json.loads((tmp_path / "perf" / "report.json").read_text())["schema_version"] >= 1
+
+
+def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None:
+    class FullDisk(package(PACKAGES[0]).Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 0:
+                (tmp_path / "perf" / "steps.rank0.jsonl").mkdir()
+
+    trainer = make_trainer(tmp_path, quick(print_report=False), callbacks=[FullDisk()])
+    with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
+        trainer.fit(make_module(), loader(6))
+    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert report.step_times is not None
+    assert report.step_times.steps + report.step_times.warmup_steps + report.step_times.profiled_steps == 6
+    assert not any("left out" in note for note in report.notes)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample, read_samples
+from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.callbacks.error_reporter import Faults
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
@@ -61,10 +61,10 @@ class StepLog(StepObserver):
         if self._send is not None and self._log_every and not sample.profiled:
             self._unsent.append(sample)
 
-    def samples(self) -> tuple[StepSample, ...]:
-        """The samples so far: all that are in the file, or the latest where there is none."""
+    def unsaved(self) -> tuple[StepSample, ...]:
+        """Return the latest samples where no file holds them, and none where one does."""
         self.write()
-        return read_samples(self._path) if self._path is not None and self._path.exists() else tuple(self._latest)
+        return tuple(self._latest) if self._path is None else ()
 
     def on_step_end(self) -> None:
         """Write and log if it is time to."""
