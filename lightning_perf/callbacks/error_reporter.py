@@ -1,27 +1,27 @@
-"""What goes wrong in profiling: one warning for the user, never an error in the training run."""
+"""Errors in profiling: one warning for the user, never an error in the training run."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 
-__all__ = ["Faults"]
+__all__ = ["ErrorReporter"]
 
 _logger = logging.getLogger("lightning_perf")
 
 
-class Faults:
-    """The faults of one fit. The first becomes a warning, further ones go to the log ``lightning_perf`` only.
+class ErrorReporter:
+    """The errors of one fit. The first becomes a warning, further ones go to the log ``lightning_perf`` only.
 
     Attributes:
-        messages: One line a fault, for the report.
+        messages: One line per error, for the report.
     """
 
     def __init__(self) -> None:
         self.messages: list[str] = []
 
     def report(self, consequence: str, error: BaseException) -> None:
-        """Report a fault; training goes on.
+        """Report an error; training continues.
 
         Args:
             consequence: What the user loses by it.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
@@ -47,7 +47,7 @@ class Fit:
         chosen: Its fields that may be shortened for a short fit.
         options: What to record.
         folder: Where files go; None to write none.
-        faults: Where faults are reported.
+        errors: Where errors are reported.
         captures: When steps outside of the schedule are recorded; None for never.
         max_overhead: What the profiler may cost; None for any.
         ranks: The ranks that record; None for all.
@@ -61,13 +61,13 @@ class Fit:
         chosen: Collection[str],
         options: RecordingOptions,
         folder: Path | None,
-        faults: Faults,
+        errors: ErrorReporter,
         captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
     ) -> None:
         self.folder = folder
-        self.faults = faults
+        self.errors = errors
         self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
         self._refusal = _refusal(trainer, folder, ranks)
         rank = int(trainer.global_rank)
@@ -90,7 +90,7 @@ class Fit:
                 options=options,
                 device_type=device.type,
                 rank=rank,
-                faults=faults,
+                errors=errors,
                 on_window=self._on_window,
                 budget=self._budget,
                 page_faults=page_faults,
@@ -103,14 +103,14 @@ class Fit:
                     rank=rank,
                     world_size=int(trainer.world_size),
                     folder=folder,
-                    faults=faults,
+                    errors=errors,
                 )
         self._log = StepLog(
             state,
             path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
-            faults=faults,
+            errors=errors,
         )
         self._timer = StepTimer(
             state,
@@ -163,14 +163,14 @@ class Fit:
             steps, recorded = self._state.whole_steps, self._profiler.recorded_steps
             foreign = self._profiler.foreign_profiler
             refused = self._budget.refused if self._budget is not None else 0
-            # What the budget did not allow is no fault of the fit.
+            # What the budget did not allow needs no further reason.
             if refused:
                 notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
             else:
                 notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
         if self._captures is not None and self._captures.full:
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
-        return [*notes, *self.faults.messages]
+        return [*notes, *self.errors.messages]
 
     # Each hook guards itself: one more call between the hook and the trace would cost time in every step.
 
@@ -243,13 +243,13 @@ class Fit:
             return
         self._observing = False
         self._remove_hooks()
-        self.faults.report("profiling is off for the rest of this fit", error)
+        self.errors.report("profiling is off for the rest of this fit", error)
         try:
             if self._profiler is not None:
                 self._profiler.abandon()
             self._log.write()
         except Exception as further:
-            self.faults.report("what was measured so far may be incomplete", further)
+            self.errors.report("what was measured so far may be incomplete", further)
 
     def _on_window(self, window: RecordedWindow) -> None:
         if self._budget is not None:
@@ -263,7 +263,7 @@ class Fit:
                 file.write(encode_window(window))
         except OSError as error:
             self._windows_path = None
-            self.faults.report("what the profiler cost is no longer saved", error)
+            self.errors.report("what the profiler cost is no longer saved", error)
 
 
 def _present(*observers: T | None) -> list[T]:

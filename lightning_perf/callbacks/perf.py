@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
@@ -37,8 +37,8 @@ class PerfCallback(LightningCallback):
     Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on; it uses no
     profiler and never waits for the device, logs ``perf/…`` to the Trainer's loggers at the Trainer's cadence, and
     saves ``steps.rank0.jsonl``. The profiler records a window of whole optimizer steps, from the fetch of the first
-    batch to the end of callbacks and logging, and gets out of the way. A fault in here is one warning; training goes
-    on, with the same results as without the callback.
+    batch to the end of callbacks and logging, and gets out of the way. An error in here is one warning. Training
+    continues, with the same results as without the callback.
 
     Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
     and a fingerprint of settings, weights and data. In a study, which names the folder, the timed runs are not profiled
@@ -164,14 +164,14 @@ class PerfCallback(LightningCallback):
         if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
             self._fit.finish()
             self._fit = None
-        faults = Faults()
+        errors = ErrorReporter()
         # All ranks do, whatever goes wrong on one.
-        folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
+        folder = claim_run_folder(trainer, study_folder() or self._dirpath, errors)
         world_size = int(trainer.world_size)
-        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, faults=faults)
+        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, errors=errors)
         if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
-            self._precision.watch(trainer, pl_module, folder, faults)
-        self._record = FitRecord(trainer, pl_module, folder, faults, self._precision.fp32_layers)
+            self._precision.watch(trainer, pl_module, folder, errors)
+        self._record = FitRecord(trainer, pl_module, folder, errors, self._precision.fp32_layers)
         try:
             self._fit = Fit(
                 trainer,
@@ -179,13 +179,13 @@ class PerfCallback(LightningCallback):
                 chosen=self._chosen,
                 options=self._options,
                 folder=folder,
-                faults=faults,
+                errors=errors,
                 captures=self._captures,
                 max_overhead=self._max_overhead,
                 ranks=self._ranks,
             )
         except Exception as error:
-            faults.report("this fit is not profiled", error)
+            errors.report("this fit is not profiled", error)
         self._record.training_begins()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:

@@ -12,7 +12,7 @@ from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.precision import PrecisionSetting
 from lightning_perf.analysis.run_precision import RunPrecision, encode_precision
 from lightning_perf.analysis.underflow import UnderflowTable
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.errors import PrecisionError
@@ -156,24 +156,24 @@ class PrecisionCallback(LightningCallback):
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to monitor the numbers."""
         if self._watches:
-            faults = Faults()
-            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, faults), faults)
+            errors = ErrorReporter()
+            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, errors), errors)
 
     def hand_over(self) -> None:
         """Leave it to another callback to call `watch` with a folder of its own, once training starts."""
         self._watches = False
 
-    def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, faults: Faults) -> None:
+    def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, errors: ErrorReporter) -> None:
         """Begin to monitor the numbers of a fit.
 
         Args:
             trainer: The Trainer, at the start of training.
             pl_module: The LightningModule.
             folder: Where files go; None to write none.
-            faults: Where faults are reported.
+            errors: Where errors are reported.
         """
         self.loss_scale = self.underflow = self.numerics = None
-        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, faults=faults)
+        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, errors=errors)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Pass the hook to the monitors."""
@@ -330,12 +330,12 @@ class EmbeddedPrecision:
             self._in_force, self._failed = self.callback, False
             self.call(self.callback.setup, trainer, module, stage)
 
-    def watch(self, trainer: Trainer, module: Module, folder: Path | None, faults: Faults) -> None:
+    def watch(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
         """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
         if self._in_force is not self.callback:
-            self._in_force.watch(trainer, module, folder, faults)
+            self._in_force.watch(trainer, module, folder, errors)
             return
-        self.call(self.callback.watch, trainer, module, folder, faults)
+        self.call(self.callback.watch, trainer, module, folder, errors)
         monitors = self.callback.monitors
         self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
 
@@ -356,4 +356,4 @@ class EmbeddedPrecision:
                 raise
             self._failed = True
             self.monitors = None
-            Faults().report("the precision is not reported", error)
+            ErrorReporter().report("the precision is not reported", error)

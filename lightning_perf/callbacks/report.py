@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "
 def report_fit(
     fit: Fit, files: RankFiles | None, trainer: Trainer, *, precision: RunPrecision | None, wait_s: float, show: bool
 ) -> None:
-    """Report on a fit that has ended, on its rank 0. What fails in here is a fault like any other.
+    """Report on a fit that has ended, on its rank 0. An error in here is reported and goes no further.
 
     Args:
         fit: The fit.
@@ -43,19 +43,19 @@ def report_fit(
 
         notes = fit.notes()
         if notes and fit.folder is not None:
-            _give(fit.faults, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
+            _give(fit.errors, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as error:
-        fit.faults.report("the report could not be made", error)
+        fit.errors.report("the report could not be made", error)
         return
     # Each for itself: a full disk keeps nothing from the console.
     if fit.folder is not None:
-        _give(fit.faults, "the report is not saved", save_report, report, fit.folder)
+        _give(fit.errors, "the report is not saved", save_report, report, fit.folder)
     if show:
-        _give(fit.faults, "the report is not shown", print_fit_report, report)
-    _give(fit.faults, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
+        _give(fit.errors, "the report is not shown", print_fit_report, report)
+    _give(fit.errors, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
@@ -138,8 +138,8 @@ def print_fit_report(report: PerfReport) -> None:
     print_report(report)
 
 
-def _give(faults: Faults, otherwise: str, use: Callable[..., object], *arguments: object) -> None:
+def _give(errors: ErrorReporter, otherwise: str, use: Callable[..., object], *arguments: object) -> None:
     try:
         use(*arguments)
     except Exception as error:
-        faults.report(otherwise, error)
+        errors.report(otherwise, error)

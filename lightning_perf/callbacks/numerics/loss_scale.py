@@ -20,7 +20,7 @@ from lightning_perf.analysis.loss_scale import (
     encode_event,
     summarize_loss_scale,
 )
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
 
 __all__ = ["LossScaleMonitor", "PendingVerdict"]
@@ -94,7 +94,7 @@ class LossScaleMonitor:
     Args:
         trainer: The Trainer, at the start of training, its scaler's state restored.
         path: File to append events to; None to write none.
-        faults: Where a failing file is reported.
+        errors: Where a failing file is reported.
         locate: Looks for the origin of an overflow; None not to.
         clock: Tells the time in nanoseconds.
     """
@@ -104,7 +104,7 @@ class LossScaleMonitor:
         trainer: Trainer,
         *,
         path: Path | None,
-        faults: Faults,
+        errors: ErrorReporter,
         locate: Locate | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
@@ -119,7 +119,7 @@ class LossScaleMonitor:
             growth_interval=int(state["growth_interval"]),
         )
         self._path = path
-        self._faults = faults
+        self._errors = errors
         self._locate = locate
         self._clock = clock
         self._open: _Attempt | None = None
@@ -309,7 +309,7 @@ class LossScaleMonitor:
                     file.write(encode_event(event))
             except OSError as error:
                 self._path = None
-                self._faults.report("the loss scale's history is no longer saved", error)
+                self._errors.report("the loss scale's history is no longer saved", error)
 
     def _warn_of_shared_backward(self) -> None:
         if not self._warned:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
 from lightning_perf.analysis.numerics_drift import NumericsDrift
 from lightning_perf.analysis.underflow import UnderflowTable
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
@@ -56,13 +56,13 @@ class _Isolated(Generic[M]):
 
     Args:
         consequence: What the user loses by its end.
-        faults: Where the error is reported.
+        errors: Where the error is reported.
     """
 
-    def __init__(self, consequence: str, faults: Faults) -> None:
+    def __init__(self, consequence: str, errors: ErrorReporter) -> None:
         self.monitor: M | None = None
         self._consequence = consequence
-        self._faults = faults
+        self._errors = errors
 
     def call(self, hook: Callable[Concatenate[M, P], R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """Call a hook of the monitor, if there is one."""
@@ -72,7 +72,7 @@ class _Isolated(Generic[M]):
             return hook(self.monitor, *args, **kwargs)
         except Exception as error:
             self.monitor = None
-            self._faults.report(self._consequence, error)
+            self._errors.report(self._consequence, error)
             return None
 
 
@@ -84,26 +84,26 @@ class NumericsMonitors:
         module: The LightningModule.
         options: What to monitor.
         folder: Where files go; None to write none.
-        faults: Where faults are reported.
+        errors: Where errors are reported.
 
     Raises:
         PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
     """
 
     def __init__(
-        self, trainer: Trainer, module: Module, options: MonitorOptions, *, folder: Path | None, faults: Faults
+        self, trainer: Trainer, module: Module, options: MonitorOptions, *, folder: Path | None, errors: ErrorReporter
     ) -> None:
         self._trainer = trainer
         self._module = module
         self._folder = folder
-        self._faults = faults
+        self._errors = errors
         self._attempts = 0
-        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", faults)
-        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", faults)
-        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", faults)
-        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", faults)
+        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
+        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
+        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
+        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", errors)
         self._locator: _Isolated[OverflowLocator] = _Isolated(
-            "the origin of overflows is not looked for any more", faults
+            "the origin of overflows is not looked for any more", errors
         )
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
@@ -124,7 +124,7 @@ class NumericsMonitors:
             try:
                 self._follow_scaler(options)
             except Exception as error:
-                faults.report("the loss scale is not monitored any more", error)
+                errors.report("the loss scale is not monitored any more", error)
 
     @property
     def active(self) -> bool:
@@ -181,7 +181,7 @@ class NumericsMonitors:
             try:
                 write_whole(self._folder / "precision.json", text)
             except OSError as error:
-                self._faults.report("the summary of the run's precision is not saved", error)
+                self._errors.report("the summary of the run's precision is not saved", error)
 
     def _follow_scaler(self, options: MonitorOptions) -> None:
         rank = int(self._trainer.global_rank)
@@ -190,7 +190,7 @@ class NumericsMonitors:
         scale = self._scale.monitor = LossScaleMonitor(
             self._trainer,
             path=self._folder / f"loss_scale.rank{rank}.jsonl" if self._folder is not None else None,
-            faults=self._faults,
+            errors=self._errors,
             locate=self._locate if options.locate_overflows else None,
         )
         if self._trainer.loggers:
@@ -203,7 +203,7 @@ class NumericsMonitors:
                 scale=lambda: scale.scale,
                 probe=int(self._trainer.world_size) == 1,
                 path=self._folder / f"underflow.rank{rank}.jsonl" if self._folder is not None else None,
-                faults=self._faults,
+                errors=self._errors,
             )
 
     def _locate(self, optimizer: Any, scale: float) -> OverflowOrigin | None:

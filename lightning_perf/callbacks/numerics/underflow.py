@@ -19,7 +19,7 @@ from lightning_perf.analysis.gradient_samples import (
     encode_sample,
 )
 from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 
@@ -78,7 +78,7 @@ class UnderflowMonitor:
         probe: Whether to make such passes. Not in a run of several processes: this one would make it alone, and wait
             for the others in every collective on the way (`SyncBatchNorm`'s, a gathering loss's).
         path: File to append samples to; None to write none.
-        faults: Where a failing file is reported.
+        errors: Where a failing file is reported.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class UnderflowMonitor:
         scale: Callable[[], float],
         probe: bool,
         path: Path | None,
-        faults: Faults,
+        errors: ErrorReporter,
     ) -> None:
         self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
         self._path = path
-        self._faults = faults
+        self._errors = errors
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():
@@ -215,7 +215,7 @@ class UnderflowMonitor:
                     file.write(encode_sample(sample))
             except OSError as error:
                 self._path = None
-                self._faults.report("gradient samples are no longer saved", error)
+                self._errors.report("gradient samples are no longer saved", error)
 
     def _hidden(self, counted: _Counted) -> dict[str, LayerGradients]:
         """What the probe showed, at the sample's own scale."""

@@ -8,7 +8,7 @@ __all__ = ["PrecisionError"]
 class PrecisionError(ValueError):
     """The asked-for precision cannot be had: says what is in the way and what to change.
 
-    Raised before the first step. Unlike a fault in profiling it ends the run, since training in another precision
+    Raised before the first step. Unlike an error in profiling it ends the run, since training in another precision
     than the one asked for would be a different training.
 
     Args:

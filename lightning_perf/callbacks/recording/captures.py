@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.capture_requests import FileRequests, SignalRequests
 from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, SlowStepDetector
@@ -26,7 +26,7 @@ class Captures(StepObserver):
         rank: This process's rank.
         world_size: Ranks of the run.
         folder: The run's folder.
-        faults: Where it is reported that a request cannot be heard.
+        errors: Where it is reported that a request cannot be heard.
         now_ns: The host's clock.
     """
 
@@ -39,14 +39,14 @@ class Captures(StepObserver):
         rank: int,
         world_size: int,
         folder: Path,
-        faults: Faults,
+        errors: ErrorReporter,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._config = config
         self._state = state
         self._plan = plan
         self._path = folder / f"captures.rank{rank}.jsonl"
-        self._faults = faults
+        self._errors = errors
         self._now_ns = now_ns
         self._detector = SlowStepDetector(config)
         self._files = FileRequests(folder, rank=rank, world_size=world_size) if config.on_file else None
@@ -73,7 +73,7 @@ class Captures(StepObserver):
         try:
             self._signals = SignalRequests()
         except RuntimeError as error:
-            self._faults.report("captures on SIGUSR2 are off", error)
+            self._errors.report("captures on SIGUSR2 are off", error)
 
     def close(self) -> None:
         """Hear signals no longer; call it when the fit ends."""
@@ -138,5 +138,5 @@ class Captures(StepObserver):
             with self._path.open("ab") as file:
                 file.write(encode_capture(record))
         except OSError as error:
-            self._faults.report(f"why {folder} was captured is not saved", error)
+            self._errors.report(f"why {folder} was captured is not saved", error)
         return True

@@ -13,7 +13,7 @@ import torch
 from torch.profiler import profile, record_function
 
 from lightning_perf.analysis.recorded_windows import RecordedWindow
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
 from lightning_perf.callbacks.recording.torch_profiler import (
@@ -48,7 +48,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         options: What to record of them.
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
         rank: This process's rank.
-        faults: Where a failing export is reported.
+        errors: Where a failing export is reported.
         on_window: Called with each window that has ended, whether it left a trace or not.
         budget: Refuses windows, each as a whole; None for no limit.
         page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
@@ -67,7 +67,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         options: RecordingOptions,
         device_type: str,
         rank: int,
-        faults: Faults,
+        errors: ErrorReporter,
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
         budget: OverheadBudget | None = None,
         page_faults: PageFaultCounter | None = None,
@@ -77,7 +77,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._options = options
         self._device_type = device_type
         self._rank = rank
-        self._faults = faults
+        self._errors = errors
         self._on_window = on_window
         self._budget = budget
         self._page_faults = page_faults
@@ -218,7 +218,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         try:
             self._stop()
         except Exception as error:
-            self._faults.report("the window in which another torch.profiler was started is lost", error)
+            self._errors.report("the window in which another torch.profiler was started is lost", error)
 
     def _start(self) -> bool:
         if self._profile is None or recorder_is_taken():
@@ -296,7 +296,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
             path = export_trace(stopped, folder, f"rank{self._rank}.{time.time_ns()}")
             self._trace_bytes = path.stat().st_size
         except Exception as error:
-            self._faults.report("the trace of a window is lost", error)
+            self._errors.report("the trace of a window is lost", error)
             return
         finally:
             self._export_ns = time.perf_counter_ns() - begin_ns

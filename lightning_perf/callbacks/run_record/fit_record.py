@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
 from lightning_perf.callbacks.run_record.recorder import RunRecorder
@@ -31,21 +31,26 @@ class FitRecord:
 
     The fingerprint is taken before the first step; its cost stands in `lightning_perf.callbacks.run_record.run_facts`.
     The hash of the first batch falls into the first step's time, which comparisons leave out as warm-up. A fact that
-    cannot be had is a fault, and left out; so is a record that cannot be written.
+    cannot be had is reported as an error, and left out; so is a record that cannot be written.
 
     Args:
         trainer: The Trainer, at the start of training.
         module: The LightningModule.
         folder: The fit's folder; None records nothing.
-        faults: Where faults are reported.
+        errors: Where errors are reported.
         keep_fp32: Names of the layers kept in FP32, a part of the precision.
     """
 
     def __init__(
-        self, trainer: Trainer, module: Module, folder: Path | None, faults: Faults, keep_fp32: Sequence[str] = ()
+        self,
+        trainer: Trainer,
+        module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        keep_fp32: Sequence[str] = (),
     ) -> None:
         self._trainer = trainer
-        self._faults = faults
+        self._errors = errors
         self._finished_epoch: int | None = None
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
@@ -65,7 +70,7 @@ class FitRecord:
             self._recorder = RunRecorder(folder, facts, host_notes())
             self._awaits_batch = True
         except Exception as error:
-            faults.report("the run leaves no record", error)
+            errors.report("the run leaves no record", error)
 
     def training_begins(self) -> None:
         """The preparations are over: training time counts from here."""
@@ -114,7 +119,7 @@ class FitRecord:
         try:
             return source()
         except Exception as error:
-            self._faults.report(f"the run record lacks facts of {what}", error)
+            self._errors.report(f"the run record lacks facts of {what}", error)
             return {}
 
     def _watch(self) -> DeviceHealth | None:
@@ -129,7 +134,7 @@ class FitRecord:
         )
 
     def _unwatched(self, error: BaseException) -> None:
-        self._faults.report("the device is not watched for throttling and other processes", error)
+        self._errors.report("the device is not watched for throttling and other processes", error)
 
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
         health, self._health = self._health, None
@@ -149,4 +154,4 @@ class FitRecord:
         try:
             write(self._recorder)
         except Exception as error:
-            self._faults.report("the run record is incomplete", error)
+            self._errors.report("the run record is incomplete", error)

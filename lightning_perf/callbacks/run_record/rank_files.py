@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 
 __all__ = ["MissingRanks", "RankFiles", "checked_ranks"]
 
@@ -55,21 +55,21 @@ class RankFiles:
         folder: The run's folder; None makes no marker.
         rank: This process's rank.
         world_size: Ranks of the run; with one there is no marker.
-        faults: Where it is reported that a marker cannot be made.
+        errors: Where it is reported that a marker cannot be made.
     """
 
-    def __init__(self, folder: Path | None, *, rank: int, world_size: int, faults: Faults) -> None:
+    def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
         self._folder = folder if world_size > 1 else None
         self._rank = rank
         self._world_size = world_size
-        self._faults = faults
+        self._errors = errors
         self._ended = False
         if self._folder is not None:
             try:
                 self._running(rank).write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
             except OSError as error:
                 self._folder = None
-                faults.report("the report may lack what other ranks recorded", error)
+                errors.report("the report may lack what other ranks recorded", error)
 
     def ends(self) -> None:
         """This rank has written its files. Does nothing the second time."""
@@ -79,7 +79,7 @@ class RankFiles:
         try:
             self._running(self._rank).replace(self._done(self._rank))
         except OSError as error:
-            self._faults.report("other ranks may wait for this one before they report", error)
+            self._errors.report("other ranks may wait for this one before they report", error)
 
     def wait(
         self,

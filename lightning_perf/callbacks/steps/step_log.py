@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 
 __all__ = ["StepLog", "step_metrics"]
@@ -30,7 +30,7 @@ class StepLog(StepObserver):
         path: The file to append to; None to write none.
         send: Takes metrics and the number of the step they are logged at; None to log none.
         log_every: Steps between two logs; 0 for never.
-        faults: Where a failing file is reported.
+        errors: Where a failing file is reported.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class StepLog(StepObserver):
         path: Path | None,
         send: Callable[[dict[str, float], int], None] | None,
         log_every: int,
-        faults: Faults,
+        errors: ErrorReporter,
     ) -> None:
         self._state = state
         self._path = path
         self._send = send
         self._log_every = log_every
         self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)
-        self._faults = faults
+        self._errors = errors
         self._latest: deque[StepSample] = deque(maxlen=KEPT)
         self._unwritten: list[StepSample] = []
         self._unsent: list[StepSample] = []
@@ -78,7 +78,7 @@ class StepLog(StepObserver):
                     self._send(step_metrics(samples), self._state.number)
                 except Exception as error:  # a logger may be of any make
                     self._send = None
-                    self._faults.report("step times are no longer logged", error)
+                    self._errors.report("step times are no longer logged", error)
 
     def write(self) -> None:
         """Append what is not yet in the file."""
@@ -91,7 +91,7 @@ class StepLog(StepObserver):
                 file.write(lines)
         except OSError as error:
             self._path = None
-            self._faults.report("step times are no longer saved", error)
+            self._errors.report("step times are no longer saved", error)
 
 
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.errors import PrecisionError
 from tests.callbacks.precision_training import make_net
@@ -30,7 +30,7 @@ def monitors(
         is_global_zero=True,
     )
     wanted = MonitorOptions(**{"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options})
-    return NumericsMonitors(trainer, module, wanted, folder=None, faults=Faults())
+    return NumericsMonitors(trainer, module, wanted, folder=None, errors=ErrorReporter())
 
 
 class Passes(torch.autograd.Function):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.analysis.captures import CaptureTrigger, read_captures
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
@@ -36,7 +36,7 @@ class Run:
             rank=0,
             world_size=1,
             folder=folder,
-            faults=Faults(),
+            errors=ErrorReporter(),
             now_ns=lambda: self.now_ns,
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
@@ -51,7 +51,7 @@ def profiler(
         options=options or RecordingOptions(),
         device_type=device_type,
         rank=3,
-        faults=Faults(),
+        errors=ErrorReporter(),
     )
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.run_record.rank_files import MissingRanks, RankFiles, checked_ranks
 
 
 def files(folder: Path | None, rank: int, world_size: int = 3) -> RankFiles:
-    return RankFiles(folder, rank=rank, world_size=world_size, faults=Faults())
+    return RankFiles(folder, rank=rank, world_size=world_size, errors=ErrorReporter())
 
 
 class Clock:
@@ -97,10 +97,10 @@ def test_one_rank_or_no_folder_leaves_no_marker(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:PerfCallback.*other ranks:RuntimeWarning")
 def test_a_folder_that_is_gone_is_a_fault(tmp_path: Path) -> None:
-    faults = Faults()
-    each = RankFiles(tmp_path / "gone", rank=1, world_size=2, faults=faults)
+    errors = ErrorReporter()
+    each = RankFiles(tmp_path / "gone", rank=1, world_size=2, errors=errors)
     each.ends()
-    assert len(faults.messages) == 1
+    assert len(errors.messages) == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf.analysis.step_times import StepSample, read_samples
-from lightning_perf.callbacks.error_reporter import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.step_log import StepLog, step_metrics
 
@@ -26,7 +26,7 @@ def run(log: StepLog, state: FitState, steps: range, **options: int) -> None:
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
-    log = StepLog(state, path=path, send=None, log_every=4, faults=Faults())
+    log = StepLog(state, path=path, send=None, log_every=4, errors=ErrorReporter())
     run(log, state, range(10))
     assert [s.step for s in read_samples(path)] == list(range(8)), "writes in between, at the log's cadence"
     log.write()
@@ -37,7 +37,7 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
 def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
-    run(StepLog(state, path=path, send=None, log_every=log_every, faults=Faults()), state, range(60))
+    run(StepLog(state, path=path, send=None, log_every=log_every, errors=ErrorReporter()), state, range(60))
     assert len(read_samples(path)) == written
 
 
@@ -49,7 +49,7 @@ def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
         path=None,
         send=lambda metrics, step: sent.append((step, metrics["perf/step_time_ms"])),
         log_every=4,
-        faults=Faults(),
+        errors=ErrorReporter(),
     )
     run(log, state, range(2), ms=10)
     run(log, state, range(2, 6), ms=20)
@@ -64,7 +64,7 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
         path=path,
         send=lambda metrics, step: sent.append(metrics),
         log_every=1,
-        faults=Faults(),
+        errors=ErrorReporter(),
     )
     log.add(sample(0, profiled=True))
     log.on_step_end()
@@ -73,7 +73,7 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
-    faults = Faults()
+    errors = ErrorReporter()
     sent: list[int] = []
     state = FitState()
     log = StepLog(
@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
         path=tmp_path / "gone" / "steps.jsonl",
         send=lambda metrics, step: sent.append(step),
         log_every=2,
-        faults=faults,
+        errors=errors,
     )
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
         run(log, state, range(6))
@@ -106,10 +106,10 @@ def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
     def send(metrics: dict[str, float], step: int) -> None:
         raise ConnectionError("the logger's server is away")
 
-    faults, path = Faults(), tmp_path / "steps.jsonl"
+    errors, path = ErrorReporter(), tmp_path / "steps.jsonl"
     state = FitState()
-    log = StepLog(state, path=path, send=send, log_every=2, faults=faults)
+    log = StepLog(state, path=path, send=send, log_every=2, errors=errors)
     with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
         run(log, state, range(8))
-    assert len(faults.messages) == 1
+    assert len(errors.messages) == 1
     assert len(read_samples(path)) == 8
