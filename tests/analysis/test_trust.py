@@ -11,7 +11,7 @@ from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.analysis.trust import trust
-from lightning_perf.callbacks.schedule import Schedule
+from lightning_perf.callbacks.recording.schedule import Schedule
 from tests.support.trace_builder import TraceBuilder
 
 MS = 1_000_000

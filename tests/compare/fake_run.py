@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
-from lightning_perf.callbacks.recorder import RunRecorder, study_folder
+from lightning_perf.callbacks.run_record.recorder import RunRecorder, study_folder
 from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.revision import git_revision
 
