@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
-    from lightning_perf.callbacks.precision import PrecisionCallback
-    from lightning_perf.callbacks.precision_error import PrecisionError
-    from lightning_perf.callbacks.slow_steps import CaptureOptions
+    from lightning_perf.callbacks.precision.errors import PrecisionError
+    from lightning_perf.callbacks.precision_callback import PrecisionCallback
+    from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import TraceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CaptureOptions": "lightning_perf.callbacks.slow_steps",
+    "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
     "Finding": "lightning_perf.findings.finding",
@@ -43,8 +43,8 @@ _HOMES = {
     "PerfCallback": "lightning_perf.callbacks.perf",
     "PerfReport": "lightning_perf.report.document",
     "PerfTuner": "lightning_perf.tune.tuner",
-    "PrecisionCallback": "lightning_perf.callbacks.precision",
-    "PrecisionError": "lightning_perf.callbacks.precision_error",
+    "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
+    "PrecisionError": "lightning_perf.callbacks.precision.errors",
     "ReportError": "lightning_perf.report.document",
     "Sweep": "lightning_perf.inference.sweep_document",
     "Trace": "lightning_perf.trace.trace",

@@ -1,36 +1,40 @@
-"""One fit under observation: the tap, the tracker and what follows them, from its first step to its end."""
+"""One fit under observation: everything that follows it, wired together, from its first step to its end."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lightning_perf.callbacks.captures import Captures
-from lightning_perf.callbacks.device_clock import cuda_clock
-from lightning_perf.callbacks.fault_counter import FaultCounter
-from lightning_perf.callbacks.faults import Faults
-from lightning_perf.callbacks.fit_schedule import expected_steps, fit_schedule, recording_notes
-from lightning_perf.callbacks.host import Trainer
-from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.recording import RecordingOptions
-from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import CaptureOptions
-from lightning_perf.callbacks.step_log import StepLog
-from lightning_perf.callbacks.step_numbers import StepNumbers, step_number
-from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepTracker
-from lightning_perf.callbacks.taps import OptimizerTap, ProfilerTap
-from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.schedule import (
+    Schedule,
+    WindowPlan,
+    expected_steps,
+    fit_schedule,
+    recording_notes,
+)
+from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
+from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.callbacks.steps.step_log import StepLog
+from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 __all__ = ["Fit"]
+
+T = TypeVar("T")
 
 
 class Fit:
@@ -44,7 +48,7 @@ class Fit:
         chosen: Its fields that may be shortened for a short fit.
         options: What to record.
         folder: Where files go; None to write none.
-        faults: Where faults are reported.
+        errors: Where errors are reported.
         captures: When steps outside of the schedule are recorded; None for never.
         max_overhead: What the profiler may cost; None for any.
         ranks: The ranks that record; None for all.
@@ -58,89 +62,99 @@ class Fit:
         chosen: Collection[str],
         options: RecordingOptions,
         folder: Path | None,
-        faults: Faults,
+        errors: ErrorReporter,
         captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
     ) -> None:
         self.folder = folder
-        self.faults = faults
+        self.errors = errors
         self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
         self._refusal = _refusal(trainer, folder, ranks)
         rank = int(trainer.global_rank)
-        numbers = StepNumbers(functools.partial(step_number, trainer))
         device = trainer.strategy.root_device
+        self._state = state = FitState()
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
-        page_faults: FaultCounter | None = None
+        page_faults: PageFaultCounter | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
-        self._windows = LogWriter(WINDOWS, windows_path, faults.report, "what the profiler cost is no longer saved")
+        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             if device.type == "cpu":
-                page_faults = FaultCounter(is_profiling=self._is_profiling)
+                page_faults = PageFaultCounter(state)
             if max_overhead is not None:
-                self._budget = OverheadBudget(max_overhead, is_profiling=self._is_profiling)
+                self._budget = OverheadBudget(max_overhead, state)
             self._profiler = WindowProfiler(
+                state,
                 plan=plan,
                 options=options,
                 device_type=device.type,
-                numbers=numbers,
                 rank=rank,
-                faults=faults,
-                may_begin=self._budget.allows if self._budget is not None else lambda: True,
-                on_window=self._window_ends,
-                page_faults=page_faults.a_step if page_faults is not None else lambda: None,
+                errors=errors,
+                on_window=self._on_window,
+                budget=self._budget,
+                page_faults=page_faults,
             )
             if captures is not None:
                 self._captures = Captures(
                     captures,
+                    state,
                     plan=plan,
-                    numbers=numbers,
                     rank=rank,
                     world_size=int(trainer.world_size),
                     folder=folder,
-                    faults=faults,
-                    is_profiling=self._is_profiling,
+                    errors=errors,
                 )
         self._log = StepLog(
-            numbers=numbers,
+            state,
             path=STEPS.path(folder, rank) if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
-            faults=faults,
+            errors=errors,
         )
         self._timer = StepTimer(
-            numbers=numbers,
-            sink=self._log,
-            is_profiling=self._is_profiling,
+            state,
+            on_sample=self._log.add,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
-        # At the end of a step they are told in reverse: the clock stops, the window closes, and then files are written.
-        observers = (self._log, self._profiler, self._captures, self._budget, page_faults, self._timer)
-        self._tracker = StepTracker(lambda: int(trainer.global_step), *(each for each in observers if each is not None))
-        self._observing = True
-        self._tap = ProfilerTap(
-            trainer.profiler,
-            on_start=functools.partial(self._observe, self._tracker.starts),
-            on_stop=functools.partial(self._observe, self._tracker.stops),
+        # The order of calls. At the start of a step the profiler decides first whether it runs, which the others read
+        # from the state, and the timer's clock starts last. At the end that clock stops first, the window closes when
+        # all are done with the step, and files are written last: nothing of this is timed or recorded.
+        self._tracker = StepTracker(
+            state,
+            trainer,
+            at_start=_present(self._profiler, self._captures, self._budget, page_faults, self._timer),
+            at_end=_present(self._timer, page_faults, self._budget, self._captures, self._profiler, self._log),
+            phases=_present(self._profiler, self._timer),
         )
-        self._optimizer_tap = OptimizerTap(
-            on_enter=functools.partial(self._observe, self._tracker.optimizer_enters),
-            on_leave=functools.partial(self._observe, self._tracker.optimizer_leaves),
+        self._observing = True
+        self._profiler_hooks = ProfilerHooks(
+            trainer.profiler,
+            on_start=self._tracker.on_action_start,
+            on_stop=self._tracker.on_action_end,
+            on_error=self._give_up,
+        )
+        self._optimizer_hooks = OptimizerHooks(
+            on_start=self._tracker.on_optimizer_step_start,
+            on_end=self._tracker.on_optimizer_step_end,
+            on_error=self._give_up,
         )
         if self._captures is not None:
-            self._observe(self._captures.listen)  # last: where something above fails nobody would give the signal back
+            try:
+                self._captures.listen()  # last: where something above fails nobody would give the signal back
+            except Exception as error:
+                self._give_up(error)
 
-    def samples(self) -> tuple[StepSample, ...]:
-        """The step times of this rank."""
-        return self._log.samples()
+    def unsaved_samples(self) -> tuple[StepSample, ...]:
+        """The step times of this rank that no file holds."""
+        return self._log.unsaved()
 
     @property
     def is_empty(self) -> bool:
         """Whether it came to no whole step and no trace."""
-        return not self._tracker.steps and not (self._profiler is not None and self._profiler.files)
+        return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
 
     def notes(self) -> list[str]:
         """What the user should know of the recording: one line each."""
@@ -148,94 +162,107 @@ class Fit:
         if self._refusal is not None:
             notes = [self._refusal]
         elif self._profiler is not None:
-            steps, recorded = self._tracker.steps, self._profiler.recorded_steps
+            steps, recorded = self._state.whole_steps, self._profiler.recorded_steps
             foreign = self._profiler.foreign_profiler
             refused = self._budget.refused if self._budget is not None else 0
-            # What the budget did not allow is no fault of the fit.
+            # What the budget did not allow needs no further reason.
             if refused:
                 notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
             else:
                 notes += recording_notes(self._schedule, steps, recorded, foreign_profiler=foreign)
         if self._captures is not None and self._captures.full:
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
-        return [*notes, *self.faults.messages]
+        return [*notes, *self.errors.messages]
 
-    def batch_begins(self, batch: Any) -> None:
-        """A batch is about to be trained on."""
-        self._observe(self._begin_batch, batch)
+    # Each hook guards itself: one more call between the hook and the trace would cost time in every step.
 
-    def batch_ends(self, *, automatic: bool) -> None:
-        """A batch has been trained on."""
-        self._observe(self._end_batch, automatic)
+    def on_batch_start(self, batch: Any) -> None:
+        """Training on a batch starts."""
+        if self._observing:
+            try:
+                self._tracker.on_batch_start()
+                self._timer.count_samples(batch)
+            except Exception as error:
+                self._give_up(error)
 
-    def backward_begins(self) -> None:
-        """Backward begins."""
-        self._observe(self._tracker.backward_begins)
+    def on_batch_end(self, *, automatic: bool) -> None:
+        """Training on a batch has ended."""
+        if self._observing:
+            try:
+                self._tracker.on_batch_end(automatic=automatic)
+            except Exception as error:
+                self._give_up(error)
 
-    def backward_ends(self) -> None:
+    def on_backward_start(self) -> None:
+        """Backward starts."""
+        if self._observing:
+            try:
+                self._tracker.on_backward_start()
+            except Exception as error:
+                self._give_up(error)
+
+    def on_backward_end(self) -> None:
         """Backward has ended."""
-        self._observe(self._tracker.backward_ends)
+        if self._observing:
+            try:
+                self._tracker.on_backward_end()
+            except Exception as error:
+                self._give_up(error)
 
-    def optimizer_begins(self) -> None:
+    def on_optimizer_start(self) -> None:
         """An optimizer is about to step."""
-        self._observe(self._tracker.optimizer_begins)
+        if self._observing:
+            try:
+                self._tracker.on_optimizer_start()
+            except Exception as error:
+                self._give_up(error)
 
-    def ends(self) -> None:
-        """Training has ended, or failed: close what is open, save what there is, give the Trainer its profiler back."""
-        self._remove_taps()
-        self._observe(self._finish)
+    def finish(self) -> None:
+        """Training has ended or failed: close what is open, save what there is, give the Trainer its profiler back."""
+        self._remove_hooks()
+        if self._observing:
+            try:
+                self._tracker.finish()
+                if self._profiler is not None:
+                    self._profiler.on_training_pause()
+                self._timer.finish()
+                self._log.write()
+            except Exception as error:
+                self._give_up(error)
         self._observing = False
 
-    def _remove_taps(self) -> None:
-        self._tap.remove()
-        self._optimizer_tap.remove()
+    def _remove_hooks(self) -> None:
+        self._profiler_hooks.remove()
+        self._optimizer_hooks.remove()
         if self._profiler is not None:
             self._profiler.close()
         if self._captures is not None:
             self._captures.close()
 
-    def _is_profiling(self) -> bool:
-        return self._profiler is not None and self._profiler.active
+    def _give_up(self, error: Exception) -> None:
+        """Report the error and end the observation, not the training."""
+        if not self._observing:
+            return
+        self._observing = False
+        self._remove_hooks()
+        self.errors.report("profiling is off for the rest of this fit", error)
+        try:
+            if self._profiler is not None:
+                self._profiler.abandon()
+            self._log.write()
+        except Exception as further:
+            self.errors.report("what was measured so far may be incomplete", further)
 
-    def _window_ends(self, window: RecordedWindow) -> None:
+    def _on_window(self, window: RecordedWindow) -> None:
         if self._budget is not None:
             self._budget.window_ends(window.pause_ns + window.export_ns)
         if self._captures is not None and window.capture:
             self._captures.window_ends(window.trace_bytes)
         self._windows.append(window)
 
-    def _begin_batch(self, batch: Any) -> None:
-        self._tracker.batch_begins()
-        self._timer.batch(batch)
 
-    def _end_batch(self, automatic: bool) -> None:
-        self._tracker.batch_ends(automatic=automatic)
-
-    def _finish(self) -> None:
-        self._tracker.ends()
-        if self._profiler is not None:
-            self._profiler.training_pauses()
-        self._timer.finish()
-        self._log.write()
-
-    def _observe(self, function: Callable[..., None], *args: Any) -> None:
-        if not self._observing:
-            return
-        try:
-            function(*args)
-        except Exception as error:
-            self._observing = False
-            self._remove_taps()
-            self.faults.report("profiling is off for the rest of this fit", error)
-            self._give_up()
-
-    def _give_up(self) -> None:
-        try:
-            if self._profiler is not None:
-                self._profiler.abandon()
-            self._log.write()
-        except Exception as error:
-            self.faults.report("what was measured so far may be incomplete", error)
+def _present(*observers: T | None) -> list[T]:
+    return [observer for observer in observers if observer is not None]
 
 
 def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | None) -> str | None:

@@ -7,20 +7,19 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from lightning_perf.callbacks.faults import Faults
+from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.fit_record import FitRecord
-from lightning_perf.callbacks.fit_report import report_fit
-from lightning_perf.callbacks.fp32_layers import LayerPattern
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
-from lightning_perf.callbacks.overhead_budget import check_budget
-from lightning_perf.callbacks.own_precision import OwnPrecision
-from lightning_perf.callbacks.precision import Precision, PrecisionCallback
-from lightning_perf.callbacks.rank_files import RankFiles, checked_ranks
-from lightning_perf.callbacks.recording import RecordingOptions
-from lightning_perf.callbacks.run_folder import claim_run_folder
-from lightning_perf.callbacks.schedule import Schedule
-from lightning_perf.callbacks.slow_steps import CaptureOptions, capture_config
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
+from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
+from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, capture_config
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.report import report_fit
+from lightning_perf.callbacks.run_record.fit_record import FitRecord
+from lightning_perf.callbacks.run_record.rank_files import RankFiles, checked_ranks
+from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
@@ -32,14 +31,14 @@ FAILED_WAIT_S = 5.0
 """The same after an error: ranks that are alive are then mostly stuck, waiting for one that is not."""
 
 
-class PerfCallback(HostCallback):
+class PerfCallback(LightningCallback):
     """Finds out where the step time goes: times every step, records a few, and reports at the end of the fit.
 
     Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on; it uses no
     profiler and never waits for the device, logs ``perf/…`` to the Trainer's loggers at the Trainer's cadence, and
     saves ``steps.rank0.jsonl``. The profiler records a window of whole optimizer steps, from the fetch of the first
-    batch to the end of callbacks and logging, and gets out of the way. A fault in here is one warning; training goes
-    on, with the same results as without the callback.
+    batch to the end of callbacks and logging, and gets out of the way. An error in here is one warning. Training
+    continues, with the same results as without the callback.
 
     Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
     and a fingerprint of settings, weights and data. In a study, which names the folder, the timed runs are not profiled
@@ -121,7 +120,7 @@ class PerfCallback(HostCallback):
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
-        self._precision = OwnPrecision(
+        self._precision = EmbeddedPrecision(
             PrecisionCallback(precision, keep_fp32=keep_fp32, tf32=tf32),
             asked=precision is not None or bool(keep_fp32) or tf32 is not None,
         )
@@ -146,33 +145,33 @@ class PerfCallback(HostCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Refuse what would fail in the first step, and keep layers in FP32."""
-        self._precision.tell("on_fit_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_fit_start, trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_validation_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_validation_start, trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_test_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_test_start, trainer, pl_module)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Keep layers in FP32."""
-        self._precision.tell("on_predict_start", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_predict_start, trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Begin to observe the fit."""
+        """Start to observe the fit."""
         if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
-            self._fit.ends()
+            self._fit.finish()
             self._fit = None
-        faults = Faults()
+        errors = ErrorReporter()
         # All ranks do, whatever goes wrong on one.
-        folder = claim_run_folder(trainer, study_folder() or self._dirpath, faults)
+        folder = claim_run_folder(trainer, study_folder() or self._dirpath, errors)
         world_size = int(trainer.world_size)
-        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, faults=faults)
+        self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, errors=errors)
         if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
-            self._precision.watch(trainer, pl_module, folder, faults)
-        self._record = FitRecord(trainer, pl_module, folder, faults, self._precision.fp32_layers)
+            self._precision.watch(trainer, pl_module, folder, errors)
+        self._record = FitRecord(trainer, pl_module, folder, errors, self._precision.fp32_layers)
         try:
             self._fit = Fit(
                 trainer,
@@ -180,45 +179,49 @@ class PerfCallback(HostCallback):
                 chosen=self._chosen,
                 options=self._options,
                 folder=folder,
-                faults=faults,
+                errors=errors,
                 captures=self._captures,
                 max_overhead=self._max_overhead,
                 ranks=self._ranks,
             )
         except Exception as error:
-            faults.report("this fit is not profiled", error)
+            errors.report("this fit is not profiled", error)
         self._record.training_begins()
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Record the epoch before."""
         if self._record is not None:
             self._record.metrics_complete()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
-        """Count the batch's samples."""
+        """Start the batch, and count its samples."""
         if self._record is not None:
             self._record.batch_begins(batch)
-        self._precision.tell("on_train_batch_start", trainer, pl_module, batch, batch_idx)
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_batch_start(batch, batch_idx)
         if self._fit is not None:
-            self._fit.batch_begins(batch)
+            self._fit.on_batch_start(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
-        """Begin the backward phase."""
-        self._precision.tell("on_before_backward", trainer, pl_module, loss)
+        """Start the backward phase."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_before_backward(loss)
         if self._fit is not None:
-            self._fit.backward_begins()
+            self._fit.on_backward_start()
 
     def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
         """End the backward phase."""
         if self._fit is not None:
-            self._fit.backward_ends()
-        self._precision.tell("on_after_backward", trainer, pl_module)
+            self._fit.on_backward_end()
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
-        """Begin the optimizer phase."""
+        """Start the optimizer phase."""
         if self._fit is not None:
-            self._fit.optimizer_begins()
-        self._precision.tell("on_before_optimizer_step", trainer, pl_module, optimizer)
+            self._fit.on_optimizer_start()
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_before_optimizer_step(optimizer)
 
     def on_train_batch_end(
         self,
@@ -228,12 +231,13 @@ class PerfCallback(HostCallback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """See whether the step is whole."""
-        self._precision.tell("on_train_batch_end", trainer, pl_module, outputs, batch, batch_idx)
+        """End the batch, and with it perhaps the step."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_batch_end(outputs)
         if self._fit is not None:
-            self._fit.batch_ends(automatic=bool(pl_module.automatic_optimization))
+            self._fit.on_batch_end(automatic=bool(pl_module.automatic_optimization))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Note that the epoch has ended."""
         if self._record is not None:
             self._record.epoch_ends()
@@ -241,14 +245,14 @@ class PerfCallback(HostCallback):
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the observation."""
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
         if self._record is not None:
             self._record.metrics_complete()
-        self._precision.tell("on_train_end", trainer, pl_module)
+        self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
         if self._rank_files is not None:
             self._rank_files.ends()
 
-    def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+    def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Close the run record, analyse what was recorded, and report."""
         if self._record is not None:
             self._record.finishes()
@@ -256,13 +260,13 @@ class PerfCallback(HostCallback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
-        self._precision.tell("on_save_checkpoint", trainer, pl_module, checkpoint)
+        self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Keep what was recorded so far; the error is training's own and passes unchanged."""
-        self._precision.tell("on_exception", trainer, pl_module, exception)
+        self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
         if self._record is not None:
             self._record.fails(exception)
         if self._rank_files is not None:
@@ -272,9 +276,9 @@ class PerfCallback(HostCallback):
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Leave nothing behind in the Trainer."""
-        self._precision.tell("teardown", trainer, pl_module, stage)
+        self._precision.call(self._precision.callback.teardown, trainer, pl_module, stage)
         if self._fit is not None:
-            self._fit.ends()
+            self._fit.finish()
             self._fit = None
         self._record = None
         self._rank_files = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf import __version__
@@ -29,7 +31,7 @@ from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from lightning_perf.units import format_duration, format_share
 
-__all__ = ["analyze", "build_report"]
+__all__ = ["LiveFit", "analyze", "build_report"]
 
 
 MISSING_NAMED = 8
@@ -43,8 +45,27 @@ EARLY_SHARE = 0.01
 """From this part of the device's work on that begins before its launch, the clocks' disagreement is said."""
 
 
+@dataclass(frozen=True)
+class LiveFit:
+    """What a fit that has just ended knows beyond the files of its folder.
+
+    Attributes:
+        notes: What the user should know of the recording, in place of the notes in the folder.
+        precision: The precision of the fit and what it did to the numbers, in place of the summary in the folder.
+        unsaved: Step times that no file holds, since the disk is full or there is no folder.
+    """
+
+    notes: Sequence[str] = ()
+    precision: RunPrecision | None = None
+    unsaved: Sequence[StepSample] = ()
+
+
 def analyze(
-    path: str | os.PathLike[str], *, by_shape: bool = False, executor: RecordingExecutor = analyze_recordings
+    path: str | os.PathLike[str],
+    *,
+    by_shape: bool = False,
+    executor: RecordingExecutor = analyze_recordings,
+    live: LiveFit | None = None,
 ) -> PerfReport:
     """Analyse a trace, or all traces of a run.
 
@@ -54,6 +75,8 @@ def analyze(
         by_shape: Whether operators are told apart by the shapes of their inputs.
         executor: Where the ranks' recordings are analysed: in processes of this machine, or on a Ray cluster by
             `lightning_perf.compare.RayRecordings`.
+        live: What `PerfCallback` knows at the end of its fit. The report then is made without traces where none can be
+            read.
 
     Returns:
         The report.
@@ -68,17 +91,17 @@ def analyze(
         A step takes 178 ms (mean of 6): 55.5 % is device compute, 33.4 % waits for the next batch.
     """
     notes: list[str] = []
-    samples: Sequence[StepSample] = ()
+    samples = live.unsaved if live is not None else ()
     try:
         traces = find_traces(path)
     except TraceError:
         logs = STEPS.paths(Path(path))
-        if not logs:
+        if not logs and live is None:
             raise
         traces = ()  # a run that was too short to be profiled
     else:
         logs = STEPS.paths(traces[0].parent) if Path(path).is_dir() else []
-    if logs:
+    if logs and not samples:
         try:
             samples = STEPS.read(logs[0])
         except TraceError as error:
@@ -87,25 +110,29 @@ def analyze(
             notes.append(f"Step times are left out: {error}")
     precision = None
     folder = _folder(Path(path), traces)
-    if folder is not None:
+    if live is not None:
+        notes += live.notes
+        precision = live.precision
+    elif folder is not None:
         try:
             notes += read_notes(folder)
         except TraceError as error:
             notes.append(f"The callback's notes are left out: {error}")
-    if folder is not None and (folder / PRECISION_NAME).exists():
+    if live is None and folder is not None and (folder / PRECISION_NAME).exists():
         try:
             precision = read_precision(folder / PRECISION_NAME)
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
-    return build_report(
-        traces,
-        samples=samples,
-        notes=notes,
-        precision=precision,
-        by_shape=by_shape,
-        folder=folder,
-        executor=executor,
+    build = functools.partial(
+        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=folder, executor=executor
     )
+    try:
+        return build(traces, notes=notes)
+    except TraceError as error:
+        if live is None:
+            raise
+        # The training is over and cannot be repeated for its report: step times are reported all the same.
+        return build((), notes=[*notes, f"Left out, unreadable: {error}"])
 
 
 def _folder(path: Path, traces: Sequence[Path]) -> Path | None:

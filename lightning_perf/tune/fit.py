@@ -6,9 +6,9 @@ import importlib
 import logging
 from typing import Any
 
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.perf import PerfCallback
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.errors import TrialError
 from lightning_perf.tune.training import Training
 
@@ -97,7 +97,7 @@ def trainer_class(module: Any) -> Any:
     raise TrialError(f"the training's module is no LightningModule, but {type(plain).__name__}")
 
 
-class _LenientSchedules(HostCallback):
+class _LenientSchedules(LightningCallback):
     """Lets schedules that watch a validation metric go on without it: trials do not validate."""
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002

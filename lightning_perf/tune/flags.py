@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lightning_perf.callbacks.tf32 import Fp32Flags
+from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 
 __all__ = ["TorchFlags"]
 

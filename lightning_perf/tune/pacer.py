@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from lightning_perf.callbacks.host import HostCallback, Module, Trainer
-from lightning_perf.callbacks.step_timer import batch_samples
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.steps.step_timer import batch_samples
 from lightning_perf.tune.messages import Ready, Run, Window
 
 __all__ = ["Pacer"]
 
 
-class Pacer(HostCallback):
+class Pacer(LightningCallback):
     """Waits before the first step and after each window until it is told to go on.
 
     While it waits, the DataLoader's workers are stopped, too: else they would fill their queues meanwhile, which makes

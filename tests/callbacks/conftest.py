@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "ignore:You defined a `validation_step` but have no `val_dataloader`:UserWarning",
     ]
     for item in items:
-        if item.path.parent.name == "callbacks":
+        if "callbacks" in item.path.parts:
             for text in advice:
                 item.add_marker(pytest.mark.filterwarnings(text))
 

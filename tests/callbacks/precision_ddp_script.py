@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed
 
-from lightning_perf.callbacks import precision_switch
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision import switch as precision_switch
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_perf.callbacks import precision_switch
+from lightning_perf.callbacks.precision import switch as precision_switch
 from tests.callbacks.training import PACKAGES, make_trainer, package
 
 MODES = ("16-mixed", "bf16-mixed")

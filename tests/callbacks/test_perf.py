@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (

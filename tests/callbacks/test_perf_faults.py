@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from lightning_perf import CaptureOptions, PerfCallback
-from lightning_perf.callbacks import profiler as profiler_module
-from lightning_perf.callbacks.capture_requests import FileRequests
-from lightning_perf.callbacks.captures import Captures
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.overhead_budget import OverheadBudget
-from lightning_perf.callbacks.profiler import WindowProfiler
-from lightning_perf.callbacks.rank_files import RankFiles
-from lightning_perf.callbacks.step_log import StepLog
-from lightning_perf.callbacks.step_timer import StepTimer
-from lightning_perf.callbacks.step_tracker import StepTracker
-from lightning_perf.callbacks.window_plan import WindowPlan
+from lightning_perf.callbacks.recording import profiler as profiler_module
+from lightning_perf.callbacks.recording.capture_requests import FileRequests
+from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.schedule import WindowPlan
+from lightning_perf.callbacks.run_record.rank_files import RankFiles
+from lightning_perf.callbacks.steps.step_log import StepLog
+from lightning_perf.callbacks.steps.step_timer import StepTimer
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from tests.callbacks.perf_training import assert_untapped, quick
 from tests.callbacks.training import (
     loader,
@@ -37,29 +37,31 @@ def three(**options: Any) -> PerfCallback:
 
 FAULTS = [
     (Fit, "__init__"),
-    (StepTracker, "starts"),
-    (StepTracker, "stops"),
-    (StepTracker, "batch_begins"),
-    (StepTracker, "batch_ends"),
-    (StepTracker, "backward_begins"),
-    (StepTracker, "backward_ends"),
-    (StepTracker, "optimizer_begins"),
-    (StepTracker, "ends"),
-    (StepTimer, "batch"),
-    (StepTimer, "step_begins"),
-    (StepTimer, "step_ends"),
-    (StepTimer, "phase_begins"),
-    (StepTimer, "phase_ends"),
-    (StepTimer, "training_pauses"),
+    (StepTracker, "on_action_start"),
+    (StepTracker, "on_action_end"),
+    (StepTracker, "on_batch_start"),
+    (StepTracker, "on_batch_end"),
+    (StepTracker, "on_backward_start"),
+    (StepTracker, "on_backward_end"),
+    (StepTracker, "on_optimizer_start"),
+    (StepTracker, "on_optimizer_step_start"),
+    (StepTracker, "on_optimizer_step_end"),
+    (StepTracker, "finish"),
+    (StepTimer, "count_samples"),
+    (StepTimer, "on_step_start"),
+    (StepTimer, "on_step_end"),
+    (StepTimer, "on_phase_start"),
+    (StepTimer, "on_phase_end"),
+    (StepTimer, "on_training_pause"),
     (StepTimer, "finish"),
     (StepLog, "add"),
-    (StepLog, "step_ends"),
+    (StepLog, "on_step_end"),
     (StepLog, "write"),
-    (WindowProfiler, "step_begins"),
-    (WindowProfiler, "step_ends"),
-    (WindowProfiler, "phase_begins"),
-    (WindowProfiler, "phase_ends"),
-    (WindowProfiler, "training_pauses"),
+    (WindowProfiler, "on_step_start"),
+    (WindowProfiler, "on_step_end"),
+    (WindowProfiler, "on_phase_start"),
+    (WindowProfiler, "on_phase_end"),
+    (WindowProfiler, "on_training_pause"),
     (WindowProfiler, "_export"),
     (profiler_module.profile, "prepare_trace"),
     (profiler_module.profile, "start_trace"),
@@ -71,10 +73,9 @@ FAULTS = [
 OPTIONAL_FAULTS = [
     (WindowPlan, "action"),
     (WindowPlan, "folder_for"),
-    (Captures, "step_begins"),
-    (Captures, "step_ends"),
-    (Captures, "phase_begins"),
-    (Captures, "training_pauses"),
+    (Captures, "on_step_start"),
+    (Captures, "on_step_end"),
+    (Captures, "on_training_pause"),
     (Captures, "listen"),
     (FileRequests, "look"),
     (OverheadBudget, "allows"),
@@ -114,14 +115,14 @@ def test_a_fault_in_profiling_is_one_warning(
 
 
 def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = StepTimer.step_begins
+    original = StepTimer.on_step_start
 
-    def breaks_later(self: StepTimer, index: int) -> None:
-        if index == 5:
+    def breaks_later(self: StepTimer) -> None:
+        if self._state.step == 5:
             raise RuntimeError("a fault of ours")
-        original(self, index)
+        original(self)
 
-    monkeypatch.setattr(StepTimer, "step_begins", breaks_later)
+    monkeypatch.setattr(StepTimer, "on_step_start", breaks_later)
     with pytest.warns(RuntimeWarning, match="a fault of ours"):
         make_trainer(tmp_path, three()).fit(make_module(), loader(8))
     assert step_numbers(tmp_path) == [[1, 2, 3]]

@@ -7,9 +7,9 @@ import copy
 import pytest
 
 from lightning_perf import PerfCallback, analyze
-from lightning_perf.callbacks import precision
-from lightning_perf.callbacks.precision import PrecisionCallback
-from lightning_perf.callbacks.precision_error import PrecisionError
+from lightning_perf.callbacks import precision_callback as precision
+from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.precision_training import (
     MODES,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_perf.callbacks.strategies import holds_whole_model
+from lightning_perf.callbacks.lightning_compat import holds_whole_model
 from tests.callbacks.training import PACKAGES
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.precision import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.training import Training
 from tests.tune.conversation import converse, order

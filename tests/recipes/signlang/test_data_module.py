@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from lightning_perf.callbacks.run_facts import dataset_files
+from lightning_perf.callbacks.run_record.run_facts import dataset_files
 from recipes.signlang.data.data_module import MAX_DEGREES, MAX_SHIFT, SignData, augment
 from recipes.signlang.data.image_set import ImageSet, read_image_set
 from recipes.signlang.data.split import Split, split_images

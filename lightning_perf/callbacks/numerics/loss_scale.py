@@ -1,0 +1,313 @@
+"""Follows the loss scale of an fp16 run on the host, without waiting for the device."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_perf.analysis.loss_scale import ScalerState, summarize_loss_scale
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import LossScaleHistory
+
+__all__ = ["LossScaleMonitor", "PendingVerdict"]
+
+Locate = Callable[[Any, float], "OverflowOrigin | None"]
+"""Looks for where the overflow came up that an optimizer's step was just skipped for, given the scale it had."""
+
+
+class PendingVerdict:
+    """Whether a fused optimizer's step found inf or nan: known on the device now, on the host some time later.
+
+    On other devices than CUDA's to read it is to wait for the device.
+
+    Args:
+        found_inf: The scaler's verdict, a scalar tensor, not zero if there was inf or nan.
+    """
+
+    def __init__(self, found_inf: torch.Tensor) -> None:
+        self._event: Any = None
+        if found_inf.device.type == "cuda":
+            self._value = torch.empty_like(found_inf, device="cpu", pin_memory=True)
+            self._value.copy_(found_inf, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record(torch.cuda.current_stream(found_inf.device))
+        else:
+            self._value = found_inf.detach().clone()
+
+    def read(self, *, wait: bool = False) -> bool | None:
+        """Read it.
+
+        Args:
+            wait: Whether to wait for the device; only at the end of a run.
+
+        Returns:
+            Whether there was inf or nan; None when the device has not told yet.
+        """
+        if self._event is not None and not self._event.query():
+            if not wait:
+                return None
+            self._event.synchronize()
+        return bool(self._value.item())
+
+
+@dataclass
+class _Attempt:
+    """An optimizer step that was tried, until it is known whether it was skipped."""
+
+    optimizer: Any
+    index: int
+    step: int
+    number: int
+    ended_ns: int = 0
+    schedulers: tuple[tuple[Any, int], ...] = ()
+    scheduler_steps: int = 0
+    executed: bool = False
+    verdict: PendingVerdict | None = None
+    origin: OverflowOrigin | None = None
+
+    def overflowed(self, *, wait: bool) -> bool | None:
+        """Whether it was skipped; None while only the device knows."""
+        return not self.executed if self.verdict is None else self.verdict.read(wait=wait)
+
+
+class LossScaleMonitor:
+    """Mirrors a scaler: which optimizer steps it skipped, and so what the loss scale is.
+
+    torch runs the hooks of an optimizer's step only if the scaler lets it step, so the host knows of each skip without
+    asking the device. A fused optimizer steps always and skips on the device: its verdicts are copied aside and read
+    once they have arrived.
+
+    Args:
+        trainer: The Trainer, at the start of training, its scaler's state restored.
+        path: File to append events to; None to write none.
+        errors: Where a failing file is reported.
+        locate: Looks for the origin of an overflow; None not to.
+        clock: Tells the time in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        path: Path | None,
+        errors: ErrorReporter,
+        locate: Locate | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._trainer = trainer
+        self._scaler = trainer.scaler
+        state = self._scaler.state_dict()  # waits for the device, if at all, before the first step
+        self._state = ScalerState(
+            scale=float(state["scale"]),
+            steps_since_change=int(state["_growth_tracker"]),
+            growth_factor=float(state["growth_factor"]),
+            backoff_factor=float(state["backoff_factor"]),
+            growth_interval=int(state["growth_interval"]),
+        )
+        self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
+        self._errors = errors
+        self._locate = locate
+        self._clock = clock
+        self._open: _Attempt | None = None
+        self._in_batch: list[_Attempt] = []
+        self._unresolved: deque[_Attempt] = deque()
+        self._attempts = self._resolved = self._skipped = 0
+        self._trained_ns = 0
+        self._counted_ns = 0
+        self._backward_in_batch = self._backward_since_step = False
+        self._warned = False
+        self._events: list[ScaleEvent] = []
+        self._handles = [o.register_step_post_hook(self._stepped) for o in trainer.optimizers]
+        self._began_ns = clock()
+        self._step = step_number(self._trainer)
+        self._add(ScaleEvent("start", self._step, self._state.scale, 0, 0))
+
+    @property
+    def scale(self) -> float:
+        """The loss scale, as far as the host knows."""
+        return self._state.scale
+
+    @property
+    def attempts(self) -> int:
+        """Optimizer steps tried so far."""
+        return self._attempts
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What loggers show."""
+        return {
+            "perf/loss_scale": self._state.scale,
+            "perf/skipped_steps": float(self._skipped),
+            "perf/steps_since_scale_change": float(self._state.steps_since_change),
+        }
+
+    @property
+    def history(self) -> LossScaleHistory:
+        """The history so far."""
+        return summarize_loss_scale(self._events)
+
+    def on_batch_start(self) -> None:
+        """A training batch starts."""
+        self._began_ns = self._clock()
+        self._backward_in_batch = False
+
+    def on_before_backward(self) -> None:
+        """A backward pass starts."""
+        self._backward_in_batch = self._backward_since_step = True
+
+    def on_before_optimizer_step(self, optimizer: Any, *, automatic: bool) -> None:
+        """An optimizer is about to step, or to be skipped.
+
+        Args:
+            optimizer: The optimizer.
+            automatic: Whether the module uses automatic optimization.
+        """
+        self._close_attempt()
+        if automatic and not self._backward_in_batch:
+            return  # training_step returned None: Lightning asks the scaler for nothing
+        if not automatic and not self._backward_since_step:
+            self._warn_of_shared_backward()
+        self._backward_since_step = False
+        self._settle_schedulers(optimizer)
+        self._attempts += 1
+        self._step = step_number(self._trainer)
+        index = next((i for i, known in enumerate(self._trainer.optimizers) if known is optimizer), 0)
+        self._open = _Attempt(
+            optimizer,
+            index,
+            self._step,
+            self._attempts,
+            schedulers=self._schedulers_of(optimizer, automatic=automatic),
+        )
+
+    def on_batch_end(self) -> None:
+        """A training batch has ended, its learning-rate schedulers have stepped."""
+        self._trained_ns = self._trained_now()
+        self._began_ns = self._clock()
+        self._close_attempt()
+        self._settle_schedulers()
+        self._resolve()
+
+    def finish(self) -> None:
+        """Training has ended or failed."""
+        if not self._handles:
+            return
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._open is not None and not self._open.executed and self._open.verdict is None:
+            self._open = None  # cut off by an error before the scaler had its say
+        self._close_attempt()
+        self._resolve(wait=True)
+        self._add(
+            ScaleEvent(
+                "end",
+                self._step,
+                self._state.scale,
+                attempts=self._resolved,
+                trained_ns=self._trained_ns,
+                steps_since_change=self._state.steps_since_change,
+            )
+        )
+
+    def _schedulers_of(self, optimizer: Any, *, automatic: bool) -> tuple[tuple[Any, int], ...]:
+        """The schedulers that are stepped with an optimizer, and how often they have been."""
+        return tuple(
+            (config.scheduler, config.scheduler.last_epoch)
+            for config in self._trainer.lr_scheduler_configs
+            if getattr(config.scheduler, "optimizer", None) is optimizer
+            and hasattr(config.scheduler, "last_epoch")
+            # One skipped step does not put a schedule by epochs off; in manual optimization the module steps them.
+            and (config.interval == "step" or not automatic)
+        )
+
+    def _trained_now(self) -> int:
+        return self._trained_ns + self._clock() - self._began_ns
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        attempt = self._open
+        if attempt is None or attempt.optimizer is not optimizer:
+            return
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is None:
+            attempt.executed = True
+        else:
+            attempt.verdict = PendingVerdict(found_inf)
+
+    def _close_attempt(self) -> None:
+        """The open attempt is over: either its optimizer has stepped by now or it was skipped."""
+        attempt, self._open = self._open, None
+        if attempt is None:
+            return
+        attempt.ended_ns = self._trained_now()
+        if self._locate is not None and attempt.verdict is None and not attempt.executed:
+            attempt.origin = self._locate(attempt.optimizer, self._state.scale)
+        self._in_batch.append(attempt)
+        self._unresolved.append(attempt)
+
+    def _settle_schedulers(self, optimizer: Any = None) -> None:
+        """Count what schedulers did since the attempts of an optimizer, or of all, and forget them."""
+        for attempt in self._in_batch:
+            if optimizer is None or attempt.optimizer is optimizer:
+                attempt.scheduler_steps = sum(scheduler.last_epoch - before for scheduler, before in attempt.schedulers)
+                attempt.schedulers = ()
+        self._in_batch = [attempt for attempt in self._in_batch if attempt.schedulers]
+
+    def _resolve(self, *, wait: bool = False) -> None:
+        while self._unresolved:
+            attempt = self._unresolved[0]
+            overflow = attempt.overflowed(wait=wait)
+            if overflow is None:
+                return
+            self._unresolved.popleft()
+            self._advance(attempt, overflow=overflow)
+
+    def _advance(self, attempt: _Attempt, *, overflow: bool) -> None:
+        before, self._state = self._state, self._state.after(overflow=overflow)
+        self._resolved = attempt.number
+        cost_ns, self._counted_ns = attempt.ended_ns - self._counted_ns, attempt.ended_ns
+        if not overflow and self._state.scale == before.scale:
+            return
+        event = ScaleEvent(
+            "overflow" if overflow else "growth",
+            attempt.step,
+            self._state.scale,
+            attempts=attempt.number,
+            trained_ns=attempt.ended_ns,
+            steps_since_change=before.steps_since_change + (not overflow),
+        )
+        if overflow:
+            self._skipped += 1
+            event = replace(
+                event,
+                wasted_ns=cost_ns,
+                optimizer=attempt.index,
+                scheduler_steps=attempt.scheduler_steps,
+                origin=attempt.origin,
+            )
+        self._add(event)
+
+    def _add(self, event: ScaleEvent) -> None:
+        self._events.append(event)
+        self._file.append(event)
+
+    def _warn_of_shared_backward(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "Two optimizers step after one backward pass: Lightning updates the loss scale after the first, so "
+                "that the second's gradients are unscaled by another scale whenever it changes. Call manual_backward "
+                "before each optimizer's step, or use bf16-mixed, which has no loss scale.",
+                UserWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,233 @@
+"""The monitors of one fit's numbers: loss scale, gradient underflow, and the comparison with FP32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
+from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
+from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
+from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
+from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
+from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    RunPrecision,
+    UnderflowTable,
+    write_precision,
+)
+
+__all__ = ["MonitorOptions", "NumericsMonitors"]
+
+M = TypeVar("M")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """What to monitor.
+
+    Attributes:
+        underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
+        locate_overflows: Overflows to find the origin of; 0 for none.
+        guard_steps: Steps to replay in FP32; 0 for none.
+
+    Raises:
+        ValueError: A number is too small.
+    """
+
+    underflow_every_n_steps: int
+    locate_overflows: int
+    guard_steps: int
+
+    def __post_init__(self) -> None:
+        for name in ("underflow_every_n_steps", "locate_overflows", "guard_steps"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} is too small: give 0 or more")
+        if self.guard_steps == 1:
+            raise ValueError("guard_steps=1 is too small: one step is the same for every seed, give 2 or more")
+
+
+class _Isolated(Generic[M]):
+    """A monitor whose first error is reported and ends it, and it alone.
+
+    Args:
+        consequence: What the user loses by its end.
+        errors: Where the error is reported.
+    """
+
+    def __init__(self, consequence: str, errors: ErrorReporter) -> None:
+        self.monitor: M | None = None
+        self._consequence = consequence
+        self._errors = errors
+
+    def call(self, hook: Callable[Concatenate[M, P], R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """Call a hook of the monitor, if there is one."""
+        if self.monitor is None:
+            return None
+        try:
+            return hook(self.monitor, *args, **kwargs)
+        except Exception as error:
+            self.monitor = None
+            self._errors.report(self._consequence, error)
+            return None
+
+
+class NumericsMonitors:
+    """Passes Lightning's hooks to the monitors of one fit. A monitor that fails is reported once and dropped.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        module: The LightningModule.
+        options: What to monitor.
+        folder: Where files go; None to write none.
+        errors: Where errors are reported.
+
+    Raises:
+        PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
+    """
+
+    def __init__(
+        self, trainer: Trainer, module: Module, options: MonitorOptions, *, folder: Path | None, errors: ErrorReporter
+    ) -> None:
+        self._trainer = trainer
+        self._module = module
+        self._folder = folder
+        self._errors = errors
+        self._attempts = 0
+        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
+        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
+        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
+        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", errors)
+        self._locator: _Isolated[OverflowLocator] = _Isolated(
+            "the origin of overflows is not looked for any more", errors
+        )
+        self.loss_scale: LossScaleHistory | None = None
+        """The loss scale's history; None without a loss scale."""
+        self.underflow: UnderflowTable | None = None
+        """Gradient underflow; None where no step was sampled."""
+        self.numerics: NumericsDrift | None = None
+        """The comparison with FP32 replays; None where there is none."""
+        if options.guard_steps:
+            self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
+        scaler = trainer.scaler
+        if scaler is not None and scaler.is_enabled():
+            if options.locate_overflows and not holds_whole_model(trainer):
+                raise PrecisionError(
+                    f"{type(trainer.strategy).__name__} shards the model, and a shard cannot run a batch again by "
+                    "itself to find the origin of an overflow",
+                    "Leave out locate_overflows",
+                )
+            try:
+                self._follow_scaler(options)
+            except Exception as error:
+                errors.report("the loss scale is not monitored any more", error)
+
+    @property
+    def active(self) -> bool:
+        """Whether any monitor is at work."""
+        return self._guard.monitor is not None or self._scale.monitor is not None
+
+    # The order of calls. The guard comes first and last: the time of its replays is none of the times that the loss
+    # scale's monitor counts.
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """A training batch starts."""
+        self._guard.call(NumericsGuard.on_batch_start, batch, batch_idx)
+        self._scale.call(LossScaleMonitor.on_batch_start)
+        self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
+        if self._underflow.monitor is not None:
+            first = batch_idx % self._trainer.accumulate_grad_batches == 0
+            self._underflow.call(UnderflowMonitor.on_batch_start, step_number(self._trainer), first_of_step=first)
+
+    def on_before_backward(self, loss: Any) -> None:
+        """A backward pass starts, on a scaled loss."""
+        self._scale.call(LossScaleMonitor.on_before_backward)
+        self._underflow.call(UnderflowMonitor.on_before_backward, loss)
+
+    def on_after_backward(self) -> None:
+        """The backward pass has ended, gradients are still scaled."""
+        self._underflow.call(UnderflowMonitor.on_after_backward)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step, or to be skipped."""
+        automatic = bool(self._module.automatic_optimization)
+        self._guard.call(NumericsGuard.on_before_optimizer_step, optimizer)
+        self._scale.call(LossScaleMonitor.on_before_optimizer_step, optimizer, automatic=automatic)
+
+    def on_train_batch_end(self, outputs: Any) -> None:
+        """A training batch has ended."""
+        self._underflow.call(UnderflowMonitor.on_batch_end)
+        self._scale.call(LossScaleMonitor.on_batch_end)
+        if self._scale.monitor is not None:
+            self._scale_log.call(self._log)
+        self._guard.call(NumericsGuard.on_batch_end, outputs)
+
+    def finish(self) -> None:
+        """Training has ended or failed."""
+        self._underflow.call(self._finish_underflow)
+        self._scale.call(self._finish_scale)
+        if self._guard.monitor is not None:
+            self.numerics = self._guard.monitor.result
+        for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator):
+            isolated.monitor = None
+
+    def save_summary(self, precision: RunPrecision) -> None:
+        """Write the results to ``precision.json``, from the first rank."""
+        if self._folder is not None and self._trainer.is_global_zero:
+            try:
+                write_precision(self._folder, precision)
+            except OSError as error:
+                self._errors.report("the summary of the run's precision is not saved", error)
+
+    def _follow_scaler(self, options: MonitorOptions) -> None:
+        rank = int(self._trainer.global_rank)
+        if options.locate_overflows:
+            self._locator.monitor = OverflowLocator(self._trainer, self._module, options.locate_overflows)
+        scale = self._scale.monitor = LossScaleMonitor(
+            self._trainer,
+            path=SCALE_EVENTS.path(self._folder, rank) if self._folder is not None else None,
+            errors=self._errors,
+            locate=self._locate if options.locate_overflows else None,
+        )
+        if self._trainer.loggers:
+            self._scale_log.monitor = scale
+        # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
+        if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
+            self._underflow.monitor = UnderflowMonitor(
+                self._module,
+                every_n_steps=options.underflow_every_n_steps,
+                scale=lambda: scale.scale,
+                probe=int(self._trainer.world_size) == 1,
+                path=GRADIENT_SAMPLES.path(self._folder, rank) if self._folder is not None else None,
+                errors=self._errors,
+            )
+
+    def _locate(self, optimizer: Any, scale: float) -> OverflowOrigin | None:
+        return self._locator.call(OverflowLocator.locate, optimizer, scale)
+
+    def _log(self, monitor: LossScaleMonitor) -> None:
+        every = self._trainer.log_every_n_steps
+        stepped, self._attempts = monitor.attempts != self._attempts, monitor.attempts
+        if not stepped or not every:
+            return
+        step = step_number(self._trainer)
+        if (step + 1) % every == 0:
+            for logger in self._trainer.loggers:
+                logger.log_metrics(monitor.metrics, step=step)
+
+    def _finish_underflow(self, monitor: UnderflowMonitor) -> None:
+        monitor.finish()
+        self.underflow = monitor.table
+
+    def _finish_scale(self, monitor: LossScaleMonitor) -> None:
+        monitor.finish()
+        self.loss_scale = monitor.history

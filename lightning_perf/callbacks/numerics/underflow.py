@@ -1,0 +1,362 @@
+"""Looks at the gradients of an fp16 run on sampled steps: what of them underflows at the current loss scale."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Module
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.run_files.gradient_samples import (
+    GRADIENT_SAMPLES,
+    LOWEST_EXPONENT,
+    Arithmetic,
+    GradientSample,
+    LayerGradients,
+)
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.precision import UnderflowTable
+
+__all__ = ["CountedGradients", "GradientGraph", "UnderflowMonitor", "read_graph"]
+
+VALUES_A_PARAMETER = 16_384
+"""Values looked at in each parameter, evenly spread: enough to know a share to within half a percent."""
+
+# FP32 as IEEE 754 lays it out: 23 bits of mantissa, then 8 of exponent with a bias of 127.
+_MANTISSA_BITS = 23
+_EXPONENT_BIAS = 127
+_EXPONENTS = 256
+_ZERO, _NONFINITE = 0, 255
+
+_CAST = "ToCopyBackward0"
+_COMPILED = "CompiledFunctionBackward"
+_LEAF = "torch::autograd::AccumulateGrad"
+
+_PROBE_DOUBLINGS = (20, 10, 5)
+"""Doublings of the scale that may bring values to light which underflow to zero, the next where one overflows."""
+
+_logger = logging.getLogger("lightning_perf")
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A sample whose counts may still be on their way from the device."""
+
+    step: int
+    scale: float
+    arithmetic: tuple[Arithmetic, ...]
+    counts: CountedGradients
+    probe: _Probe | None
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """What a further backward pass showed of layers, at a scale that many doublings higher."""
+
+    layers: tuple[int, ...]
+    doublings: int
+    counts: CountedGradients
+
+
+class UnderflowMonitor:
+    """Counts scaled gradient values by magnitude, on every n-th step.
+
+    The counting is one small histogram on the device, copied to the host without waiting and read steps later. A layer
+    whose gradient is zero throughout has either none or one that underflows: to tell which, one more backward pass is
+    made on the next sampled step, with the loss scaled up further and the gradients thrown away.
+
+    Args:
+        module: The LightningModule.
+        every_n_steps: Steps between samples.
+        scale: Tells the loss scale.
+        probe: Whether to make such passes. Not in a run of several processes: this one would make it alone, and wait
+            for the others in every collective on the way (`SyncBatchNorm`'s, a gathering loss's).
+        path: File to append samples to; None to write none.
+        errors: Where a failing file is reported.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        *,
+        every_n_steps: int,
+        scale: Callable[[], float],
+        probe: bool,
+        path: Path | None,
+        errors: ErrorReporter,
+    ) -> None:
+        self._module = module
+        self._every_n_steps = every_n_steps
+        self._scale = scale
+        self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
+        self._errors = errors
+        self._names: list[str] = []
+        self._parameters: list[tuple[int, torch.nn.Parameter]] = []
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                owner = layer_name(name).rpartition(".")[0] or name
+                if owner not in self._names:
+                    self._names.append(owner)
+                self._parameters.append((self._names.index(owner), parameter))
+        self._batch: int | None = None
+        self._graph: GradientGraph | None = None
+        self._probe: _Probe | None = None
+        self._to_probe: set[int] = set()
+        doublings = _PROBE_DOUBLINGS if probe else ()
+        self._probes_left = {layer: list(doublings) for layer in range(len(self._names))}
+        self._waiting: list[_Counted] = []
+        self._samples: list[GradientSample] = []
+
+    @property
+    def table(self) -> UnderflowTable | None:
+        """The table of what was sampled so far; None before the first sample."""
+        return tabulate_underflow(self._samples) if self._samples else None
+
+    def on_batch_start(self, step: int, *, first_of_step: bool) -> None:
+        """A training batch starts.
+
+        Args:
+            step: Number of the step it belongs to.
+            first_of_step: Whether gradients start from zero with it. Later batches of an accumulation add to them.
+        """
+        self._batch = step if first_of_step and step % self._every_n_steps == 0 else None
+
+    def on_before_backward(self, loss: torch.Tensor) -> None:
+        """A backward pass starts, on a scaled loss."""
+        if self._batch is None or loss.grad_fn is None:
+            return
+        self._graph = read_graph(loss)
+        if self._to_probe:
+            self._probe = self._try_larger_scale(loss, self._graph)
+
+    def on_after_backward(self) -> None:
+        """The backward pass has ended: count what it left, before it is unscaled."""
+        if self._batch is None or self._graph is None:
+            return
+        graph, self._graph = self._graph, None
+        # In manual optimization another optimizer's gradients may be around, unscaled by now: the graph tells.
+        all_fresh = bool(self._module.automatic_optimization)
+        reached = [
+            (layer, parameter)
+            for layer, parameter in self._parameters
+            if parameter.grad is not None and (all_fresh or id(parameter) in graph.casts)
+        ]
+        probe, self._probe = self._probe, None
+        if reached:
+            counts = CountedGradients([(layer, p.grad) for layer, p in reached if p.grad is not None], len(self._names))
+            arithmetic = self._arithmetic(graph)
+            self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
+
+    def on_batch_end(self) -> None:
+        """A training batch has ended: take in what has arrived."""
+        while self._waiting and self._waiting[0].counts.arrived:
+            self._take(self._waiting.pop(0))
+
+    def finish(self) -> None:
+        """Training has ended or failed: take in the rest."""
+        for counted in self._waiting:
+            self._take(counted)
+        self._waiting = []
+
+    def _arithmetic(self, graph: GradientGraph) -> tuple[Arithmetic, ...]:
+        """Each layer's arithmetic: fp16 if one of its parameters was cast, unknown where the graph does not show it."""
+        kinds: list[Arithmetic] = ["unknown"] * len(self._names)
+        for layer, parameter in self._parameters:
+            casts = graph.casts.get(id(parameter))
+            if casts:
+                kinds[layer] = "fp16"
+            elif casts == 0 and kinds[layer] == "unknown" and not graph.compiled:
+                kinds[layer] = "fp32"
+        return tuple(kinds)
+
+    def _try_larger_scale(self, loss: torch.Tensor, graph: GradientGraph) -> _Probe | None:
+        doublings = min(self._probes_left[layer][0] for layer in self._to_probe)
+        layers, self._to_probe = tuple(sorted(self._to_probe)), set()
+        for layer in layers:
+            self._probes_left[layer] = [left for left in self._probes_left[layer] if left < doublings]
+        asked = [(layer, p) for layer, p in self._parameters if layer in layers and id(p) in graph.casts]
+        if not asked:
+            return None
+        try:
+            gradients = torch.autograd.grad(
+                loss * 2.0**doublings, [p for _, p in asked], retain_graph=True, allow_unused=True
+            )
+        except RuntimeError as error:
+            # Compiled code that frees its buffers, or checkpointing, allows one backward pass only.
+            _logger.debug("whether gradients underflow to zero cannot be tried here", exc_info=error)
+            return None
+        found = [(layer, g) for (layer, _), g in zip(asked, gradients, strict=True) if g is not None]
+        return _Probe(layers, doublings, CountedGradients(found, len(self._names))) if found else None
+
+    def _take(self, counted: _Counted) -> None:
+        rows = counted.counts.read(counted.arithmetic)
+        seen = {
+            name: row
+            for name, row in zip(self._names, rows, strict=True)
+            if row.zeros or row.nonfinite or row.counts
+        }  # fmt: skip
+        sample = GradientSample(counted.step, counted.scale, seen, self._hidden(counted))
+        self._samples.append(sample)
+        if not any(row.nonfinite for row in rows):
+            self._to_probe |= {
+                layer
+                for layer, row in enumerate(rows)
+                if row.zeros and not row.counts and row.arithmetic != "fp32" and self._probes_left[layer]
+            }
+        self._file.append(sample)
+
+    def _hidden(self, counted: _Counted) -> dict[str, LayerGradients]:
+        """What the probe showed, at the sample's own scale."""
+        if counted.probe is None:
+            return {}
+        hidden = {}
+        rows = counted.probe.counts.read(counted.arithmetic)
+        for layer in counted.probe.layers:
+            row = rows[layer]
+            if row.nonfinite:
+                continue  # too large a scale: the next sample tries a smaller one
+            self._probes_left[layer] = []
+            first_exponent = row.first_exponent - counted.probe.doublings
+            hidden[self._names[layer]] = replace(row, first_exponent=first_exponent)
+        return hidden
+
+
+class CountedGradients:
+    """Counts of gradient values, known on the device now and on the host some time later.
+
+    On other devices than CUDA's to read them is to wait for the device.
+
+    Args:
+        gradients: Gradients, each with the number of its layer; all on one device.
+        layers: How many layers there are.
+    """
+
+    @torch.no_grad()
+    def __init__(self, gradients: Sequence[tuple[int, torch.Tensor]], layers: int) -> None:
+        picked = [_pick(gradient) for _, gradient in gradients]
+        device = picked[0].device
+        layout = tuple((layer, len(values)) for (layer, _), values in zip(gradients, picked, strict=True))
+        values = torch.cat([values.float() for values in picked])
+        # The exponent's own bits are the bin: no logarithm, no comparison.
+        bins = values.view(torch.int32).bitwise_right_shift_(_MANTISSA_BITS).bitwise_and_(_EXPONENTS - 1)
+        bins += _first_bins(layout, device)
+        counts = torch.zeros(layers * _EXPONENTS, dtype=torch.int32, device=device)
+        counts.index_add_(0, bins, torch.ones_like(bins))
+        self._event: Any = None
+        if device.type == "cuda":
+            self._counts = torch.empty_like(counts, device="cpu", pin_memory=True).copy_(counts, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record(torch.cuda.current_stream(device))
+        else:
+            self._counts = counts
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the counts are on the host."""
+        return self._event is None or bool(self._event.query())
+
+    def read(self, arithmetic: Sequence[Arithmetic]) -> list[LayerGradients]:
+        """Read the counts, waiting for them if they have not arrived.
+
+        Args:
+            arithmetic: Each layer's arithmetic.
+        """
+        if self._event is not None:
+            self._event.synchronize()
+        rows = self._counts.reshape(-1, _EXPONENTS).tolist()
+        return [_layer(row, kind) for row, kind in zip(rows, arithmetic, strict=True)]
+
+
+def _pick(gradient: torch.Tensor) -> torch.Tensor:
+    """At most `VALUES_A_PARAMETER` values, evenly spread, without copying more than those where memory allows."""
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    if gradient.dim() == 4 and gradient.is_contiguous(memory_format=torch.channels_last):
+        gradient = gradient.permute(0, 2, 3, 1)
+    flat = gradient.detach().reshape(-1)
+    return flat[:: -(-len(flat) // VALUES_A_PARAMETER) or 1]
+
+
+@lru_cache(maxsize=4)
+def _first_bins(layout: tuple[tuple[int, int], ...], device: torch.device) -> torch.Tensor:
+    """The first bin of each value's layer. Kept, since it is the same for every sample of a run."""
+    layers = torch.tensor([layer for layer, _ in layout], dtype=torch.int32)
+    sizes = torch.tensor([size for _, size in layout])
+    bins = torch.repeat_interleave(layers * _EXPONENTS, sizes)
+    # From pageable memory the copy would wait for the device.
+    return bins.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else bins.to(device)
+
+
+def _layer(row: list[int], arithmetic: Arithmetic) -> LayerGradients:
+    # FP32's own subnormals, below 2⁻¹²⁶, count as zeros.
+    zeros, nonfinite = row[_ZERO], row[_NONFINITE]
+    lowest = LOWEST_EXPONENT + _EXPONENT_BIAS
+    normal = [sum(row[1 : lowest + 1]), *row[lowest + 1 : _NONFINITE]]
+    present = [position for position, count in enumerate(normal) if count]
+    first, last = (present[0], present[-1] + 1) if present else (0, 0)
+    return LayerGradients(arithmetic, zeros, nonfinite, LOWEST_EXPONENT + first, tuple(normal[first:last]))
+
+
+@dataclass(frozen=True)
+class GradientGraph:
+    """The parameters that a loss reaches.
+
+    Attributes:
+        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used as it is. What
+            reentrant checkpoints and other functions of their own compute is not in the graph.
+        compiled: Whether part of the graph is compiled, so that casts inside it do not show.
+    """
+
+    casts: dict[int, int]
+    compiled: bool
+
+    @property
+    def total_casts(self) -> int:
+        """Casts of parameters in the forward pass."""
+        return sum(self.casts.values())
+
+
+def read_graph(loss: torch.Tensor) -> GradientGraph:
+    """Walk the graph of a loss.
+
+    Under autocast a parameter that is computed with in half precision is cast, and autograd notes the cast. With the
+    weight cache it is cast once however often it is used.
+
+    Args:
+        loss: A tensor with a graph.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+        ...     loss = layer(layer(torch.ones(1, 2))).sum()
+        >>> read_graph(loss).total_casts  # weight and bias, each once for two uses
+        2
+    """
+    casts: dict[int, int] = {}
+    compiled = False
+    seen = {loss.grad_fn}
+    stack: list[Any] = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None:
+            continue
+        name = node.name()
+        compiled = compiled or name.startswith(_COMPILED)
+        for following, _ in node.next_functions:
+            if following is None:
+                continue
+            if following.name() == _LEAF:
+                parameter = id(following.variable)
+                casts[parameter] = casts.get(parameter, 0) + (name == _CAST)
+            elif following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return GradientGraph(casts, compiled)

@@ -1,0 +1,151 @@
+"""Layers kept in FP32 inside a mixed-precision forward pass."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from lightning_perf.callbacks.lightning_compat import Module
+from lightning_perf.callbacks.precision.errors import PrecisionError
+
+__all__ = ["Fp32Layers", "LayerPattern", "find_layers", "layer_name"]
+
+LayerPattern: TypeAlias = type[nn.Module] | str
+"""A layer's name, with ``*``, ``?`` and ``[…]`` as in a shell (``*`` takes dots too), or a class of layers."""
+
+_HALF = (torch.float16, torch.bfloat16)
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+
+
+class Fp32Layers:
+    """Runs layers in FP32: autocast is off inside them, and what comes in is cast to FP32.
+
+    What they return is FP32, which the layers after them take as autocast takes any FP32 input. Parameters, buffers
+    and the keys of the state dict stay as they are.
+
+    Args:
+        module: The LightningModule, with all its layers made.
+        patterns: Which layers.
+        device_type: Device type of the autocast around them.
+
+    Raises:
+        PrecisionError: A pattern matches no layer, or a layer whose forward is never called.
+    """
+
+    def __init__(self, module: Module, patterns: Sequence[LayerPattern], device_type: str) -> None:
+        layers = find_layers(module, patterns)
+        self.names = tuple(layers)
+        """Names of the layers, in the module's order."""
+        # The entry of None means that the instance had no forward of its own.
+        self._originals: list[tuple[nn.Module, Callable[..., Any] | None]] = []
+        for layer in layers.values():
+            self._originals.append((layer, vars(layer).get("forward")))
+            # On the instance, and not as a hook: hooks break torch.compile(fullgraph=True).
+            layer.forward = partial(_fp32_forward, layer.forward, device_type)
+
+    def undo(self) -> None:
+        """Give the layers their own forward back. Does nothing the second time."""
+        for layer, original in self._originals:
+            if original is None:
+                del layer.forward
+            else:
+                layer.forward = original
+        self._originals = []
+
+
+def find_layers(module: Module, patterns: Iterable[LayerPattern]) -> dict[str, nn.Module]:
+    """Find the layers that patterns ask for.
+
+    A list or dict of layers, which has no forward of its own, stands for the layers in it.
+
+    Args:
+        module: The LightningModule.
+        patterns: Names with wildcards, or classes.
+
+    Returns:
+        The layers by name, in the module's order.
+
+    Raises:
+        PrecisionError: A pattern matches nothing, or a layer that cannot be kept in FP32.
+
+    Example:
+        >>> net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(2, 2), nn.ReLU()), "norm": nn.LayerNorm(2)})
+        >>> list(find_layers(net, ["body.*", nn.LayerNorm]))
+        ['body.0', 'body.1', 'norm']
+    """
+    named = {layer_name(name): layer for name, layer in module.named_modules() if name}
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = {name for name, layer in named.items() if _matches(pattern, name, layer)}
+        if not matches:
+            raise PrecisionError(f"keep_fp32 pattern {_shown(pattern)} matches no layer", _suggestion(pattern, named))
+        found |= matches
+    for name in list(found):
+        if isinstance(named[name], _CONTAINERS):
+            found |= {inner for inner in named if inner.startswith(f"{name}.")}
+    kept = {name: layer for name, layer in named.items() if name in found and not isinstance(layer, _CONTAINERS)}
+    for name, layer in kept.items():
+        _check_can_be_kept(name, layer, named)
+    return kept
+
+
+def layer_name(name: str) -> str:
+    """A layer's name as the user wrote the model: without what `torch.compile` puts between.
+
+    Example:
+        >>> layer_name("net._orig_mod.fc")
+        'net.fc'
+    """
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _fp32_forward(forward: Callable[..., Any], device_type: str, *args: Any, **kwargs: Any) -> Any:
+    with torch.autocast(device_type, enabled=False):
+        args, kwargs = pytree.tree_map(_to_fp32, (args, kwargs))
+        return forward(*args, **kwargs)
+
+
+def _to_fp32(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALF else value
+
+
+def _matches(pattern: LayerPattern, name: str, layer: nn.Module) -> bool:
+    if isinstance(pattern, str):
+        return fnmatch.fnmatchcase(name, pattern)
+    return isinstance(layer, pattern)
+
+
+def _shown(pattern: LayerPattern) -> str:
+    return repr(pattern) if isinstance(pattern, str) else f"{pattern.__module__}.{pattern.__qualname__}"
+
+
+def _suggestion(pattern: LayerPattern, named: dict[str, nn.Module]) -> str:
+    if isinstance(pattern, str):
+        # What is most often forgotten is the name of the network inside the LightningModule.
+        near = [name for name in named if fnmatch.fnmatchcase(name, f"*.{pattern}")]
+        near = near or difflib.get_close_matches(pattern, named, n=3)
+        if near:
+            return f"Names are those of named_modules(): did you mean {' or '.join(map(repr, near[:3]))}"
+        return f"The model's layers are {', '.join(map(repr, list(named)[:8]))}{', …' if len(named) > 8 else ''}"
+    classes = sorted({type(layer).__name__ for layer in named.values()})
+    return f"The model's layers are of the classes {', '.join(classes[:12])}{', …' if len(classes) > 12 else ''}"
+
+
+def _check_can_be_kept(name: str, layer: nn.Module, named: dict[str, nn.Module]) -> None:
+    if isinstance(layer, torch.jit.ScriptModule):
+        raise PrecisionError(
+            f"{name} is a TorchScript module, which stays as it was compiled", "Leave it out of keep_fp32"
+        )
+    parent, _, last = name.rpartition(".")
+    if last == "out_proj" and isinstance(named.get(parent), nn.MultiheadAttention):
+        raise PrecisionError(
+            f"{name} is never called: nn.MultiheadAttention uses its weights directly",
+            f"Keep the whole attention in FP32: keep_fp32=[{parent!r}]",
+        )

@@ -1,0 +1,313 @@
+"""Switching a Trainer's precision: what is allowed, the plugin it takes, doing it, and undoing it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from lightning_perf.callbacks.lightning_compat import REPLICATING, Module, Trainer, is_lightnings_own
+from lightning_perf.callbacks.precision.errors import PrecisionError
+
+__all__ = [
+    "PRECISIONS",
+    "PrecisionSwitch",
+    "check_optimizers",
+    "check_weights",
+    "make_mixed_precision",
+    "plugin_module",
+    "weight_cache_is_safe",
+]
+
+PRECISIONS = ("16-mixed", "bf16-mixed", "32-true")
+
+_DTYPES = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+
+_FP16_ON_CPU = False
+"""Whether ``16-mixed`` may run on the CPU. It is slow there and helps nobody, but shows the whole fp16 path."""
+
+_OWN_PRECISION = ("precision_plugin", "setup_precision_plugin", "backward", "optimizer_step")
+"""What a strategy that handles precision itself overrides."""
+
+_CPU_NOTE = "16-mixed needs a GPU: on this CPU bf16-mixed is used instead"
+
+
+@dataclass(frozen=True)
+class _Choice:
+    precision: str
+    switch: bool
+    note: str | None = None
+
+
+class PrecisionSwitch:
+    """Puts one Trainer into a mixed precision, as if it had been built with it, and back.
+
+    The plugin is made once and put in place for each run of the Trainer, so that the scaler's state lives from one
+    run to the next as it does in a Trainer built with mixed precision.
+
+    Args:
+        requested: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for whatever the Trainer has.
+        init_scale: First loss scale; None for torch's own.
+    """
+
+    def __init__(self, requested: str | None, *, init_scale: float | None) -> None:
+        self.requested = requested
+        self.note: str | None = None
+        """What the user should know of the choice."""
+        self._init_scale = init_scale
+        self._plugin: Any = None
+        self._plugin_place: tuple[str, str] | None = None
+        self._cache_is_safe = False
+        self._strategy: Any = None
+        self._original: Any = None
+        self._warned = False
+
+    @property
+    def switched(self) -> bool:
+        """Whether the Trainer is in a precision that it was not built with."""
+        return self._strategy is not None
+
+    def install(self, trainer: Trainer) -> None:
+        """Switch the Trainer, or leave it be if it has the precision already. Does nothing the second time.
+
+        Raises:
+            PrecisionError: The precision cannot be had with this Trainer.
+        """
+        if self.switched:
+            return
+        choice = _choose(trainer, self.requested)
+        self.note = choice.note
+        if choice.note is not None and not self._warned:
+            self._warned = True
+            _warn(trainer, choice.note)
+        if choice.switch:
+            plugin = self._ready_plugin(trainer, choice.precision)
+            # A manual training_step runs under one autocast from its first forward to its last, with optimizers
+            # stepping in between: the cache would serve weights from before the step.
+            plugin.cache_enabled = self._cache_is_safe and bool(trainer.lightning_module.automatic_optimization)
+            self._strategy, self._original = trainer.strategy, trainer.strategy.precision_plugin
+            trainer.strategy.precision_plugin = plugin
+        elif self._init_scale is not None:
+            raise PrecisionError(
+                f"init_scale={self._init_scale:g} was given, but this Trainer's scaler, if any, is not the callback's",
+                "Give the callback precision='16-mixed' and the Trainer none, or leave out init_scale",
+            )
+
+    def undo(self) -> None:
+        """Give the Trainer its own precision back. Does nothing the second time."""
+        if self._strategy is None:
+            return
+        if self._strategy.precision_plugin is self._plugin:
+            self._strategy.precision_plugin = self._original
+        self._strategy = self._original = None
+
+    def add_state(self, checkpoint: dict[str, Any]) -> None:
+        """Put the scaler's state into a checkpoint that is saved while the Trainer has its own precision back."""
+        if self._plugin is None or self.switched:
+            return
+        state = self._plugin.state_dict()
+        if state:
+            checkpoint.setdefault(type(self._plugin).__qualname__, state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the settings: it has no Trainer and no scaler."""
+        return PrecisionSwitch(self.requested, init_scale=self._init_scale).__dict__
+
+    def _ready_plugin(self, trainer: Trainer, precision: str) -> Any:
+        device = trainer.strategy.root_device
+        place = (precision, device.type)
+        if self._plugin_place != place:
+            self._plugin = make_mixed_precision(trainer, precision, device.type, init_scale=self._init_scale)
+            self._cache_is_safe = weight_cache_is_safe(device, _DTYPES[precision])
+            self._plugin_place = place
+        return self._plugin
+
+
+def check_weights(module: Module, precision: str) -> None:
+    """Refuse weights in half precision, which mixed precision keeps in FP32.
+
+    Raises:
+        PrecisionError: A trainable parameter is in half precision.
+    """
+    if precision not in _DTYPES:
+        return
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype in _DTYPES.values():
+            raise PrecisionError(
+                f"precision='{precision}' keeps weights in FP32, but {name} is {parameter.dtype}",
+                "Leave out .half() and .bfloat16(), or freeze that layer, or train with Trainer(precision='bf16-true')",
+            )
+
+
+def check_optimizers(trainer: Trainer, precision: str) -> None:
+    """Refuse optimizers that cannot work with a scaler, before the first step does.
+
+    Raises:
+        PrecisionError: An optimizer and ``16-mixed`` exclude each other.
+    """
+    if precision != "16-mixed":
+        return
+    for optimizer in trainer.optimizers:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise PrecisionError(
+                "precision='16-mixed' cannot work with LBFGS, which calls backward many times a step",
+                "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
+            )
+        if trainer.gradient_clip_val and getattr(optimizer, "_step_supports_amp_scaling", False):
+            raise PrecisionError(
+                f"precision='16-mixed' cannot clip gradients with a fused {type(optimizer).__name__}, which unscales "
+                "them inside its step",
+                "Build the optimizer with fused=False, or leave out gradient_clip_val, or give precision='bf16-mixed'",
+            )
+
+
+def _choose(trainer: Trainer, requested: str | None) -> _Choice:
+    """Decide what to do with the Trainer, or say why nothing can be done."""
+    plugins = plugin_module(trainer)
+    plugin = trainer.strategy.precision_plugin
+    present = str(getattr(plugin, "precision", type(plugin).__name__))
+    device = trainer.strategy.root_device
+    note = None
+    if requested is None:
+        return _Choice(present, switch=False)
+    wanted = requested
+    if requested == "16-mixed" and device.type == "cpu" and not _FP16_ON_CPU:
+        wanted, note = "bf16-mixed", _CPU_NOTE
+    if present == wanted and not _is_foreign(plugin, plugins):
+        return _Choice(wanted, switch=False, note=note)
+    if type(plugin) is not plugins.Precision or wanted == "32-true":
+        raise PrecisionError(
+            f"the callback was given precision='{requested}', but the Trainer is in '{present}' "
+            f"({type(plugin).__module__}.{type(plugin).__qualname__})",
+            f"Leave the precision out of the Trainer, or build it with Trainer(precision='{requested}')"
+            if wanted in _DTYPES
+            else "Leave the precision out of the Trainer, or out of the callback",
+        )
+    _check_strategy(trainer, requested)
+    _check_device(device, wanted)
+    return _Choice(wanted, switch=True, note=note)
+
+
+def _is_foreign(plugin: Any, plugins: Any) -> bool:
+    """Whether it is of the other package: Lightning would clip no gradients under it, and say nothing."""
+    return not isinstance(plugin, plugins.Precision)
+
+
+def _check_strategy(trainer: Trainer, precision: str) -> None:
+    strategy = type(trainer.strategy)
+    for base in strategy.__mro__:
+        # The first of Lightning's own classes decides, and a user's class on top of it may do anything but handle
+        # precision.
+        if is_lightnings_own(base):
+            if base.__name__ in REPLICATING:
+                return
+            break
+        if any(name in vars(base) for name in _OWN_PRECISION):
+            break
+    raise PrecisionError(
+        f"{strategy.__name__} handles precision itself and cannot be switched by a callback",
+        f"Build it with Trainer(precision='{precision}'): the callback then monitors what the Trainer does",
+    )
+
+
+def _check_device(device: torch.device, precision: str) -> None:
+    if not torch.amp.is_autocast_available(device.type):
+        raise PrecisionError(
+            f"torch has no autocast for the device {device}", "Train in FP32, or on a CUDA, ROCm, MPS or CPU device"
+        )
+    if precision == "bf16-mixed" and device.type == "cuda":
+        with torch.cuda.device(device):
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        if not has_bf16:
+            raise PrecisionError(
+                f"{torch.cuda.get_device_name(device)} does not compute in bf16", "Give precision='16-mixed'"
+            )
+
+
+def _warn(trainer: Trainer, note: str) -> None:
+    if trainer.is_global_zero:
+        warnings.warn(note, UserWarning, stacklevel=4)
+
+
+def plugin_module(trainer: Trainer) -> Any:
+    """The module of precision plugins in the package that the Trainer comes from.
+
+    A plugin of the other package would be accepted and then silently skip gradient clipping: it asks whether the
+    module is a `LightningModule` of its own package.
+    """
+    for base in type(trainer).__mro__:
+        package, _, rest = base.__module__.partition(".trainer.")
+        if rest and base.__name__ == "Trainer" and package in ("lightning.pytorch", "pytorch_lightning"):
+            return sys.modules[f"{package}.plugins.precision"]
+    raise TypeError(
+        f"{type(trainer).__module__}.{type(trainer).__qualname__} is no Trainer of lightning.pytorch or "
+        "pytorch_lightning"
+    )
+
+
+def make_mixed_precision(trainer: Trainer, precision: str, device_type: str, *, init_scale: float | None) -> Any:
+    """Make the plugin for a Trainer.
+
+    Args:
+        trainer: The Trainer it is for.
+        precision: ``16-mixed`` or ``bf16-mixed``.
+        device_type: Device type of autocast and scaler, as ``cuda``.
+        init_scale: First loss scale; None for torch's own. Only for ``16-mixed``.
+
+    Returns:
+        An instance of a subclass of the package's `MixedPrecision`; its ``cache_enabled`` turns autocast's weight
+        cache on or off.
+    """
+    scaler = None
+    if precision == "16-mixed":
+        scaler = torch.amp.GradScaler(device_type)
+        if init_scale is not None:
+            scaler = torch.amp.GradScaler(device_type, init_scale=init_scale)
+    return _cached_class(plugin_module(trainer).MixedPrecision)(precision, device_type, scaler)
+
+
+@cache
+def _cached_class(mixed_precision: Any) -> Any:
+    class CachedMixedPrecision(mixed_precision):  # type: ignore[misc]
+        """Lightning's mixed precision, with a switch for autocast's weight cache, which plain torch has on.
+
+        Lightning turns the cache off (since 2.5.6, for the bug that `weight_cache_is_safe` looks for), so that a
+        weight used n times in a forward pass is cast n times.
+        """
+
+        cache_enabled = False
+
+        def autocast_context_manager(self) -> torch.autocast:
+            dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.half
+            return torch.autocast(self.device, dtype=dtype, cache_enabled=self.cache_enabled)
+
+    # The class's name is the key of the scaler's state in checkpoints: with another one the state would be lost,
+    # silently, between a run with this class and one with Lightning's.
+    CachedMixedPrecision.__qualname__ = mixed_precision.__qualname__
+    return CachedMixedPrecision
+
+
+def weight_cache_is_safe(device: torch.device, dtype: torch.dtype) -> bool:
+    """Try whether a weight that was first used without gradients still gets one afterwards.
+
+    In some versions of torch the cast made under `torch.no_grad` was reused with gradients on, and cut the weight off
+    its gradient (https://github.com/Lightning-AI/pytorch-lightning/issues/20921).
+
+    Args:
+        device: Where to try.
+        dtype: Autocast's type.
+    """
+    # Filled, not drawn: a training run's random numbers stay as they are.
+    weight = torch.ones(8, 8, device=device, requires_grad=True)
+    inputs = torch.ones(8, 8, device=device)
+    for without_gradients in (torch.no_grad, torch.inference_mode):
+        with torch.enable_grad(), torch.autocast(device.type, dtype=dtype, cache_enabled=True):
+            with without_gradients():
+                torch.nn.functional.linear(inputs, weight)
+            if not torch.nn.functional.linear(inputs, weight).requires_grad:
+                return False
+    return True

@@ -1,0 +1,361 @@
+"""`PrecisionCallback`: mixed precision for a Trainer that was built without it, with its numerics in sight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, ParamSpec
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
+from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
+from lightning_perf.callbacks.precision.switch import (
+    PRECISIONS,
+    PrecisionSwitch,
+    check_optimizers,
+    check_weights,
+    plugin_module,
+)
+from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
+from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    PrecisionSetting,
+    RunPrecision,
+    UnderflowTable,
+)
+
+__all__ = ["EmbeddedPrecision", "PrecisionCallback"]
+
+P = ParamSpec("P")
+
+Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
+
+_FROM_LIGHTNING = ("log", "log_dict")
+"""Methods of the LightningModule that Lightning puts on its callbacks; a copy of them would hold the module."""
+
+
+class PrecisionCallback(LightningCallback):
+    """Switches a Trainer to mixed precision, and watches what it does to the numbers.
+
+    ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains as ``Trainer(precision="16-mixed")`` does, to the
+    bit, for fit, validate, test and predict, with the scaler's state in checkpoints under Lightning's own name. The
+    one difference: in automatic optimization autocast's weight cache is on, as in plain torch, so that a weight used
+    n times in a forward pass is cast once, and its n gradients are added up in half precision. With `precision` left
+    out the callback adopts the Trainer's precision and monitors that.
+
+    Under ``16-mixed`` the loss scale and skipped steps are followed on the host, and gradients are looked at for
+    underflow on sampled steps; neither makes the host wait for the device. Events are saved as
+    ``loss_scale.rank0.jsonl`` and ``underflow.rank0.jsonl``, the summary as ``precision.json``.
+
+    Args:
+        precision: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for what the Trainer has. On a CPU ``16-mixed``
+            becomes ``bf16-mixed``, with a warning.
+        keep_fp32: Layers that compute in FP32: names as in ``named_modules()``, with ``*`` (dots too), ``?`` and
+            ``[…]``, or classes of layers.
+        tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the run; None leaves it alone.
+        init_scale: First loss scale of ``16-mixed``; None for torch's own, 65536.
+        underflow_every_n_steps: Steps between two looks at the gradients under ``16-mixed``; 0 for never.
+        locate_overflows: Overflows to find the origin of, by running their batch again; 0 for none.
+        guard_steps: Steps from the start to replay in FP32, to tell whether mixed precision leads the run further
+            away than another seed would; 0 for none, else 2 or more.
+        dirpath: Folder for the files; with the suffix ``_1``, ``_2``, … where it is not empty. Default: ``perf`` in
+            the Trainer's log directory.
+
+    Raises:
+        TypeError: `keep_fp32` is a single string instead of a sequence.
+        ValueError: An argument has a value that it cannot have.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[PrecisionCallback("bf16-mixed", keep_fp32=["*.head"])], logger=False)
+    """
+
+    def __init__(
+        self,
+        precision: Precision | None = None,
+        *,
+        keep_fp32: Sequence[LayerPattern] = (),
+        tf32: Literal["on", "off"] | None = None,
+        init_scale: float | None = None,
+        underflow_every_n_steps: int = 100,
+        locate_overflows: int = 0,
+        guard_steps: int = 0,
+        dirpath: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if precision is not None and precision not in PRECISIONS:
+            raise ValueError(f"precision={precision!r} is unknown: give one of {', '.join(map(repr, PRECISIONS))}")
+        if tf32 not in ("on", "off", None):
+            raise ValueError(f"tf32={tf32!r} is unknown: give 'on', 'off' or None")
+        if isinstance(keep_fp32, str):
+            raise TypeError(f"keep_fp32={keep_fp32!r} is one name: give a sequence, keep_fp32=[{keep_fp32!r}]")
+        if keep_fp32 and precision == "32-true":
+            raise ValueError("keep_fp32 was given with precision='32-true', where all layers are in FP32: leave it out")
+        if init_scale is not None and (precision != "16-mixed" or not init_scale > 0):
+            raise ValueError("init_scale is the first loss scale of precision='16-mixed': give both, and a scale > 0")
+        self._keep_fp32 = tuple(keep_fp32)
+        self._tf32 = tf32
+        self._options = MonitorOptions(
+            underflow_every_n_steps=underflow_every_n_steps, locate_overflows=locate_overflows, guard_steps=guard_steps
+        )
+        self._dirpath = os.fspath(dirpath) if dirpath is not None else None
+        self._switch = PrecisionSwitch(precision, init_scale=init_scale)
+        self._tf32_override: Tf32Override | None = None
+        self._layers: Fp32Layers | None = None
+        self.monitors: NumericsMonitors | None = None
+        """The monitors of the fit under way; None between two fits."""
+        self._watches = True
+        self.setting: PrecisionSetting | None = None
+        """The precision of the last run, and which FP32 it was; None before one has begun."""
+        self.loss_scale: LossScaleHistory | None = None
+        """The loss scale's history in the last fit; None without a loss scale."""
+        self.underflow: UnderflowTable | None = None
+        """Gradient underflow in the last fit; None where no step was sampled."""
+        self.numerics: NumericsDrift | None = None
+        """The comparison with FP32 replays in the last fit; None where none was asked for, or the fit was too short."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the settings: it takes no part in a run that is under way."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
+        return {**kept, "_tf32_override": None, "_layers": None, "monitors": None, "_watches": True}
+
+    @property
+    def result(self) -> RunPrecision | None:
+        """All of the last run's results together; None before one has begun."""
+        if self.setting is None:
+            return None
+        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
+
+    def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
+        """Switch the precision, before anything is built on it."""
+        self._switch.install(trainer)
+        if self._tf32 is not None and self._tf32_override is None:
+            self._tf32_override = Tf32Override(self._tf32)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Refuse what would fail in the first step, and keep layers in FP32."""
+        self._begin(trainer, pl_module)
+        if self._switch.requested is not None:  # else it only watches what the Trainer does
+            check_weights(pl_module, self._precision_of(trainer))
+            check_optimizers(trainer, self._precision_of(trainer))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        self._begin(trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        self._begin(trainer, pl_module)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Keep layers in FP32."""
+        self._begin(trainer, pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
+        """Start to monitor the numbers."""
+        if self._watches:
+            errors = ErrorReporter()
+            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, errors), errors)
+
+    def hand_over(self) -> None:
+        """Leave it to another callback to call `watch` with a folder of its own, once training starts."""
+        self._watches = False
+
+    def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, errors: ErrorReporter) -> None:
+        """Begin to monitor the numbers of a fit.
+
+        Args:
+            trainer: The Trainer, at the start of training.
+            pl_module: The LightningModule.
+            folder: Where files go; None to write none.
+            errors: Where errors are reported.
+        """
+        self.loss_scale = self.underflow = self.numerics = None
+        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, errors=errors)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_batch_start(batch, batch_idx)
+
+    def on_before_backward(self, trainer: Trainer, pl_module: Module, loss: Any) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_before_backward(loss)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: Module) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_after_backward()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_before_optimizer_step(optimizer)
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Module,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_batch_end(outputs)
+
+    def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
+        """End the monitoring and save its results."""
+        self._finish()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Save the scaler's state also in a checkpoint made after the fit."""
+        self._switch.add_state(checkpoint)
+
+    def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
+        """Leave the Trainer as it was built; Lightning calls no teardown after an error."""
+        self._undo()
+
+    def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
+        """Leave the Trainer as it was built."""
+        self._undo()
+
+    def _begin(self, trainer: Trainer, module: Module) -> None:
+        """Keep layers in FP32, once all of them are made, and note the setting."""
+        precision = self._precision_of(trainer)
+        plugin = trainer.precision_plugin
+        mixed = isinstance(plugin, plugin_module(trainer).MixedPrecision)
+        if self._keep_fp32 and not mixed:
+            raise PrecisionError(
+                f"keep_fp32 was given, but the Trainer is in '{precision}' by {type(plugin).__name__}",
+                "Give the callback precision='16-mixed' or 'bf16-mixed' as well, or leave out keep_fp32",
+            )
+        if self._layers is None and self._keep_fp32:
+            self._layers = Fp32Layers(module, self._keep_fp32, plugin.device)
+        self.setting = PrecisionSetting(
+            precision=precision,
+            requested=self._switch.requested,
+            switched=self._switch.switched,
+            weight_cache=_weight_cache(plugin) if mixed else None,
+            keep_fp32=self._layers.names if self._layers is not None else (),
+            fp32=read_fp32_arithmetic(trainer.strategy.root_device),
+            note=self._switch.note,
+        )
+
+    def _precision_of(self, trainer: Trainer) -> str:
+        plugin = trainer.precision_plugin
+        return str(getattr(plugin, "precision", type(plugin).__name__))
+
+    def _finish(self) -> None:
+        monitors, self.monitors = self.monitors, None
+        if monitors is None:
+            return
+        monitors.finish()
+        self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
+        result = self.result
+        if result is not None:
+            monitors.save_summary(result)
+
+    def _undo(self) -> None:
+        self._finish()
+        if self._layers is not None:
+            self._layers.undo()
+            self._layers = None
+        if self._tf32_override is not None:
+            self._tf32_override.undo()
+            self._tf32_override = None
+        self._switch.undo()
+        self._watches = True
+
+
+def _weight_cache(plugin: Any) -> bool | None:
+    """Whether autocast's weight cache is on under a plugin of mixed precision; None where it does not tell."""
+    return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
+
+
+class EmbeddedPrecision:
+    """The `PrecisionCallback` inside a `PerfCallback`, which steps back for one that the Trainer has.
+
+    Where the user asked for a precision its errors are errors. Where it only watches, its first error is one warning,
+    and ends it.
+
+    Args:
+        callback: The callback.
+        asked: Whether the user asked it to change anything.
+    """
+
+    def __init__(self, callback: PrecisionCallback, *, asked: bool) -> None:
+        self.callback = callback
+        self.asked = asked
+        self.monitors: NumericsMonitors | None = None
+        """The monitors to pass the hooks of each batch to; None where the Trainer's own callback has them."""
+        self._in_force = callback
+        self._failed = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy is of the settings: it takes no part in a run that is under way."""
+        return {**self.__dict__, "monitors": None, "_in_force": self.callback, "_failed": False}
+
+    @property
+    def result(self) -> RunPrecision | None:
+        """The precision of the last run and what it did to the numbers; None before one has started."""
+        return self._in_force.result
+
+    @property
+    def fp32_layers(self) -> tuple[str, ...]:
+        """Names of the layers kept in FP32."""
+        setting = self._in_force.setting
+        return setting.keep_fp32 if setting is not None else ()
+
+    def setup(self, trainer: Trainer, module: Module, stage: str) -> None:
+        """Switch the precision, or leave that to the `PrecisionCallback` that the Trainer has.
+
+        Raises:
+            PrecisionError: Both were asked to, or the precision cannot be had.
+        """
+        self.monitors = None
+        others = [callback for callback in trainer.callbacks if isinstance(callback, PrecisionCallback)]
+        if others and self.asked:
+            raise PrecisionError(
+                "PerfCallback was given a precision, keep_fp32 or tf32, and there is a PrecisionCallback as well",
+                "Give all of it to the PrecisionCallback",
+            )
+        if others:
+            self._in_force = others[0]
+            self._in_force.hand_over()
+        else:
+            self._in_force, self._failed = self.callback, False
+            self.call(self.callback.setup, trainer, module, stage)
+
+    def watch(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
+        """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
+        if self._in_force is not self.callback:
+            self._in_force.watch(trainer, module, folder, errors)
+            return
+        self.call(self.callback.watch, trainer, module, folder, errors)
+        monitors = self.callback.monitors
+        self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
+
+    def call(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a hook of the callback, unless another one is in force, whose hooks the Trainer calls.
+
+        Args:
+            hook: A method of `callback`.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        if self._in_force is not self.callback or self._failed:
+            return
+        try:
+            hook(*args, **kwargs)
+        except Exception as error:
+            if self.asked:
+                raise
+            self._failed = True
+            self.monitors = None
+            ErrorReporter().report("the precision is not reported", error)

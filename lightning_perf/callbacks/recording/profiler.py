@@ -1,0 +1,304 @@
+"""The profiler: `torch.profiler` around the steps that the schedule names, one trace file a window."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+import torch
+from torch.profiler import profile, record_function
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
+from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
+from lightning_perf.callbacks.recording.torch_profiler import (
+    RecorderWatch,
+    RecordingOptions,
+    new_recorder,
+    recorder_is_taken,
+)
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
+from lightning_perf.run_files.traces import export_trace
+from lightning_perf.run_files.windows import RecordedWindow
+from lightning_perf.trace.trace import CUT_MARK
+
+__all__ = ["WindowProfiler"]
+
+T = TypeVar("T")
+
+
+class WindowProfiler(StepObserver, PhaseObserver):
+    """Records windows of whole steps and writes each to a trace file.
+
+    A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
+    it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
+    step that is cut off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
+
+    `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
+    out what happens between two steps.
+
+    Args:
+        state: The state of the fit. The profiler writes `FitState.profiling` and `FitState.recording`.
+        plan: Which steps to record, and where to.
+        options: What to record of them.
+        device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …).
+        rank: This process's rank.
+        errors: Where a failing export is reported.
+        on_window: Called with each window that has ended, whether it left a trace or not.
+        budget: Refuses windows, each as a whole; None for no limit.
+        page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
+    """
+
+    _recorder: ClassVar[threading.Lock] = threading.Lock()
+    """Held from warm-up until the trace is written: torch has one recorder a process, for all of its threads."""
+    _preparing: ClassVar[bool] = False
+    """Whether it is one of ours that takes the recorder just now."""
+
+    def __init__(
+        self,
+        state: FitState,
+        *,
+        plan: WindowPlan,
+        options: RecordingOptions,
+        device_type: str,
+        rank: int,
+        errors: ErrorReporter,
+        on_window: Callable[[RecordedWindow], None] = lambda _: None,
+        budget: OverheadBudget | None = None,
+        page_faults: PageFaultCounter | None = None,
+    ) -> None:
+        self._state = state
+        self._plan = plan
+        self._options = options
+        self._device_type = device_type
+        self._rank = rank
+        self._errors = errors
+        self._on_window = on_window
+        self._budget = budget
+        self._page_faults = page_faults
+        self._left_out = False
+        self._capture = ""
+        self._begun_at = 0
+        self._pause_ns = 0
+        self._export_ns = 0
+        self._trace_bytes = 0
+        self._profile: profile | None = None
+        self._watch = RecorderWatch(self._give_way)
+        self._gave_way = False
+        self._step_mark: record_function | None = None
+        self._phase_mark: record_function | None = None
+        self._whole_steps = 0
+        self._trained = False
+        self.files: list[Path] = []
+        """The trace files written."""
+        self.recorded_steps = 0
+        """Whole steps in those of the schedule."""
+        self.foreign_profiler = False
+        """Whether a profiler that is not ours kept a step from being recorded."""
+
+    def on_step_start(self) -> None:
+        """Warm up, or start to record, and mark the step."""
+        step = self._state.step
+        action = self._plan.action(step)
+        if action is Action.REST:
+            self._left_out = False
+            return
+        if self._left_out:
+            self._left_out = not self._plan.ends_window(step)
+            return
+        if self._profile is None and not self._begin(step):
+            return
+        if action is Action.RECORD:
+            if not self._state.recording and not self._timed(self._start):
+                return
+            self._step_mark = mark = record_function(f"ProfilerStep#{self._state.number}")
+            mark.__enter__()  # type: ignore[no-untyped-call]
+
+    def on_step_end(self) -> None:
+        """Close the step's mark, and the window after its last step."""
+        if not self._state.recording:
+            return
+        self._close_marks()
+        self._whole_steps += 1
+        if self._plan.ends_window(self._state.step):
+            self._stop()
+
+    def on_step_dropped(self) -> None:
+        """End the window with a step that is cut off."""
+        self._stop()
+
+    def on_training_pause(self) -> None:
+        """End the window: what follows is no training."""
+        self._stop()
+
+    def on_phase_start(self, phase: Phase) -> None:
+        """Open the phase's range."""
+        if self._state.recording:
+            self._trained |= phase is Phase.FORWARD
+            self._phase_mark = mark = record_function(phase.value)
+            mark.__enter__()  # type: ignore[no-untyped-call]
+
+    def on_phase_end(self, phase: Phase) -> None:  # noqa: ARG002 - there is one open range at most
+        """Close the phase's range."""
+        if self._phase_mark is not None:
+            self._phase_mark.__exit__(None, None, None)
+            self._phase_mark = None
+
+    def abandon(self) -> None:
+        """Stop without writing a file."""
+        self._trained = False
+        self._whole_steps = 0
+        self._stop()
+
+    def close(self) -> None:
+        """Look out for other profilers no longer; call it when the fit ends."""
+        self._watch.remove()
+
+    def _begin(self, step: int) -> bool:
+        """Begin a window, if it may."""
+        if self._budget is not None and not self._budget.allows():
+            self._left_out = not self._plan.ends_window(step)
+            return False
+        self._capture, self._begun_at = self._plan.capture_at(step), step
+        self._pause_ns = self._export_ns = self._trace_bytes = self._whole_steps = 0
+        return self._timed(self._prepare)
+
+    def _timed(self, function: Callable[[], T]) -> T:
+        """Call a function and count its time as a pause of training."""
+        begin_ns = time.perf_counter_ns()
+        try:
+            return function()
+        finally:
+            self._pause_ns += time.perf_counter_ns() - begin_ns
+
+    def _prepare(self) -> bool:
+        """Begin to warm up, unless another profiler is at work: two would empty each other's recording."""
+        if self._gave_way:
+            return False
+        if recorder_is_taken() or not self._recorder.acquire(blocking=False):
+            self.foreign_profiler = True
+            return False
+        try:
+            # Kept only now: a profiler that failed to prepare must not be started, not even to stop it: it would crash.
+            self._profile = self._prepared()
+            self._state.profiling = True
+        finally:
+            if self._profile is None:
+                self._recorder.release()
+        return True
+
+    def _prepared(self) -> profile:
+        page_faults = self._page_faults.median_per_step() if self._page_faults is not None else None
+        prepared = new_recorder(self._options, self._device_type, page_faults)
+        with warnings.catch_warnings():
+            # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
+            # it advises (acc_events=True) makes Python objects of all events on the spot.
+            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+            WindowProfiler._preparing = True
+            try:
+                prepared.prepare_trace()
+            finally:
+                WindowProfiler._preparing = False
+        return prepared
+
+    def _give_way(self) -> None:
+        """Leave the recorder to another profiler before that takes it, and to it alone for the rest of the fit.
+
+        Also while ours is at rest: one that warms up is not to be seen later, and would lose the recorder to ours.
+        """
+        if WindowProfiler._preparing:
+            return  # one of our own, which takes it only when no other has it, and stops by itself
+        self.close()
+        self.foreign_profiler = self._gave_way = True
+        try:
+            self._stop()
+        except Exception as error:
+            self._errors.report("the window in which another torch.profiler was started is lost", error)
+
+    def _start(self) -> bool:
+        if self._profile is None or recorder_is_taken():
+            self._stop()
+            return False
+        try:
+            self._profile.start_trace()
+        finally:
+            self._state.recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
+        self._whole_steps = 0
+        self._trained = False
+        return True
+
+    def _stop(self) -> None:
+        """Stop whatever the profiler does, and write what it has of training."""
+        stopped, recording = self._profile, self._state.recording
+        self._profile, self._state.profiling, self._state.recording = None, False, False
+        if stopped is None:
+            return
+        try:
+            self._end_recording(stopped, recording)
+        finally:
+            self._recorder.release()
+        recorded = self._whole_steps if self._trace_bytes else 0
+        first, last = self._state.number_of(self._begun_at), self._state.number
+        window = RecordedWindow(
+            self._capture, first, last, recorded, self._pause_ns, self._export_ns, self._trace_bytes
+        )
+        self._on_window(window)
+
+    def _end_recording(self, stopped: profile, recording: bool) -> None:
+        begin_ns = time.perf_counter_ns()
+        # Another profiler that was started since has taken over: our session is gone, and asking for it would crash.
+        cancelled = recording is not recorder_is_taken()
+        if not cancelled:
+            if not recording:
+                stopped.start_trace()  # a profiler that is prepared has no other way back
+            if self._step_mark is not None:
+                with record_function(CUT_MARK):
+                    pass
+            stopped.stop_trace()
+        self._pause_ns += time.perf_counter_ns() - begin_ns
+        # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
+        self._close_marks()
+        if cancelled:
+            self.foreign_profiler = True
+        elif recording and (self._whole_steps or self._trained):
+            self._export(stopped)
+        if not cancelled:
+            self._timed(self._detach)
+        # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
+        # comes by (pytorch#193348), and asking it to come costs more than the window.
+        stopped.profiler = None
+
+    def _close_marks(self) -> None:
+        for mark in (self._phase_mark, self._step_mark):
+            if mark is not None:
+                mark.__exit__(None, None, None)
+        self._phase_mark = self._step_mark = None
+
+    def _detach(self) -> None:
+        """Have CUPTI leave now.
+
+        After a window it leaves with the next call to CUDA, whosesoever: in the midst of a step, which that makes
+        slower, or of a window that begins at once, which would then have no device work
+        (https://github.com/pytorch/kineto/pull/1554).
+        """
+        if self._device_type == "cuda":
+            torch.cuda.synchronize()  # the device has nothing left to do: it did all of it before the recorder stopped
+
+    def _export(self, stopped: profile) -> None:
+        begin_ns = time.perf_counter_ns()
+        try:
+            folder = self._plan.folder_for(self._capture)
+            path = export_trace(stopped, folder, self._rank, time.time_ns())
+            self._trace_bytes = path.stat().st_size
+        except Exception as error:
+            self._errors.report("the trace of a window is lost", error)
+            return
+        finally:
+            self._export_ns = time.perf_counter_ns() - begin_ns
+        self.files.append(path)
+        self.recorded_steps += 0 if self._capture else self._whole_steps

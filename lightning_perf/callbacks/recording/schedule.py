@@ -1,0 +1,299 @@
+"""Which steps the profiler records: the schedule, how a short fit shortens it, and captures between its windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from pathlib import Path
+
+from lightning_perf.callbacks.lightning_compat import Trainer
+
+__all__ = ["Action", "Schedule", "WindowPlan", "expected_steps", "fit_schedule", "recording_notes"]
+
+
+class Action(Enum):
+    """What the profiler does during a step."""
+
+    REST = "rest"
+    WARM_UP = "warm up"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Which steps of a fit are recorded; the names mean what they mean in `torch.profiler.schedule`.
+
+    Steps are whole optimizer steps and counted from 0 at the start of the fit. After `skip_first` steps come cycles of
+    `wait`, `warmup` and `active` steps.
+
+    Attributes:
+        skip_first: Steps before the first cycle.
+        wait: Steps at the start of each cycle in which the profiler rests.
+        warmup: Steps in which the profiler runs and discards what it sees, since its start distorts the first ones.
+        active: Steps recorded in each cycle, into one trace file.
+        repeat: Cycles; 0 for as many as the fit has room for.
+
+    Raises:
+        TypeError: A number is not an integer.
+        ValueError: A number is negative, or `active` is 0.
+
+    Example:
+        >>> schedule = Schedule(skip_first=2, wait=0, warmup=1, active=2, repeat=1)
+        >>> [schedule.action(step).value for step in range(6)]
+        ['rest', 'rest', 'warm up', 'record', 'record', 'rest']
+    """
+
+    skip_first: int = 10
+    wait: int = 0
+    warmup: int = 3
+    active: int = 5
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{item.name} is a number of steps, not {value!r}: give an integer")
+            least = 1 if item.name == "active" else 0
+            if value < least:
+                raise ValueError(f"{item.name}={value} is too small: give {least} or more")
+
+    @property
+    def cycle(self) -> int:
+        """Steps in a cycle."""
+        return self.wait + self.warmup + self.active
+
+    @property
+    def first_recorded(self) -> int:
+        """The first step that is recorded."""
+        return self.skip_first + self.wait + self.warmup
+
+    def action(self, step: int) -> Action:
+        """Say what the profiler does in a step.
+
+        Args:
+            step: The step, counted from 0 at the start of the fit.
+
+        Returns:
+            The action.
+        """
+        position = self._position(step)
+        if position is None or position < self.wait:
+            return Action.REST
+        return Action.WARM_UP if position < self.wait + self.warmup else Action.RECORD
+
+    def ends_window(self, step: int) -> bool:
+        """Whether `step` is the last one of its cycle, after which the trace file is written."""
+        return self._position(step) == self.cycle - 1
+
+    def recorded_within(self, steps: int) -> int:
+        """Count the steps that are recorded in a fit of `steps` steps.
+
+        Example:
+            >>> Schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=0).recorded_within(8)
+            3
+        """
+        if steps <= self.skip_first:
+            return 0
+        cycles, rest = divmod(steps - self.skip_first, self.cycle)
+        if self.repeat and cycles >= self.repeat:
+            return self.repeat * self.active
+        return cycles * self.active + max(0, rest - self.wait - self.warmup)
+
+    def shortened(self, steps: int, *, skip_first: bool = True, wait: bool = True, warmup: bool = True) -> Schedule:
+        """Shorten what comes before the first recorded step until a fit of `steps` steps has room for a window.
+
+        The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
+        with the fit. One step is left before the window, if there are two: the first step of a fit is like no other.
+
+        Args:
+            steps: Steps the fit will have.
+            skip_first: Whether `skip_first` may be shortened.
+            wait: Whether `wait` may be.
+            warmup: Whether `warmup` may be.
+
+        Returns:
+            The schedule that fits, or this one where there is nothing to shorten.
+
+        Example:
+            >>> Schedule().shortened(7)
+            Schedule(skip_first=0, wait=0, warmup=2, active=5, repeat=1)
+        """
+        missing = self.first_recorded + min(self.active, max(steps - 1, 1)) - steps
+        shorter = {}
+        for name, allowed in (("skip_first", skip_first), ("wait", wait), ("warmup", warmup)):
+            taken = min(getattr(self, name), missing) if allowed and missing > 0 else 0
+            missing -= taken
+            shorter[name] = getattr(self, name) - taken
+        return replace(self, **shorter)
+
+    def _position(self, step: int) -> int | None:
+        """The position of a step in its cycle; None outside all cycles."""
+        cycles, position = divmod(step - self.skip_first, self.cycle)
+        if cycles < 0 or (self.repeat and cycles >= self.repeat):
+            return None
+        return position
+
+
+def expected_steps(trainer: Trainer) -> int | None:
+    """Estimate the whole steps that a fit still has before it; None when that is open.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+    """
+    limits = []
+    batches = trainer.num_training_batches
+    if trainer.max_epochs is not None and trainer.max_epochs != -1 and batches != math.inf:
+        epochs = max(trainer.max_epochs - trainer.current_epoch, 0)
+        whole = epochs * math.ceil(batches / trainer.accumulate_grad_batches)
+        limits.append(whole - _batches_done(trainer) // trainer.accumulate_grad_batches if epochs else 0)
+    if trainer.max_steps != -1:
+        # The Trainer counts each optimizer's steps; in manual optimization one of ours usually holds one of each.
+        optimizers = 1 if trainer.lightning_module.automatic_optimization else max(len(trainer.optimizers), 1)
+        limits.append(math.ceil(max(trainer.max_steps - trainer.global_step, 0) / optimizers))
+    return min(limits, default=None)
+
+
+def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None) -> tuple[Schedule, str | None]:
+    """Shorten a schedule for a fit that is too short for it.
+
+    Args:
+        schedule: The schedule.
+        chosen: Its fields that may be shortened.
+        steps: Steps of the fit, None when unknown.
+
+    Returns:
+        The schedule to use, and a line that says what was shortened.
+
+    Example:
+        >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
+        'Shortened for a fit of 7 steps: skip_first=0 instead of 10, warmup=2 instead of 3.'
+    """
+    if steps is None:
+        return schedule, None
+    names = ("skip_first", "wait", "warmup")
+    shorter = schedule.shortened(steps, **{name: name in chosen for name in names})
+    changes = [
+        f"{name}={getattr(shorter, name)} instead of {getattr(schedule, name)}"
+        for name in names
+        if getattr(shorter, name) != getattr(schedule, name)
+    ]
+    if not changes or not shorter.recorded_within(steps):  # where even then nothing is recorded, that is what to say
+        return schedule, None
+    return shorter, f"Shortened for a fit of {_count(steps)}: {', '.join(changes)}."
+
+
+def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
+    """Say in a line what of the schedule was not recorded, and why.
+
+    Args:
+        schedule: The schedule that was in force.
+        steps: Whole steps of the fit.
+        recorded: Whole steps recorded.
+        foreign_profiler: Whether another profiler was in the way.
+
+    Returns:
+        No line when everything was recorded.
+
+    Example:
+        >>> recording_notes(Schedule(skip_first=0, warmup=1, active=3), steps=3, recorded=2)
+        ['Recorded 2 of 3 steps: training ended after 3 steps, the schedule needs 4.']
+    """
+    planned = schedule.active * (schedule.repeat or 1)
+    if recorded >= planned:
+        return []
+    if foreign_profiler:
+        why = "another torch.profiler was recording, and two at a time empty each other"
+    elif schedule.recorded_within(steps) > recorded:
+        why = "validation or the end of an epoch came in the middle of a step, or its trace was lost"
+    else:
+        needed = schedule.skip_first + schedule.cycle * (schedule.repeat or 1)
+        why = f"training ended after {_count(steps)}, the schedule needs {needed}"
+    return [f"Recorded {recorded} of {_count(planned)}: {why}."]
+
+
+def _batches_done(trainer: Trainer) -> int:
+    """Batches of the epoch under way that a checkpoint has behind it."""
+    loop = trainer.fit_loop
+    if not getattr(loop, "restarted_mid_epoch", False):
+        return 0
+    done = int(loop.epoch_loop.batch_progress.current.ready)
+    # Of a checkpoint made when an epoch's last batch ended, Lightning counts the epoch as done.
+    return 0 if done >= trainer.num_training_batches and loop.epoch_loop.restarted_on_train_batch_end else done
+
+
+def _count(steps: int) -> str:
+    return f"{steps} step" if steps == 1 else f"{steps} steps"
+
+
+@dataclass(frozen=True)
+class _Capture:
+    schedule: Schedule
+    folder: str
+    end: int
+
+
+class WindowPlan:
+    """A schedule that captures can be added to while the fit goes on.
+
+    Args:
+        schedule: The scheduled windows.
+        folder: The run's folder. Traces of the schedule go there, and those of a capture into a folder in it.
+    """
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self._schedule = schedule
+        self._folder = folder
+        self._capture: _Capture | None = None
+
+    def capture(self, start: int, *, warmup: int, active: int, folder: str) -> bool:
+        """Add a capture.
+
+        Args:
+            start: Its first step, counted from 0 at the start of the fit; a step that has not begun.
+            warmup: Steps in which the profiler keeps nothing.
+            active: Steps recorded.
+            folder: Name of its folder.
+
+        Returns:
+            False, and nothing is added, when another window lies in the way.
+        """
+        end = start + warmup + active
+        # The step before has not ended yet where this is called: its capture must not be replaced under it.
+        if self._capture is not None and start <= self._capture.end:
+            return False
+        if any(self._schedule.action(step) is not Action.REST for step in range(start, end)):
+            return False
+        own = Schedule(skip_first=start, wait=0, warmup=warmup, active=active, repeat=1)
+        self._capture = _Capture(own, folder, end)
+        return True
+
+    def action(self, step: int) -> Action:
+        """What the profiler does in a step."""
+        return (self._schedule if self._capture is None else self._of(step)).action(step)
+
+    def ends_window(self, step: int) -> bool:
+        """Whether `step` is the last one of its window."""
+        return self._of(step).ends_window(step)
+
+    def capture_at(self, step: int) -> str:
+        """Name of the capture that a step belongs to; empty for one of the schedule."""
+        capture = self._capture
+        return capture.folder if capture is not None and capture.schedule.action(step) is not Action.REST else ""
+
+    def folder_for(self, capture: str) -> Path:
+        """The folder of a capture, or of the run for an empty name; it is made if need be.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        folder = self._folder / capture
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _of(self, step: int) -> Schedule:
+        capture = self._capture
+        in_capture = capture is not None and capture.schedule.action(step) is not Action.REST
+        return capture.schedule if capture is not None and in_capture else self._schedule

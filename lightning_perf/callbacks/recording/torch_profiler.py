@@ -1,0 +1,105 @@
+"""torch's profiler for one window, and the watch over torch's one recorder that all profilers share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.profiler import profile as autograd_profile
+from torch.profiler import ProfilerActivity, profile
+
+from lightning_perf.processor import processor_facts
+from lightning_perf.trace.metadata import PROCESSOR_KEY
+
+__all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken"]
+
+_METHOD = "_prepare_trace"  # private; all of torch's profilers come by here before they touch the recorder
+
+_ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """What `torch.profiler.profile` records beside times; the names are its own.
+
+    Attributes:
+        record_shapes: Shapes and types of operator inputs.
+        profile_memory: Allocations and frees.
+        with_stack: The Python code that called each operator.
+        with_flops: Floating-point operations of matrix products and convolutions, by formula.
+    """
+
+    record_shapes: bool = True
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+
+
+def new_recorder(options: RecordingOptions, device_type: str, page_faults: float | None = None) -> profile:
+    """Make a profiler for one window, with no schedule of its own.
+
+    Args:
+        options: What to record.
+        device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
+            torch has a recorder for it.
+        page_faults: Of a step before, where they were counted.
+
+    Returns:
+        The profiler, at rest.
+    """
+    # It logs each start and stop, and that a machine has no GPU, as if they were errors.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    # Without it CUPTI stays attached after the window and slows down every later step (pytorch#144455).
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    device = [_ACTIVITIES[device_type]] if device_type in _ACTIVITIES else []
+    recorder = profile(
+        activities=[ProfilerActivity.CPU, *device],
+        record_shapes=options.record_shapes,
+        profile_memory=options.profile_memory,
+        with_stack=options.with_stack,
+        with_flops=options.with_flops,
+    )
+    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults)
+    recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor))
+    return recorder
+
+
+def recorder_is_taken() -> bool:
+    """Whether a profiler records; one that still warms up is not seen."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # private, without a public equal
+
+
+class RecorderWatch:
+    """Calls a listener before any profiler prepares to record, until it is removed.
+
+    Torch has one recorder a process. A profiler that takes it from another leaves that one with a session that is gone:
+    to start or export it then ends the process.
+
+    Args:
+        on_taken: Called before a profiler prepares. It must not raise.
+    """
+
+    def __init__(self, on_taken: Callable[[], None]) -> None:
+        self._original: Callable[..., Any] | None = getattr(autograd_profile, _METHOD, None)
+        original = self._original
+        if original is None:
+            return
+
+        def prepare(taker: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._original is not None:
+                on_taken()
+            return original(taker, *args, **kwargs)
+
+        self._wrapper = prepare
+        setattr(autograd_profile, _METHOD, prepare)
+
+    def remove(self) -> None:
+        """Watch no longer. Does nothing the second time."""
+        original, self._original = self._original, None
+        # Where somebody else has wrapped ours since, ours stays under it and just passes calls on.
+        if original is not None and getattr(autograd_profile, _METHOD, None) is self._wrapper:
+            setattr(autograd_profile, _METHOD, original)

@@ -1,0 +1,1 @@
+"""The folder and the record of a run: its facts, fingerprint and device health."""

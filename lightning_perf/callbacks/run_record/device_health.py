@@ -1,0 +1,176 @@
+"""What makes a run's times doubtful, seen on its GPUs through NVIDIA's management library: throttling, other processes.
+
+Needs the extra ``[nvml]``; without it, or without an NVIDIA GPU, nothing is watched.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_perf.callbacks.lightning_compat import Trainer
+
+__all__ = ["PERIOD_S", "DeviceHealth", "gpu_uuids"]
+
+PERIOD_S = 10.0
+"""Seconds between two looks: a look takes about a millisecond of the host's time, so a ten-thousandth at most."""
+
+INVALIDATING = {
+    0x08: "slowed down by its hardware",
+    0x20: "throttled by the driver, too hot",
+    0x40: "throttled by its hardware, too hot",
+    0x80: "throttled by its hardware, power brake",
+}
+"""Reasons for low clocks that are trouble of the machine: ``nvmlClocksEventReason…`` in NVML's ``nvml.h``."""
+
+REMARKABLE = {
+    0x04: "at its power limit",
+    0x10: "held to the clock of other GPUs (sync boost)",
+}
+"""Reasons that are a usual state of a GPU that works hard: worth a word, and part of what an arm costs. The others,
+idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
+
+HARDWARE_SLOWDOWN = 0x08
+SPECIFIC_SLOWDOWNS = 0x40 | 0x80
+
+
+class DeviceHealth:
+    """Watches the GPUs of a run.
+
+    Args:
+        uuids: Their unique names, as ``GPU-…``.
+        tell: Called once for each thing seen, with words for it and whether it makes the run's times invalid.
+        fail: Called when NVML cannot be asked; the watch then goes without what failed.
+        siblings: Whether the run's processes have one parent, as under torchrun: its children are then no strangers.
+        now_s: The clock between looks.
+    """
+
+    def __init__(
+        self,
+        uuids: Sequence[str],
+        *,
+        tell: Callable[[str, bool], None],
+        fail: Callable[[BaseException], None],
+        siblings: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tell = tell
+        self._fail = fail
+        self._family = os.getppid() if siblings else os.getpid()
+        self._now_s = now_s
+        self._next_s = 0.0
+        self._told: set[str] = set()
+        self._nvml: Any = None
+        self._handles: list[Any] = []
+        self._questions: list[Callable[[str, Any], None]] = [self._ask_clocks, self._ask_processes]
+        try:
+            import pynvml
+        except ImportError:
+            return
+        try:
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+        except Exception as error:  # no driver, no such device, no permission
+            self._handles = []
+            self._fail(error)
+            self.close()
+        self.look()
+
+    def tick(self) -> None:
+        """Look when it is time; costs a look at the clock otherwise."""
+        if self._handles and self._now_s() >= self._next_s:
+            self.look()
+
+    def look(self) -> None:
+        """Look at all devices now."""
+        self._next_s = self._now_s() + PERIOD_S
+        for number, handle in enumerate(self._handles):
+            name = "the device" if len(self._handles) == 1 else f"device {number}"
+            for question in list(self._questions):
+                self._try(question, name, handle)
+
+    def close(self) -> None:
+        """Let go of NVML. Does nothing the second time."""
+        nvml, self._nvml, self._handles = self._nvml, None, []
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except Exception as error:
+                self._fail(error)
+
+    def _try(self, question: Callable[[str, Any], None], name: str, handle: Any) -> None:
+        try:
+            question(name, handle)
+        except Exception as error:  # some devices, as virtual ones, answer one question and not the other
+            self._questions.remove(question)
+            self._fail(error)
+
+    def _ask_clocks(self, name: str, handle: Any) -> None:
+        # The older of two names, which drivers before 535 know as well; newer bindings may drop it.
+        ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
+        reasons = int((ask or self._nvml.nvmlDeviceGetCurrentClocksEventReasons)(handle))
+        if reasons & SPECIFIC_SLOWDOWNS:
+            reasons &= ~HARDWARE_SLOWDOWN  # set as well then, and says less
+        for table, invalid in ((INVALIDATING, True), (REMARKABLE, False)):
+            for bit, words in table.items():
+                if reasons & bit:
+                    self._say(f"{name} was {words}", invalid=invalid)
+
+    def _ask_processes(self, name: str, handle: Any) -> None:
+        pids = [int(process.pid) for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        strangers = [pid for pid in pids if not _descends(pid, self._family)]
+        if len(strangers) == len(pids):
+            return  # not even ours: a container, in which processes have other numbers than the driver's
+        for pid in strangers:
+            self._say(f"another process was on {name} ({_program(pid)}, pid {pid})", invalid=True)
+
+    def _say(self, words: str, *, invalid: bool) -> None:
+        if words not in self._told:
+            self._told.add(words)
+            self._tell(words, invalid)
+
+
+def gpu_uuids(trainer: Trainer) -> list[str]:
+    """The unique names of the NVIDIA GPUs that a Trainer uses on this machine; none on other devices.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+    """
+    strategy = trainer.strategy
+    devices = getattr(strategy, "parallel_devices", None) or [strategy.root_device]
+    if torch.version.cuda is None or any(device.type != "cuda" for device in devices):
+        return []
+    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices]
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    """Whether a process is another or comes from it."""
+    seen: set[int] = set()
+    while pid > 1 and pid not in seen:
+        if pid == ancestor:
+            return True
+        seen.add(pid)
+        pid = _parent(pid)
+    return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return 0
+    # pid (name) state ppid …, where the name may hold spaces and brackets: proc_pid_stat(5)
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "unknown"

@@ -1,0 +1,156 @@
+"""The run record of a fit: what Lightning says, told to the recorder."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Module, Trainer
+from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.run_record.run_facts import (
+    batch_facts,
+    data_facts,
+    model_facts,
+    surroundings_facts,
+    training_facts,
+)
+from lightning_perf.environment import host_notes
+from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
+
+__all__ = ["FitRecord"]
+
+
+class FitRecord:
+    """Records a fit, on rank 0; on other ranks it does nothing.
+
+    The fingerprint is taken before the first step; its cost stands in `lightning_perf.callbacks.run_record.run_facts`.
+    The hash of the first batch falls into the first step's time, which comparisons leave out as warm-up. A fact that
+    cannot be had is reported as an error, and left out; so is a record that cannot be written.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        module: The LightningModule.
+        folder: The fit's folder; None records nothing.
+        errors: Where errors are reported.
+        keep_fp32: Names of the layers kept in FP32, a part of the precision.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        keep_fp32: Sequence[str] = (),
+    ) -> None:
+        self._trainer = trainer
+        self._errors = errors
+        self._finished_epoch: int | None = None
+        self._recorder: RunRecorder | None = None
+        self._health: DeviceHealth | None = None
+        self._awaits_batch = False
+        if folder is None or not trainer.is_global_zero:
+            return
+        facts: dict[str, FactValue] = {"train.keep_fp32": ", ".join(keep_fp32) or None}
+        sources: dict[str, Callable[[], dict[str, FactValue]]] = {
+            "the training": functools.partial(training_facts, trainer),
+            "its surroundings": functools.partial(surroundings_facts, trainer),
+            "the model": functools.partial(model_facts, module),
+            "the data": functools.partial(data_facts, trainer),
+        }
+        for what, source in sources.items():
+            facts |= self._ask(what, source)
+        try:
+            self._recorder = RunRecorder(folder, facts, host_notes())
+            self._awaits_batch = True
+        except Exception as error:
+            errors.report("the run leaves no record", error)
+
+    def training_begins(self) -> None:
+        """The preparations are over: training time counts from here."""
+        if self._recorder is None:
+            return
+        self._recorder.training_begins()
+        try:
+            self._health = self._watch()
+        except Exception as error:
+            self._unwatched(error)
+
+    def batch_begins(self, batch: Any) -> None:
+        """A batch is about to be trained on; the first one is hashed."""
+        if self._health is not None:
+            self._health.tick()
+        if not self._awaits_batch:
+            return
+        self._awaits_batch = False
+        self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
+
+    def epoch_ends(self) -> None:
+        """An epoch has ended, its validation too; what it logs is complete when the next begins or training ends."""
+        self._finished_epoch = int(self._trainer.current_epoch)
+
+    def metrics_complete(self) -> None:
+        """Record the epoch that has ended, if one has."""
+        epoch, self._finished_epoch = self._finished_epoch, None
+        if epoch is None:
+            return
+        trainer = self._trainer
+        # By now Lightning has computed and reset them on all ranks: to read them is no collective.
+        self._write(lambda recorder: recorder.epoch_ends(epoch, int(trainer.global_step), trainer.callback_metrics))
+
+    def finishes(self) -> None:
+        """The fit has come to its end, whether by its limits or by early stopping."""
+        self._end(Outcome.FINISHED)
+
+    def fails(self, error: BaseException) -> None:
+        """The fit was ended by an error, or stopped: Ctrl-C and SIGTERM come as exceptions that are no errors."""
+        if isinstance(error, Exception):
+            self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
+        else:
+            self._end(Outcome.STOPPED, type(error).__name__)
+
+    def _ask(self, what: str, source: Callable[[], dict[str, FactValue]]) -> dict[str, FactValue]:
+        try:
+            return source()
+        except Exception as error:
+            self._errors.report(f"the run record lacks facts of {what}", error)
+            return {}
+
+    def _watch(self) -> DeviceHealth | None:
+        uuids = gpu_uuids(self._trainer)
+        if not uuids:
+            return None
+        return DeviceHealth(
+            uuids,
+            tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
+            fail=self._unwatched,
+            siblings=int(self._trainer.world_size) > 1,
+        )
+
+    def _unwatched(self, error: BaseException) -> None:
+        self._errors.report("the device is not watched for throttling and other processes", error)
+
+    def _end(self, outcome: Outcome, error: str | None = None) -> None:
+        health, self._health = self._health, None
+        if health is not None:
+            health.look()
+            health.close()
+        self._write(lambda recorder: recorder.ends(outcome, error=error, peak_device_bytes=self._peak_device_bytes()))
+
+    def _peak_device_bytes(self) -> int | None:
+        device = self._trainer.strategy.root_device
+        # Not reset at the start: the user may be reading the same counter.
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+    def _write(self, write: Callable[[RunRecorder], None]) -> None:
+        if self._recorder is None:
+            return
+        try:
+            write(self._recorder)
+        except Exception as error:
+            self._errors.report("the run record is incomplete", error)

@@ -1,0 +1,234 @@
+"""Hooks into a Trainer's profiler, which it calls around every action, and into optimizers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+__all__ = ["OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
+
+
+class Signal(Enum):
+    """What one of the Trainer's profiler calls says about where the training loop is."""
+
+    FETCH = "the next batch is fetched"
+    TRANSFER = "the batch is moved to the device"
+    FORWARD = "training_step runs"
+    AUTOMATIC_STEP = "optimizer_step runs, with forward and backward inside"
+    MANUAL_STEP = "an optimizer steps in manual optimization"
+    ZERO_GRAD = "gradients are zeroed"
+    CHECKPOINT = "a checkpoint is saved"
+    VALIDATION = "validation begins"
+    EPOCH = "an epoch of training batches runs"
+
+    __hash__ = object.__hash__
+
+
+_EXACT = {
+    "optimizer_step": Signal.MANUAL_STEP,
+    "save_checkpoint": Signal.CHECKPOINT,
+    "run_training_epoch": Signal.EPOCH,
+}
+
+# The class names between are the user's. Validation has several heralds, since which comes first depends on whether
+# the loop is between two steps, and whether the validation data is loaded anew.
+_BY_ENDS = (
+    ("[", ".train_dataloader_next", Signal.FETCH),
+    ("[Strategy]", ".batch_to_device", Signal.TRANSFER),
+    ("[Strategy]", ".training_step", Signal.FORWARD),
+    ("[LightningModule]", ".optimizer_step", Signal.AUTOMATIC_STEP),
+    ("[LightningModule]", ".optimizer_zero_grad", Signal.ZERO_GRAD),
+    ("[LightningModule]", ".on_validation_model_zero_grad", Signal.VALIDATION),
+    ("[LightningModule]", ".on_validation_model_eval", Signal.VALIDATION),
+    ("[LightningModule]", ".val_dataloader", Signal.VALIDATION),
+    ("[LightningDataModule]", ".val_dataloader", Signal.VALIDATION),
+    ("[Callback]", ".on_validation_start", Signal.VALIDATION),
+    ("[", ".val_next", Signal.VALIDATION),
+)
+
+
+def read_signal(action: str) -> Signal | None:
+    """Read what an action name of the Trainer's profiler means for a step.
+
+    The names are those of Lightning 2.6 (``trainer/call.py`` and ``loops/`` in its source).
+
+    Args:
+        action: The name that the Trainer gave to ``profiler.start`` or ``profiler.stop``.
+
+    Returns:
+        The signal, or None for an action that marks no phase.
+
+    Example:
+        >>> read_signal("[Strategy]DDPStrategy.batch_to_device")
+        <Signal.TRANSFER: 'the batch is moved to the device'>
+        >>> read_signal("[Callback]ModelSummary.on_fit_start") is None
+        True
+    """
+    exact = _EXACT.get(action)
+    if exact is not None:
+        return exact
+    for start, end, signal in _BY_ENDS:
+        if action.endswith(end) and action.startswith(start):
+            return signal
+    return None
+
+
+Listener = Callable[[Signal], None]
+OnError = Callable[[Exception], None]
+
+_OWNER = "_lightning_perf_hooks"
+_LIGHTNING = ("lightning", "pytorch_lightning")
+
+
+class ProfilerHooks:
+    """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
+
+    It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before, also when
+    a listener fails. Where it has no work of its own (the Trainer's default), actions without a signal, two dozen in
+    each step, no longer call it at all: that saves about as much time as the hooks take.
+
+    Args:
+        profiler: The Trainer's profiler, of whichever kind.
+        on_start: Called before an action with a signal starts.
+        on_stop: Called after an action with a signal has ended.
+        on_error: Called with the exception of a listener, which goes no further.
+    """
+
+    def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener, on_error: OnError) -> None:
+        self._profiler = profiler
+        self._on_error = on_error
+        self._signals: dict[str, Signal | None] = {}
+        self._wrappers: dict[str, Callable[..., Any]] = {
+            "start": self._before(profiler.start, on_start),
+            "stop": self._after(profiler.stop, on_stop),
+        }
+        if _does_nothing(profiler):
+            self._wrappers["profile"] = self._around(profiler.profile)
+        # An entry of None means that the instance had no such attribute of its own.
+        self._originals = {name: vars(profiler).get(name) for name in self._wrappers}
+        self._on = True
+        for name, wrapper in self._wrappers.items():
+            setattr(wrapper, _OWNER, self)
+            setattr(profiler, name, wrapper)
+
+    def remove(self) -> None:
+        """Give the profiler its own methods back. Does nothing the second time."""
+        self._on = False
+        for name, wrapper in self._wrappers.items():
+            if vars(self._profiler).get(name) is not wrapper:
+                continue  # other hooks lie over these, which just pass calls on until those are removed
+            original = self._originals[name]
+            while (below := getattr(original, _OWNER, None)) is not None and not below._on:
+                original = below._originals[name]
+            if original is None:
+                delattr(self._profiler, name)
+            else:
+                setattr(self._profiler, name, original)
+
+    def _read(self, action: str) -> Signal | None:
+        signal = self._signals[action] = read_signal(action)
+        return signal
+
+    # The wrappers run dozens of times a step, nearly always for an action that means nothing.
+
+    def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        signals = self._signals
+
+        def hooked_start(action_name: str) -> None:
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._read(action_name)
+            if signal is not None and self._on:
+                try:
+                    listener(signal)
+                except Exception as error:
+                    self._on_error(error)
+            start(action_name)
+
+        return hooked_start
+
+    def _after(self, stop: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
+        signals = self._signals
+
+        def hooked_stop(action_name: str) -> None:
+            stop(action_name)
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._read(action_name)
+            if signal is not None and self._on:
+                try:
+                    listener(signal)
+                except Exception as error:
+                    self._on_error(error)
+
+        return hooked_stop
+
+    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
+        signals = self._signals
+        contexts: dict[str, AbstractContextManager[Any]] = {}
+
+        def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
+            if action_name in contexts and self._on:
+                return contexts[action_name]
+            if action_name not in signals and self._read(action_name) is None:
+                contexts[action_name] = nullcontext(action_name)
+            return profile(action_name)
+
+        return hooked_profile
+
+
+def _does_nothing(profiler: Any) -> bool:
+    """Whether it is the profiler that a Trainer has by default, as it came from Lightning."""
+    kind = type(profiler)
+    known = kind.__name__ == "PassThroughProfiler" and kind.__module__.split(".")[0] in _LIGHTNING
+    return known and not vars(profiler).keys() & {"start", "stop", "profile"}
+
+
+class OptimizerHooks:
+    """Hears when an optimizer's `step` starts and ends, from inside the range that torch marks it with.
+
+    It hears any optimizer that steps in the thread that made the hooks: another thread trains something else.
+
+    Args:
+        on_start: Called when a step starts.
+        on_end: Called when it ends, not if it raised.
+        on_error: Called with the exception of a listener, which goes no further.
+    """
+
+    def __init__(self, *, on_start: Callable[[], None], on_end: Callable[[], None], on_error: OnError) -> None:
+        thread = threading.get_ident()
+        self._on = True
+        self._in_error = False
+
+        def hook(listener: Callable[[], None]) -> Callable[..., None]:
+            def hooked_step(*_: Any) -> None:
+                if self._on and not torch.compiler.is_compiling() and threading.get_ident() == thread:
+                    try:
+                        listener()
+                    except Exception as error:
+                        self._in_error = True
+                        on_error(error)
+                        self._in_error = False
+
+            return hooked_step
+
+        self._handles = (
+            register_optimizer_step_pre_hook(hook(on_start)),
+            register_optimizer_step_post_hook(hook(on_end)),
+        )
+
+    def remove(self) -> None:
+        """Leave the optimizers alone again. Does nothing the second time."""
+        self._on = False
+        if self._in_error:
+            return  # torch iterates over its hooks just now: the next call removes them
+        for handle in self._handles:
+            handle.remove()

@@ -1,0 +1,261 @@
+"""The step timer: always on, without a profiler and without waiting for the device."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
+
+import torch
+
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.run_files.steps import StepSample
+
+__all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "batch_samples", "cuda_clock"]
+
+
+class TimingEvent(Protocol):
+    """The part of `torch.cuda.Event` (with ``enable_timing=True``) that is used here."""
+
+    def record(self, stream: Any, /) -> None:
+        """Put the event into a stream."""
+
+    def query(self) -> bool:
+        """Whether the stream has passed the event."""
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Milliseconds from this event to `end_event`, both passed."""
+
+
+@dataclass(frozen=True)
+class DeviceInterval:
+    """Two events of a device, one at each end of a step."""
+
+    begin: TimingEvent
+    end: TimingEvent
+
+    @property
+    def done(self) -> bool:
+        """Whether the device has passed both ends, which may lie in two streams; asking does not wait."""
+        return self.end.query() and self.begin.query()
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Device time from begin to end, in nanoseconds. Ask only when `done`."""
+        return round(self.begin.elapsed_time(self.end) * 1e6)
+
+
+class DeviceClock:
+    """A ring of timing events, reused once they were read.
+
+    When the device lags so far behind that all events are in flight, an interval is not measured rather than waited
+    for.
+
+    Args:
+        new_event: Makes an event.
+        stream: Gives the run's device's current stream: the process may have turned to another device by then, and
+            events of two devices have no time between them.
+        capacity: Intervals in flight at most.
+    """
+
+    def __init__(self, new_event: Callable[[], TimingEvent], stream: Callable[[], Any], *, capacity: int = 64) -> None:
+        self._new_event = new_event
+        self._stream = stream
+        self._left = 2 * capacity
+        self._free: list[TimingEvent] = []
+        self._begin: TimingEvent | None = None
+
+    def begin(self) -> None:
+        """Mark the begin of an interval in the current stream."""
+        self.cancel()
+        if len(self._free) + self._left < 2:
+            return
+        self._begin = self._take()
+        self._begin.record(self._stream())
+
+    def end(self) -> DeviceInterval | None:
+        """Mark its end.
+
+        Returns:
+            The interval, to be read once it is done and given to `release` then; None where none was begun.
+        """
+        if self._begin is None:
+            return None
+        interval = DeviceInterval(self._begin, self._take())
+        interval.end.record(self._stream())
+        self._begin = None
+        return interval
+
+    def cancel(self) -> None:
+        """Forget the interval that was begun."""
+        if self._begin is not None:
+            self._free.append(self._begin)
+            self._begin = None
+
+    def release(self, interval: DeviceInterval) -> None:
+        """Take an interval's events back."""
+        self._free += (interval.begin, interval.end)
+
+    def _take(self) -> TimingEvent:
+        if self._free:
+            return self._free.pop()
+        self._left -= 1
+        return self._new_event()
+
+
+def cuda_clock(device: torch.device) -> DeviceClock:
+    """A clock for a CUDA (or ROCm) device.
+
+    Args:
+        device: The run's device.
+    """
+
+    def new_event() -> TimingEvent:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    return DeviceClock(new_event, lambda: torch.cuda.current_stream(device))
+
+
+class StepTimer(StepObserver, PhaseObserver):
+    """Times each whole step: wall time, wait for data, device time, samples.
+
+    Leaves out the time for which a step is interrupted (by validation between two micro-batches).
+
+    Args:
+        state: The state of the fit.
+        on_sample: Takes the samples, in the order of the steps. Their device time is known, or known to be missing.
+        device_clock: Times the device; None on a device without timing events.
+        now_ns: The host's clock.
+    """
+
+    def __init__(
+        self,
+        state: FitState,
+        *,
+        on_sample: Callable[[StepSample], None],
+        device_clock: DeviceClock | None = None,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._state = state
+        self._on_sample = on_sample
+        self._device_clock = device_clock
+        self._now_ns = now_ns
+        self._waiting: deque[tuple[int, int, int, int | None, bool, DeviceInterval | None]] = deque()
+        self._open = False
+        self._begin_ns = 0
+        self._pause_ns: int | None = None
+        self._fetch_begin_ns = 0
+        self._data_wait_ns = 0
+        self._samples: int | None = 0
+        self._profiled = False
+
+    def count_samples(self, batch: Any) -> None:
+        """Count the samples of a batch towards the open step."""
+        if self._samples is None:
+            return
+        try:
+            samples = batch_samples(batch)
+        except Exception:  # a batch may be of any make, and lead back to itself
+            samples = None
+        self._samples = None if samples is None else self._samples + samples
+
+    def finish(self) -> None:
+        """Hand on what still waits for its device time; where the device has not passed it, without one."""
+        self._hand_on(all_of_them=True)
+
+    def on_step_start(self) -> None:
+        """Start the clocks."""
+        self._open = True
+        self._pause_ns = None
+        self._data_wait_ns = 0
+        self._samples = 0
+        self._profiled = self._state.profiling
+        if self._device_clock is not None:
+            self._device_clock.begin()
+        self._begin_ns = self._now_ns()
+
+    def on_step_end(self) -> None:
+        """Stop the clocks and keep the sample until its device time is known."""
+        end_ns = self._now_ns()
+        if not self._open:
+            return
+        interval = self._device_clock.end() if self._device_clock is not None else None
+        step_ns = end_ns - self._begin_ns
+        samples = self._samples or None
+        self._waiting.append((self._state.number, step_ns, self._data_wait_ns, samples, self._profiled, interval))
+        self._hand_on()
+        self._open = False
+
+    def on_step_dropped(self) -> None:
+        """Forget the step."""
+        self._open = False
+        if self._device_clock is not None:
+            self._device_clock.cancel()
+
+    def on_training_pause(self) -> None:
+        """Stop the host's clock; the device's cannot be stopped, so its time is given up."""
+        if self._open:
+            self._pause_ns = self._now_ns()
+            if self._device_clock is not None:
+                self._device_clock.cancel()
+
+    def on_training_resume(self) -> None:
+        """Let the host's clock run on."""
+        if self._pause_ns is not None:
+            self._begin_ns += self._now_ns() - self._pause_ns
+            self._pause_ns = None
+
+    def on_phase_start(self, phase: Phase) -> None:
+        """Note when a fetch starts."""
+        if phase is Phase.FETCH:
+            self._fetch_begin_ns = self._now_ns()
+
+    def on_phase_end(self, phase: Phase) -> None:
+        """Add a fetch to the wait for data."""
+        if phase is Phase.FETCH:
+            self._data_wait_ns += self._now_ns() - self._fetch_begin_ns
+
+    def _hand_on(self, *, all_of_them: bool = False) -> None:
+        while self._waiting:
+            step, step_ns, data_wait_ns, samples, profiled, interval = self._waiting[0]
+            device_ns = None
+            if interval is not None:
+                if interval.done:
+                    device_ns = interval.elapsed_ns
+                elif not all_of_them:
+                    return
+                if self._device_clock is not None:
+                    self._device_clock.release(interval)
+            self._waiting.popleft()
+            self._on_sample(StepSample(step, step_ns, data_wait_ns, device_ns, samples, profiled))
+
+
+def batch_samples(batch: Any) -> int | None:
+    """Count the samples of a batch: the first dimension of the first tensor in it.
+
+    Args:
+        batch: A tensor, or mappings, sequences and dataclasses of them, at any depth.
+
+    Returns:
+        The samples, or None when the batch has no tensor with a dimension.
+
+    Example:
+        >>> import numpy as np
+        >>> batch_samples({"image": np.zeros((32, 3, 8, 8)), "label": np.zeros(32)})
+        32
+        >>> batch_samples(["only", "text"]) is None
+        True
+    """
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    parts: Any = ()
+    if isinstance(batch, (list, tuple)):
+        parts = batch
+    elif isinstance(batch, Mapping):
+        parts = batch.values()
+    elif is_dataclass(batch) and not isinstance(batch, type):
+        parts = (getattr(batch, item.name) for item in fields(batch))
+    return next((samples for samples in map(batch_samples, parts) if samples is not None), None)

@@ -1,0 +1,216 @@
+"""Where the training loop is: from the Trainer's hooks to whole optimizer steps and their phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
+
+__all__ = ["StepTracker"]
+
+_PHASES = {
+    Signal.FETCH: Phase.FETCH,
+    Signal.TRANSFER: Phase.TRANSFER,
+    Signal.FORWARD: Phase.FORWARD,
+    Signal.MANUAL_STEP: Phase.OPTIMIZER,
+    Signal.ZERO_GRAD: Phase.OPTIMIZER,
+    Signal.CHECKPOINT: Phase.CHECKPOINT,
+}
+
+
+_ALL = frozenset(Phase)
+_ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
+
+
+class StepTracker:
+    """Follows the training loop and calls the observers of its steps and phases.
+
+    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended,
+    and lasts until the next fetch, validation or the end of the epoch, so that the work of callbacks, checkpoints and
+    loggers after the batch belongs to it. The tracker sees the optimizer's step by the Trainer's count of them
+    (``global_step``). That count is right under accumulation, for the short last group of an epoch, with several
+    optimizers and for manual accumulation alike.
+
+    Where the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
+
+    Args:
+        state: The state of the fit. The tracker writes its steps.
+        trainer: The Trainer.
+        at_start: Called in this order when a step starts, and when training resumes.
+        at_end: Called in this order when a step ends or is dropped, and when training pauses.
+        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they
+            hear of fetches and checkpoints only, which makes a step cheaper.
+    """
+
+    def __init__(
+        self,
+        state: FitState,
+        trainer: Trainer,
+        *,
+        at_start: Sequence[StepObserver],
+        at_end: Sequence[StepObserver],
+        phases: Sequence[PhaseObserver],
+    ) -> None:
+        self._state = state
+        self._trainer = trainer
+        self._at_start = at_start
+        self._at_end = at_end
+        self._phase_starts = tuple(observer.on_phase_start for observer in phases)
+        self._phase_ends = tuple(observer.on_phase_end for observer in reversed(phases))
+        self._numbered = False
+        self._open = False
+        self._paused = False
+        self._in_batch = False
+        self._batches = 0
+        self._whole = False
+        self._optimizer_steps = 0
+        self._steps_by_optimizer = False
+        self._in_automatic_step = False
+        self._in_optimizer = False
+        self._began_in_optimizer = False
+        self._phases: list[Phase] = []
+        self._followed = _ALWAYS
+
+    def on_action_start(self, signal: Signal) -> None:
+        """The Trainer starts an action."""
+        if signal is Signal.FETCH and not self._in_batch:
+            self._open_or_resume()
+        if signal is Signal.VALIDATION:
+            self._pause()
+        elif signal is Signal.AUTOMATIC_STEP:
+            self._in_automatic_step = True
+        elif (phase := _PHASES.get(signal)) in self._followed:
+            self._start_phase(phase)
+
+    def on_action_end(self, signal: Signal) -> None:
+        """The Trainer has ended an action."""
+        if signal is Signal.EPOCH:
+            self._in_batch = False
+            self._pause()
+        elif signal is Signal.AUTOMATIC_STEP:
+            self._in_automatic_step = False
+            self._end_phase(Phase.OPTIMIZER)
+        elif (phase := _PHASES.get(signal)) in self._followed:
+            self._end_phase(phase)
+
+    def on_batch_start(self) -> None:
+        """Training on a batch starts (`on_train_batch_start`)."""
+        # Without a fetch before it when `training_step` takes the iterator and fetches for itself.
+        if not self._open or self._whole:
+            self._open_or_resume()
+        self._in_batch = True
+
+    def on_backward_start(self) -> None:
+        """Backward starts (`on_before_backward`)."""
+        if Phase.BACKWARD in self._followed:
+            self._start_phase(Phase.BACKWARD)
+
+    def on_backward_end(self) -> None:
+        """Backward has ended (`on_after_backward`)."""
+        self._end_phase(Phase.BACKWARD)
+        if self._in_automatic_step:
+            self.on_optimizer_start()  # unscaling and clipping come before the optimizer's own hook
+
+    def on_optimizer_start(self) -> None:
+        """The optimizer's part starts (`on_before_optimizer_step`)."""
+        if Phase.OPTIMIZER in self._followed and Phase.OPTIMIZER not in self._phases:
+            self._began_in_optimizer = self._in_optimizer
+            self._start_phase(Phase.OPTIMIZER)
+
+    def on_optimizer_step_start(self) -> None:
+        """An optimizer's `step` starts. Under automatic optimization it runs the closure, forward and backward."""
+        self._in_optimizer = True
+
+    def on_optimizer_step_end(self) -> None:
+        """An optimizer's `step` ends, and with it a phase that started inside: ranges in a trace have to nest."""
+        self._in_optimizer = False
+        if self._began_in_optimizer:
+            self._began_in_optimizer = False
+            self._end_phase(Phase.OPTIMIZER)
+
+    def on_batch_end(self, *, automatic: bool) -> None:
+        """Training on a batch has ended (`on_train_batch_end`).
+
+        Args:
+            automatic: Whether the module uses automatic optimization.
+        """
+        self._in_batch = False
+        self._in_automatic_step = False
+        self._batches += 1
+        if self._trainer.global_step != self._optimizer_steps:
+            self._steps_by_optimizer = True
+            self._whole = True
+        elif not automatic and not self._steps_by_optimizer:
+            self._whole = True  # a module that steps raw optimizers, out of the Trainer's sight: a step is a batch
+
+    def finish(self) -> None:
+        """Training has ended or failed. An open step that is not whole is dropped."""
+        if self._open:
+            self._close()
+
+    def _open_or_resume(self) -> None:
+        if self._open and self._whole:
+            self._close()
+        state = self._state
+        if not self._open:
+            self._open, self._paused, self._whole, self._batches = True, False, False, 0
+            self._optimizer_steps = self._trainer.global_step
+            if not self._numbered:
+                # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
+                # checkpoint was saved, in the middle of the step before.
+                self._numbered = True
+                state.first_number = step_number(self._trainer)
+            state.step, state.checkpoint_saved = state.whole_steps, False
+            for observer in self._at_start:
+                observer.on_step_start()
+            self._followed = _ALL if state.recording else _ALWAYS
+        elif self._paused:
+            self._paused = False
+            for observer in self._at_start:
+                observer.on_training_resume()
+
+    def _pause(self) -> None:
+        if self._in_batch or self._paused:
+            return
+        if self._open and (self._whole or self._batches == 0):
+            self._close()
+        self._paused = True
+        for observer in self._at_end:
+            observer.on_training_pause()
+
+    def _close(self) -> None:
+        while self._phases:
+            self._end_phase(self._phases[-1])
+        self._open = False
+        self._state.whole_steps += self._whole
+        for observer in self._at_end:
+            if self._whole:
+                observer.on_step_end()
+            else:
+                observer.on_step_dropped()
+
+    def _start_phase(self, phase: Phase) -> None:
+        if not self._open or self._paused:
+            return
+        if phase is Phase.CHECKPOINT:
+            self._state.checkpoint_saved = True
+        phases = self._phases
+        if phases:
+            for end in self._phase_ends:
+                end(phases[-1])
+        phases.append(phase)
+        for start in self._phase_starts:
+            start(phase)
+
+    def _end_phase(self, phase: Phase) -> None:
+        phases = self._phases
+        if not phases or phases[-1] is not phase:
+            return
+        phases.pop()
+        for end in self._phase_ends:
+            end(phase)
+        if phases:
+            for start in self._phase_starts:
+                start(phases[-1])

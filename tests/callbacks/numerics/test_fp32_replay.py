@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from tests.callbacks.precision_training import (
+    MODES,
+    Recipe,
+    allow_fp16_on_cpu,
+    batches,
+    fit,
+    make_net,
+    same,
+    stock_options,
+)
+
+
+@pytest.fixture(autouse=True)
+def fp16_on_cpu(monkeypatch):
+    allow_fp16_on_cpu(monkeypatch)
+
+
+def guarded(mode: str, steps: int = 3) -> PrecisionCallback:
+    return PrecisionCallback(mode, guard_steps=steps, underflow_every_n_steps=0)
+
+
+SETTINGS: dict[str, tuple[Recipe, dict[str, Any]]] = {
+    "plain": (Recipe(), {}),
+    "schedule and clipping": (Recipe(scheduler=True), {"gradient_clip_val": 0.1}),
+    "accumulation": (Recipe(), {"accumulate_grad_batches": 2}),
+    "compiled": (Recipe(compiled=True), {}),
+    "fused": (Recipe(fused=True), {}),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_replaying_changes_nothing(tmp_path, setting):
+    recipe, options = SETTINGS[setting]
+    ours = fit(tmp_path, guarded("16-mixed"), make_net(recipe), **options)
+    assert same(ours, fit(tmp_path, None, make_net(recipe), **stock_options("16-mixed"), **options))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_replays_what_an_fp32_training_would_have_done(tmp_path, setting):
+    recipe, options = SETTINGS[setting]
+    callback = guarded("bf16-mixed")
+    fit(tmp_path, callback, make_net(recipe), **options)
+    accumulate = options.get("accumulate_grad_batches", 1)
+    plain = fit(tmp_path, None, make_net(recipe), max_steps=3, **options)
+    drift = callback.numerics
+    assert drift is not None
+    assert len(drift.mixed_losses) == len(drift.fp32_losses) == 3 * accumulate
+    # The replay runs eagerly: compiled code may round otherwise.
+    assert drift.fp32_losses == pytest.approx([loss * accumulate for loss in plain.losses], rel=1e-6)
+    assert drift.mixed_losses != drift.fp32_losses
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sound_mixed_precision_is_within_seed_noise(tmp_path, mode):
+    callback = guarded(mode, steps=6)
+    fit(tmp_path, callback, make_net())
+    assert callback.numerics is not None
+    assert not callback.numerics.beyond_seed_noise
+    assert callback.numerics.expected_low < callback.numerics.mixed_end < callback.numerics.expected_high
+
+
+def test_harm_is_beyond_seed_noise(tmp_path):
+    module = make_net()
+    # A scale at which every gradient underflows: the mixed run learns nothing.
+    callback = PrecisionCallback("16-mixed", guard_steps=6, init_scale=2.0**-40)
+    fit(tmp_path, callback, module)
+    assert callback.numerics is not None
+    assert callback.numerics.beyond_seed_noise
+    assert callback.numerics.drift > 0
+
+
+def test_drift_of_each_layer_against_a_second_computation(tmp_path):
+    module = make_net()
+    module.body = nn.Sequential(nn.Linear(8, 16), nn.Tanh())
+    first = next(iter(batches()))[0]
+    layer = module.body[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer(first).float()
+    exact = layer(first)
+    expected = float(((mixed - exact).norm() / exact.norm()).detach())
+    callback = guarded("bf16-mixed")
+    fit(tmp_path, callback, module)
+    assert callback.numerics is not None
+    drift = {row.name: row.relative_error for row in callback.numerics.layers}
+    assert list(drift) == ["body.0", "body.1", "fc"]
+    assert drift["body.0"] == pytest.approx(expected)
+    assert all(0 < error < 0.05 for error in drift.values())
+
+
+def test_kept_layers_drift_no_further(tmp_path):
+    callback = PrecisionCallback("bf16-mixed", guard_steps=2, keep_fp32=["body.0"])
+    fit(tmp_path, callback, make_net())
+    assert callback.numerics is not None
+    assert callback.numerics.layers[0].relative_error == 0.0
+
+
+def test_fit_that_ends_before_has_no_comparison(tmp_path):
+    callback = guarded("bf16-mixed", steps=9)
+    fit(tmp_path, callback, make_net())
+    assert callback.numerics is None

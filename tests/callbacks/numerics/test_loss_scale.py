@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_perf.analysis.loss_scale import summarize_loss_scale
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
+from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
+
+
+@pytest.fixture(autouse=True)
+def fp16_on_cpu(monkeypatch):
+    allow_fp16_on_cpu(monkeypatch)
+
+
+def test_injected_overflow_is_seen_counted_and_located(tmp_path):
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    module = make_net(Recipe(overflow_at=2, scheduler=True))
+    learning_rates: list[float] = []
+    weights: list[torch.Tensor] = []
+
+    def look(*_: Any) -> None:
+        learning_rates.append(module.optimizers().param_groups[0]["lr"])
+        weights.append(module.fc.weight.detach().clone())
+
+    module.on_before_zero_grad = look
+    outcome = fit(tmp_path, callback, module)
+    history = callback.loss_scale
+    assert history is not None
+    assert torch.equal(weights[2], weights[3])  # the step was skipped ...
+    assert learning_rates[3] < learning_rates[2]  # ... and Lightning moved the schedule all the same
+    assert (history.attempts, history.skipped_steps, history.executed_steps) == (6, 1, 5)
+    assert (history.initial_scale, history.final_scale) == (65536.0, 32768.0)
+    assert history.scheduler_steps_on_skips == 1
+    assert outcome.scaler is not None
+    assert (history.final_scale, history.steps_since_change) == (
+        outcome.scaler["scale"],
+        outcome.scaler["_growth_tracker"],
+    )
+    overflow = history.events[1]
+    assert (overflow.kind, overflow.step, overflow.attempts) == ("overflow", 2, 3)
+    assert overflow.origin is not None
+    assert overflow.origin.module == "fc"
+    assert 0 < overflow.wasted_ns < history.trained_ns
+    assert 0 < history.goodput < 1
+    (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
+    assert summarize_loss_scale(SCALE_EVENTS.read(file)) == history
+
+
+class Overflowing(nn.Module):
+    """Overflows in the forward pass, in its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        nn.init.ones_(self.second.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second((torch.relu(self.first(x)) + 1) * 60_000)
+
+
+def test_overflow_in_the_forward_pass_names_the_layer(tmp_path):
+    module = make_net()
+    module.body = Overflowing()
+    module.forward = lambda x: module.body(x)
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    fit(tmp_path, callback, module, max_steps=1)
+    assert callback.loss_scale is not None
+    assert callback.loss_scale.events[1].origin == OverflowOrigin("body.second", "its output", "inf")
+
+
+def test_overflow_of_the_loss_itself(tmp_path):
+    module = make_net()
+    plain = module.loss
+    module.loss = lambda batch: plain(batch) * float("nan")
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    fit(tmp_path, callback, module, max_steps=1)
+    assert callback.loss_scale is not None
+    assert callback.loss_scale.events[1].origin == OverflowOrigin("", "the loss", "nan")
+
+
+def test_batch_that_overflowed_is_found_within_an_accumulation(tmp_path):
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    fit(tmp_path, callback, make_net(Recipe(overflow_at=2)), accumulate_grad_batches=3, max_steps=1)
+    assert callback.loss_scale is not None
+    event = callback.loss_scale.events[1]
+    assert event.origin is not None
+    assert (event.kind, event.attempts) == ("overflow", 1)
+    assert event.wasted_ns == event.trained_ns
+
+
+def test_manual_optimization_names_the_gradient_that_it_left(tmp_path):
+    callback = PrecisionCallback("16-mixed", locate_overflows=2)
+    fit(tmp_path, callback, make_net(Recipe(manual=True, overflow_at=1)), max_steps=3)
+    assert callback.loss_scale is not None
+    assert [(e.kind, e.origin and e.origin.module) for e in callback.loss_scale.events[1:-1]] == [("overflow", "fc")]
+
+
+def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path):
+    torchmetrics = pytest.importorskip("torchmetrics")
+    module = make_net(Recipe(overflow_at=1))
+    module.metric = torchmetrics.MeanMetric()
+    calls: list[int] = []
+
+    def training_step(batch: Any, batch_idx: int) -> torch.Tensor:
+        calls.append(batch_idx)
+        loss = module.loss(batch)
+        module.metric.update(1.0)
+        module.log("loss", loss)
+        return loss
+
+    module.training_step = training_step
+    callback = PrecisionCallback("16-mixed", locate_overflows=1)
+    outcome = fit(tmp_path, callback, module, max_steps=3)
+    assert calls == [0, 1, 1, 2]
+    assert module.metric.weight == 3
+    assert outcome.trainer.callback_metrics["loss"] == pytest.approx(module.losses[-1])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate):
+    """152 of 152 updates in a run whose loss overflows at random, growing and shrinking the scale."""
+    recipe = Recipe(fused=fused)
+    module = make_net(recipe)
+    draw = torch.Generator().manual_seed(3)
+    plain = module.loss
+    module.loss = lambda batch: plain(batch) * (float("inf") if torch.rand((), generator=draw) < 0.2 else 1.0)
+    callback = PrecisionCallback()
+    seen: list[tuple[float, int]] = []
+    mirrored: list[tuple[float, int]] = []
+
+    def compare(*_: Any) -> None:
+        state = module.trainer.scaler.state_dict()
+        seen.append((state["scale"], state["_growth_tracker"]))
+        monitor = callback.monitors._scale.monitor  # type: ignore[union-attr]
+        mirrored.append((monitor._state.scale, monitor._state.steps_since_change))
+
+    module.on_train_batch_end = compare  # after the callbacks'
+    options = stock_options("16-mixed", growth_interval=3, init_scale=2.0**20)
+    fit(tmp_path, callback, module, max_steps=152, accumulate_grad_batches=accumulate, **options)
+    assert len(seen) == 152 * accumulate
+    assert mirrored == seen
+    assert callback.loss_scale is not None
+    kinds = [event.kind for event in callback.loss_scale.events]
+    assert kinds.count("overflow") > 10
+    assert kinds.count("growth") > 10
+
+
+def test_step_without_a_loss_is_no_attempt(tmp_path):
+    module = make_net()
+    plain = module.training_step
+    module.training_step = lambda batch, batch_idx: None if batch_idx == 1 else plain(batch, batch_idx)
+    module.on_train_batch_end = lambda *_: None
+    callback = PrecisionCallback("16-mixed")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*training_step. returned .None")
+        outcome = fit(tmp_path, callback, module, max_steps=5)
+    assert callback.loss_scale is not None
+    assert outcome.scaler is not None
+    assert (callback.loss_scale.attempts, callback.loss_scale.skipped_steps) == (4, 0)
+    assert callback.loss_scale.steps_since_change == outcome.scaler["_growth_tracker"] == 4
+
+
+def test_two_optimizers_after_one_backward_are_warned_of(tmp_path):
+    module = make_net(Recipe(manual=True, optimizers=2))
+
+    def training_step(batch: Any, batch_idx: int) -> None:
+        optimizers = module.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        module.manual_backward(module.loss(batch))
+        for optimizer in optimizers:
+            optimizer.step()
+
+    module.training_step = training_step
+    callback = PrecisionCallback("16-mixed")
+    with pytest.warns(UserWarning, match="manual_backward before each optimizer's step") as caught:
+        fit(tmp_path, callback, module)
+    assert len([w for w in caught if "manual_backward" in str(w.message)]) == 1
+    assert callback.loss_scale is not None
+    assert callback.loss_scale.attempts == 6
+
+
+def test_run_that_fails_keeps_its_history(tmp_path):
+    module = make_net(Recipe(overflow_at=1))
+    plain = module.training_step
+
+    def training_step(batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == 4:
+            raise ZeroDivisionError
+        return plain(batch, batch_idx)
+
+    module.training_step = training_step
+    callback = PrecisionCallback("16-mixed")
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, callback, module)
+    (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
+    history = summarize_loss_scale(SCALE_EVENTS.read(file))
+    assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)

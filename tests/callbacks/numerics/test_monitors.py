@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
+from lightning_perf.callbacks.precision.errors import PrecisionError
+from tests.callbacks.precision_training import make_net
+
+
+def monitors(
+    module: Any, strategy: Any, *, world_size: int = 2, loggers: tuple[Any, ...] = (), **options: int
+) -> NumericsMonitors:
+    trainer = SimpleNamespace(
+        strategy=strategy.__new__(strategy),
+        scaler=torch.amp.GradScaler("cpu"),
+        optimizers=[],
+        lr_scheduler_configs=[],
+        loggers=loggers,
+        log_every_n_steps=1,
+        accumulate_grad_batches=1,
+        global_step=0,
+        world_size=world_size,
+        global_rank=0,
+        is_global_zero=True,
+    )
+    wanted = MonitorOptions(**{"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options})
+    return NumericsMonitors(trainer, module, wanted, folder=None, errors=ErrorReporter())
+
+
+class Passes(torch.autograd.Function):
+    """Counts the backward passes through it."""
+
+    count = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        Passes.count += 1
+        return gradient
+
+
+def train(watched: NumericsMonitors, module: Any, batches: int) -> int:
+    """Train on batches that leave zeros as gradients, and count the backward passes that were made."""
+    Passes.count = 0
+    for number in range(batches):
+        watched.on_train_batch_start(None, number)
+        loss = Passes.apply(torch.stack([(parameter.double() * 0.0).sum() for parameter in module.parameters()]).sum())
+        watched.on_before_backward(loss)
+        loss.backward()
+        watched.on_after_backward()
+        watched.on_train_batch_end(None)
+    watched.finish()
+    return Passes.count
+
+
+@pytest.mark.parametrize(("world_size", "passes"), [(1, 3), (2, 2)])
+def test_a_further_backward_pass_is_made_by_a_process_that_is_alone(world_size: int, passes: int) -> None:
+    """Rank 0 looks at the gradients. In a pass of its own it would wait for the others in `SyncBatchNorm` for ever."""
+    module = make_net()
+    watched = monitors(module, DDPStrategy, world_size=world_size)
+    assert train(watched, module, 2) == passes
+    assert watched.underflow is not None
+    assert {layer.vanished for layer in watched.underflow.layers} == {False if world_size == 1 else None}
+
+
+def test_a_shard_is_not_computed_with() -> None:
+    module = make_net()
+    watched = monitors(module, FSDPStrategy)
+    train(watched, module, 2)
+    assert watched.loss_scale is not None
+    assert watched.underflow is None
+    with pytest.raises(PrecisionError, match=r"FSDPStrategy shards the model.*Leave out locate_overflows"):
+        monitors(module, FSDPStrategy, locate_overflows=1)
+
+
+def test_a_failing_logger_costs_its_metrics_only() -> None:
+    class Away:
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            raise ConnectionError("the server is away")
+
+    module = make_net()
+    watched = monitors(module, DDPStrategy, loggers=(Away(),))
+    loss = module.fc(torch.ones(8, 16)).sum()
+    watched.on_train_batch_start(None, 0)
+    watched.on_before_backward(loss)
+    loss.backward()
+    watched.on_after_backward()
+    watched.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
+    with pytest.warns(RuntimeWarning, match="the loss scale is not logged any more.*server is away"):
+        watched.on_train_batch_end(None)
+    watched.finish()
+    assert watched.loss_scale is not None
+    assert watched.loss_scale.attempts == 1

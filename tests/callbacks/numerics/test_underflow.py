@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
+from lightning_perf.run_files.precision import UnderflowTable
+from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
+
+
+@pytest.fixture(autouse=True)
+def fp16_on_cpu(monkeypatch):
+    allow_fp16_on_cpu(monkeypatch)
+
+
+class Fade(torch.autograd.Function):
+    """Does nothing, and makes gradients 1e-7 times as large: divided by a batch of 8, about 1e-8 a value."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1e-7
+
+
+class Faint(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.faint, self.plain = nn.Linear(8, 4, bias=False), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Fade.apply(self.faint(x).float()) + self.plain(x)
+
+
+def train_faint(tmp_path: Any, **options: Any) -> tuple[Any, UnderflowTable]:
+    module = make_net()
+    torch.manual_seed(0)
+    module.net = Faint()
+    module.body = module.fc = nn.Identity()
+    module.forward = lambda x: module.net(x)
+    # Only the faint layer learns, at a rate that makes up for its gradients.
+    module.configure_optimizers = lambda: torch.optim.SGD(
+        [{"params": module.net.faint.parameters(), "lr": 1e6}, {"params": module.net.plain.parameters(), "lr": 0.0}]
+    )
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, **options)
+    outcome = fit(tmp_path, callback, module, max_steps=24)
+    assert callback.underflow is not None
+    return outcome, callback.underflow
+
+
+def test_known_underflow_names_the_layer_and_either_cure_shows_in_the_loss(tmp_path):
+    sick, table = train_faint(tmp_path, init_scale=1.0)
+    faint, plain = table.layers
+    assert [layer.name for layer in table.underflowing] == ["net.faint"]
+    assert (faint.arithmetic, faint.zero_share, faint.vanished) == ("fp16", 1.0, True)
+    assert faint.median_exponent is not None
+    assert -32 <= faint.median_exponent <= -24  # 1e-8 is 2**-26.6
+    assert (plain.vanished, plain.underflows) == (None, False)
+    assert table.advice is not None
+    assert table.advice.action == "init_scale"
+    assert table.advice.init_scale is not None
+
+    kept, kept_table = train_faint(tmp_path, init_scale=1.0, keep_fp32=["net.faint"])
+    assert [(layer.arithmetic, layer.underflows) for layer in kept_table.layers] == [("fp32", False), ("fp16", False)]
+    scaled, scaled_table = train_faint(tmp_path, init_scale=table.advice.init_scale)
+    assert scaled_table.underflowing == ()
+    assert scaled_table.advice is None
+
+    def learned(outcome: Any) -> float:
+        return sum(outcome.losses[:6]) / 6 - sum(outcome.losses[-6:]) / 6
+
+    assert learned(sick) < 0.001
+    assert learned(kept) > 0.02
+    assert learned(scaled) > 0.02
+
+
+def test_layer_without_a_gradient_is_not_taken_for_underflow(tmp_path):
+    module = make_net()
+    module.dead = nn.Linear(8, 4)
+    module.forward = lambda x: module.fc(module.body(x)) + module.dead(x) * 0.0
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=1024.0)
+    # At 2²⁰ times the scale other layers overflow here, and at 2¹⁰ times: a sample goes by for each.
+    fit(tmp_path, callback, module, max_steps=5)
+    assert callback.underflow is not None
+    (dead,) = (layer for layer in callback.underflow.layers if layer.name == "dead")
+    assert (dead.zero_share, dead.vanished, dead.underflows) == (1.0, False, False)
+
+
+def test_counts_are_those_of_the_gradients(tmp_path):
+    module = make_net()
+    gradients: list[dict[str, torch.Tensor]] = []
+
+    def keep() -> None:
+        gradients.append({name: p.grad.clone() for name, p in module.named_parameters()})
+
+    module.on_after_backward = keep
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=2)
+    fit(tmp_path, callback, module, max_steps=5)
+    (file,) = tmp_path.rglob("underflow.rank0.jsonl")
+    samples = GRADIENT_SAMPLES.read(file)
+    assert [(sample.step, sample.scale) for sample in samples] == [(0, 65536.0), (2, 65536.0), (4, 65536.0)]
+    for sample in samples:
+        assert list(sample.layers) == ["body.0", "body.1", "fc"]
+        assert {name: row.arithmetic for name, row in sample.layers.items()} == {
+            "body.0": "fp16", "body.1": "fp32", "fc": "fp16",
+        }  # fmt: skip
+        for layer, row in sample.layers.items():
+            values = torch.cat([gradients[sample.step][f"{layer}.{own}"].flatten() for own in ("weight", "bias")])
+            assert row.zeros == int((values == 0).sum())
+            for offset, count in enumerate(row.counts):
+                low = 2.0 ** (row.first_exponent + offset)
+                assert count == int(((values.abs() >= low) & (values.abs() < 2 * low)).sum())
+            assert row.zeros + sum(row.counts) == values.numel()
+    assert callback.underflow == tabulate_underflow(samples)
+
+
+def test_accumulated_gradients_are_looked_at_before_they_add_up(tmp_path):
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=2)
+    fit(tmp_path, callback, make_net(), max_steps=3, accumulate_grad_batches=2)
+    assert callback.underflow is not None
+    assert callback.underflow.samples == 2
+
+
+def test_gradients_left_by_another_optimizer_are_not_counted(tmp_path):
+    module = make_net(Recipe(manual=True))
+
+    def training_step(batch: Any, batch_idx: int) -> None:
+        optimizer = module.optimizers()
+        for loss in (module.loss(batch), (module.body(batch[0]) ** 2).mean()):  # the second does not reach fc
+            module.manual_backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    module.training_step = training_step
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1)
+    fit(tmp_path, callback, module, max_steps=1)
+    (file,) = tmp_path.rglob("underflow.rank0.jsonl")
+    assert [list(sample.layers) for sample in GRADIENT_SAMPLES.read(file)] == [
+        ["body.0", "body.1", "fc"],
+        ["body.0", "body.1"],
+    ]
+
+
+@pytest.mark.parametrize(("reentrant", "arithmetic"), [(True, "unknown"), (False, "fp16")])
+def test_layers_inside_a_checkpoint_are_in_the_table(tmp_path, reentrant, arithmetic):
+    def checkpointed() -> Any:
+        module = make_net()
+        module.forward = lambda x: module.fc(checkpoint(module.body, x.requires_grad_(), use_reentrant=reentrant))
+        return module
+
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=2.0**-30)
+    ours = fit(tmp_path, callback, checkpointed())
+    assert same(ours, fit(tmp_path, None, checkpointed(), **stock_options("16-mixed", init_scale=2.0**-30)))
+    assert callback.underflow is not None
+    assert {row.name: row.arithmetic for row in callback.underflow.layers}["body.0"] == arithmetic
+
+
+@pytest.mark.parametrize("recipe", [Recipe(compiled=True), Recipe(overflow_at=0)], ids=["compiled", "overflow"])
+def test_probing_changes_nothing(tmp_path, recipe):
+    ours = fit(
+        tmp_path, PrecisionCallback("16-mixed", underflow_every_n_steps=1, init_scale=2.0**-30), make_net(recipe)
+    )
+    assert same(ours, fit(tmp_path, None, make_net(recipe), **stock_options("16-mixed", init_scale=2.0**-30)))
+
+
+def test_never_looks_when_not_asked_to(tmp_path):
+    callback = PrecisionCallback("16-mixed", underflow_every_n_steps=0)
+    fit(tmp_path, callback, make_net())
+    assert callback.underflow is None
+    assert not list(tmp_path.rglob("underflow*"))

@@ -1,0 +1,299 @@
+"""The window profiler on its own, told of steps by hand."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.recording import profiler as profiler_module
+from lightning_perf.callbacks.recording.profiler import WindowProfiler
+from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase
+from tests.callbacks.training import events, marks, step_marks, trace_files
+
+
+@pytest.fixture(autouse=True)
+def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each profiler of a test may hold torch's recorder, and looks out for others until it is closed."""
+    opened: list[WindowProfiler] = []
+    original = WindowProfiler.__init__
+
+    def open_one(self: WindowProfiler, state: FitState, **settings: Any) -> None:
+        original(self, state, **settings)
+        opened.append(self)
+
+    monkeypatch.setattr(WindowProfiler, "__init__", open_one)
+    yield
+    monkeypatch.undo()
+    for window in reversed(opened):
+        window.abandon()
+        window.close()
+
+
+def profiler(
+    folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
+) -> WindowProfiler:
+    return WindowProfiler(
+        FitState(first_number=10),
+        plan=WindowPlan(
+            Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
+        ),
+        options=options or RecordingOptions(),
+        device_type=device_type,
+        rank=3,
+        errors=ErrorReporter(),
+    )
+
+
+def start(window: WindowProfiler, index: int) -> None:
+    window._state.step = index
+    window.on_step_start()
+
+
+def step(window: WindowProfiler, index: int) -> None:
+    start(window, index)
+    window.on_phase_start(Phase.FORWARD)
+    torch.ones(3, 3) @ torch.ones(3, 3)
+    window.on_phase_end(Phase.FORWARD)
+    window.on_step_end()
+
+
+def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    for index in range(4):
+        step(window, index)
+    (file,) = window.files
+    assert trace_files(tmp_path) == [file]
+    assert file.name.startswith("rank3.")
+    assert [m.name for m in step_marks(file)] == ["ProfilerStep#10", "ProfilerStep#11"]
+    assert [m.name for m in marks(file, "perf::")] == ["perf::forward"] * 2
+    assert window.recorded_steps == 2
+    assert not window._state.profiling
+
+
+def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> None:
+    window = profiler(tmp_path, wait=1, warmup=1, active=1)
+    active = []
+    for index in range(4):
+        start(window, index)
+        active.append(window._state.profiling)
+        window.on_step_end()
+    assert active == [False, True, True, False]
+
+
+def test_warm_up_is_not_in_the_file(tmp_path: Path) -> None:
+    window = profiler(tmp_path, warmup=2, active=1)
+    for index in range(3):
+        step(window, index)
+    (file,) = window.files
+    assert [m.name for m in step_marks(file)] == ["ProfilerStep#12"]
+    assert len([e for e in events(file) if e["name"] == "aten::mm"]) == 1
+
+
+def test_a_pause_with_nothing_recorded_writes_no_file(tmp_path: Path) -> None:
+    window = profiler(tmp_path, warmup=1)
+    start(window, 0)
+    window.on_step_end()
+    window.on_training_pause()
+    window.on_training_pause()
+    start(window, 1)
+    window.on_phase_start(Phase.FETCH)  # no batch came
+    window.on_phase_end(Phase.FETCH)
+    window.on_step_dropped()
+    assert trace_files(tmp_path) == []
+    step(window, 1)
+    step(window, 2)
+    assert window.recorded_steps == 2
+
+
+def test_abandoning_writes_nothing_and_stops_the_recorder(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    step(window, 0)
+    assert torch.autograd._profiler_enabled()
+    window.abandon()
+    assert not torch.autograd._profiler_enabled()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
+@pytest.mark.parametrize(("method", "recording"), [("prepare_trace", False), ("start_trace", True)])
+def test_a_recorder_that_fails_to_start_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, recording: bool
+) -> None:
+    original = getattr(torch.profiler.profile, method)
+
+    def fails(self: torch.profiler.profile) -> None:
+        if recording:
+            original(self)
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(torch.profiler.profile, method, fails)
+    window = profiler(tmp_path)
+    with pytest.raises(RuntimeError, match="injected"):
+        start(window, 0)
+    window.abandon()
+    assert not torch.autograd._profiler_enabled()
+    assert trace_files(tmp_path) == []
+
+
+def test_a_foreign_profiler_is_given_way(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
+        step(window, 0)
+    assert window.foreign_profiler
+    assert any(event.key == "aten::mm" for event in foreign.key_averages())
+    window.close()
+
+
+def test_a_foreign_profiler_that_warms_up_keeps_the_recorder(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    foreign = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    foreign.prepare_trace()
+    step(window, 0)
+    foreign.start_trace()
+    torch.ones(3, 3) @ torch.ones(3, 3)
+    foreign.stop_trace()
+    assert any(event.key == "aten::mm" for event in foreign.key_averages())
+    assert window.foreign_profiler
+    assert trace_files(tmp_path) == []
+
+
+def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Path) -> None:
+    window = profiler(tmp_path)
+    step(window, 0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        torch.ones(2) + 1
+    step(window, 1)
+    assert window.foreign_profiler
+    assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_a_foreign_profiler_inside_a_step_gets_the_recorder(tmp_path: Path, warmup: int) -> None:
+    # Both would end the process: to export from a recorder that another took over, and to start one that was prepared.
+    untouched = torch.autograd.profiler.profile._prepare_trace
+    window = profiler(tmp_path, warmup=warmup)
+    for index in range(4):
+        start(window, index)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as foreign:
+            torch.ones(3, 3) @ torch.ones(3, 3)
+        assert any(event.key == "aten::mm" for event in foreign.key_averages())
+        window.on_step_end()
+    assert window.foreign_profiler
+    assert window.recorded_steps == 0
+    assert torch.autograd.profiler.profile._prepare_trace is untouched
+
+
+def test_a_foreign_profiler_after_some_steps_leaves_us_those(tmp_path: Path) -> None:
+    window = profiler(tmp_path, active=4)
+    step(window, 0)
+    start(window, 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        torch.ones(2) + 1
+    window.on_step_end()
+    step(window, 2)
+    (file,) = window.files
+    assert [m.name for m in step_marks(file) if m.finished] == ["ProfilerStep#10"]
+    assert window.recorded_steps == 1
+
+
+def test_another_thread_gets_the_recorder_when_the_trace_is_written_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A recording that another thread takes while it is stopped or written ends the process.
+    first, second = profiler(tmp_path, active=1), profiler(tmp_path, active=1)
+    seen: list[tuple[str, bool]] = []
+
+    def try_to_begin(moment: str) -> None:
+        thread = threading.Thread(target=start, args=(second, 0))
+        thread.start()
+        thread.join()
+        seen.append((moment, second._state.profiling))
+
+    def around(name: str, original: Any) -> Any:
+        def call(*args: Any) -> Any:
+            try_to_begin(f"before {name}")
+            result = original(*args)
+            try_to_begin(f"after {name}")
+            return result
+
+        return call
+
+    with monkeypatch.context() as patches:
+        for owner, name in ((torch.profiler.profile, "stop_trace"), (profiler_module, "export_trace")):
+            patches.setattr(owner, name, around(name, getattr(owner, name)))
+        step(first, 0)
+    assert seen == [
+        ("before stop_trace", False),
+        ("after stop_trace", False),
+        ("before export_trace", False),
+        ("after export_trace", False),
+    ]
+    assert second.foreign_profiler
+    step(second, 0)
+    assert [window.recorded_steps for window in (first, second)] == [1, 1]
+
+
+def test_a_window_that_is_written_leaves_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings = []
+    original = torch.profiler.profile.export_chrome_trace
+
+    def export(self: Any, path: str) -> None:
+        recordings.append(weakref.ref(self.profiler))
+        original(self, path)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    gc.disable()
+    try:
+        window = profiler(tmp_path, active=1)
+        step(window, 0)
+        (recording,) = recordings
+        assert recording() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available, disabling CUDA profiling")
+def test_cupti_leaves_between_two_windows_and_not_in_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It leaves with the first call to CUDA after a window is written: without one here, the next window would make it.
+    calls: list[tuple[int, bool]] = []
+    window = profiler(tmp_path, device_type="cuda", active=1, repeat=2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window._state.profiling)))
+    for index in range(3):
+        step(window, index)
+    assert calls == [(1, False), (2, False)]
+
+
+def test_options_reach_the_recorder(tmp_path: Path) -> None:
+    def recorded(folder: str, **options: bool) -> list[dict[str, Any]]:
+        (tmp_path / folder).mkdir()
+        window = profiler(tmp_path / folder, options=RecordingOptions(**options), active=1)
+        step(window, 0)
+        return events(window.files[0])
+
+    plain = recorded("plain", record_shapes=False)
+    assert not any("Input Dims" in e["args"] for e in plain if e["cat"] == "cpu_op")
+    rich = recorded("rich", with_flops=True, with_stack=True, profile_memory=True)
+    (product,) = [e for e in rich if e["name"] == "aten::mm"]
+    assert product["args"]["Input Dims"] == [[3, 3], [3, 3]]
+    assert any(e["cat"] == "python_function" for e in rich)
+
+
+def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    step(profiler(tmp_path), 0)
+    assert os.environ["TEARDOWN_CUPTI"] == "0"
+    torch.autograd._disable_profiler()

@@ -1,0 +1,250 @@
+"""What is seen on a run's GPUs, with a stand-in for NVML."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf import PerfCallback
+from lightning_perf.callbacks.run_record import fit_record
+from lightning_perf.callbacks.run_record.device_health import PERIOD_S, DeviceHealth, gpu_uuids
+from lightning_perf.cli import main
+from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
+from tests.callbacks.training import loader, make_module, make_trainer
+
+IDLE, CLOCKS_SET, POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE = 1, 2, 4, 8, 0x20, 0x40, 0x80
+
+
+class FakeNvml(ModuleType):
+    """NVML with one answer to each question, for every device; an exception as an answer is raised."""
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.reasons: Any = IDLE | CLOCKS_SET
+        self.pids: Any = [os.getpid()]
+        self.init: Any = None
+        self.looks = 0
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        _give(self.init)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "600.0"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+        self.looks += 1
+        return int(_give(self.reasons))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in _give(self.pids)]
+
+
+def _give(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is no child of ours: its parent has ended."""
+    # It must hold no end of our pipes: they would stay open as long as it lives.
+    code = (
+        "import subprocess; from subprocess import DEVNULL; "
+        "print(subprocess.Popen(['sleep', '60'], stdout=DEVNULL, stderr=DEVNULL).pid)"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    yield pid
+    os.kill(pid, 9)
+
+
+class Seen:
+    def __init__(self, uuids: tuple[str, ...] = ("GPU-1",), now_s: Callable[[], float] = lambda: 0.0, **options: Any):
+        self.told: list[tuple[str, bool]] = []
+        self.failed: list[BaseException] = []
+        self.health = DeviceHealth(
+            uuids, tell=lambda *seen: self.told.append(seen), fail=self.failed.append, now_s=now_s, **options
+        )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (IDLE | CLOCKS_SET, []),
+        (0, []),
+        (SW_HOT, [("the device was throttled by the driver, too hot", True)]),
+        (SLOWDOWN | HW_HOT, [("the device was throttled by its hardware, too hot", True)]),
+        (SLOWDOWN | BRAKE, [("the device was throttled by its hardware, power brake", True)]),
+        (SLOWDOWN, [("the device was slowed down by its hardware", True)]),
+        (POWER_CAP | CLOCKS_SET, [("the device was at its power limit", False)]),
+    ],
+)
+def test_reasons_for_low_clocks(nvml: FakeNvml, reasons: int, told: list[tuple[str, bool]]) -> None:
+    nvml.reasons = reasons
+    assert Seen().told == told
+
+
+def test_the_installed_bindings_have_these_numbers() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    names = ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    numbers = [getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names]
+    assert numbers == [POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE]
+
+
+def test_it_looks_at_the_start_and_then_once_a_period_and_tells_each_thing_once(nvml: FakeNvml) -> None:
+    now = [100.0]
+    seen = Seen(now_s=lambda: now[0])
+    assert nvml.looks == 1
+    for now[0] in (100.1, 100.0 + PERIOD_S - 0.1):
+        seen.health.tick()
+    assert nvml.looks == 1
+    nvml.reasons = SW_HOT
+    for now[0] in (100.0 + PERIOD_S, 100.0 + 2 * PERIOD_S):
+        seen.health.tick()
+        seen.health.tick()
+    assert nvml.looks == 3
+    assert len(seen.told) == 1
+    seen.health.close()
+    seen.health.close()
+    assert nvml.open == 0
+    now[0] += 2 * PERIOD_S
+    seen.health.tick()
+    assert nvml.looks == 3
+
+
+def test_another_process_is_told_by_name_and_our_own_are_not(nvml: FakeNvml, stranger: int) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        nvml.pids = [os.getpid(), child.pid, stranger]
+        assert Seen().told == [(f"another process was on the device (sleep, pid {stranger})", True)]
+        nvml.pids = [os.getpid(), child.pid]
+        assert Seen().told == []
+        nvml.pids = [os.getpid(), os.getppid()]
+        assert [invalid for _, invalid in Seen().told] == [True]
+        assert Seen(siblings=True).told == []
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_numbers_of_processes_that_are_not_this_containers_say_nothing(nvml: FakeNvml, stranger: int) -> None:
+    nvml.pids = [stranger]
+    assert Seen().told == []
+    nvml.pids = []
+    assert Seen().told == []
+
+
+def test_several_devices_are_told_apart(nvml: FakeNvml) -> None:
+    nvml.reasons = SW_HOT
+    assert [words for words, _ in Seen(("GPU-1", "GPU-2")).told] == [
+        "device 0 was throttled by the driver, too hot",
+        "device 1 was throttled by the driver, too hot",
+    ]
+
+
+def test_a_question_that_fails_is_not_asked_again_and_the_other_one_is(nvml: FakeNvml, stranger: int) -> None:
+    nvml.reasons = RuntimeError("Not Supported")
+    seen = Seen()
+    nvml.pids = [os.getpid(), stranger]
+    seen.health.look()
+    assert [str(error) for error in seen.failed] == ["Not Supported"]
+    assert len(seen.told) == 1
+
+
+def test_no_driver_is_one_failure_and_no_extra_is_none(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml.init = RuntimeError("Driver Not Loaded")
+    seen = Seen()
+    seen.health.look()
+    seen.health.close()
+    assert [str(error) for error in seen.failed] == ["Driver Not Loaded"]
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it then is a ModuleNotFoundError
+    seen = Seen()
+    seen.health.look()
+    assert (seen.failed, seen.told) == ([], [])
+
+
+def test_the_gpus_of_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    two = [torch.device("cuda", 0), torch.device("cuda", 1)]
+    gpus = SimpleNamespace(strategy=SimpleNamespace(root_device=two[0], parallel_devices=two))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"u{device.index}"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert gpu_uuids(cpu) == []
+    assert gpu_uuids(gpus) == ["GPU-u0", "GPU-u1"]
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert gpu_uuids(gpus) == []
+
+
+def train(folder: Path, seed: int = 1) -> RunRecord:
+    def validate(self: Any, batch: Any, batch_idx: int) -> None:
+        self.log("val_acc", 0.5)
+
+    torch.manual_seed(seed)
+    trainer = make_trainer(folder, PerfCallback(active=1, print_report=False), max_epochs=2)
+    trainer.fit(make_module(validation_step=validate), loader(6), loader(1))
+    (record,) = find_records(folder)
+    return record
+
+
+def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
+    tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(fit_record, "gpu_uuids", lambda trainer: ["GPU-1"])
+    nvml.reasons = POWER_CAP
+    well = train(tmp_path / "a" / "1")
+    assert (well.outcome, well.problems, well.remarks) == (Outcome.FINISHED, (), ("the device was at its power limit",))
+    assert nvml.looks == 2, "at the start and at the end"
+    assert nvml.open == 0
+    nvml.reasons = SLOWDOWN | HW_HOT
+    hot = train(tmp_path / "b" / "1")
+    assert (hot.outcome, hot.problems) == (Outcome.FINISHED, ("the device was throttled by its hardware, too hot",))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 5
+    err = capsys.readouterr().err
+    assert "b: no run is left to compare (1 invalid: the device was throttled by its hardware, too hot)" in err
+    nvml.reasons = IDLE
+    train(tmp_path / "b" / "2")
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 4
+    words = " ".join(capsys.readouterr().out.split())
+    assert "b: 1 runs used; left out: 1 invalid: the device was throttled by its hardware, too hot." in words
+    assert "a: in 1 of 1 runs the device was at its power limit." in words
+
+
+def test_nvml_that_fails_is_one_warning_and_the_run_is_whole(
+    tmp_path: Path, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_record, "gpu_uuids", lambda trainer: ["GPU-1"])
+    nvml.reasons = nvml.pids = RuntimeError("GPU is lost")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        record = train(tmp_path)
+    ours = [str(warning.message) for warning in caught if "PerfCallback" in str(warning.message)]
+    assert len(ours) == 1
+    assert "not watched" in ours[0]
+    assert "GPU is lost" in ours[0]
+    assert (record.outcome, record.problems) == (Outcome.FINISHED, ())

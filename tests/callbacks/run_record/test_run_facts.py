@@ -1,0 +1,164 @@
+"""The facts of data sets and models, on small real ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+
+from lightning_perf.callbacks.run_record import run_facts
+from lightning_perf.callbacks.run_record.run_facts import (
+    batch_facts,
+    data_facts,
+    dataset_files,
+    model_facts,
+    training_facts,
+)
+
+
+class Folder(Dataset):
+    """Like torchvision's `ImageFolder`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.samples = [(str(file), 0) for file in sorted(root.rglob("*.png"))]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for label in "ab":
+        (tmp_path / "data" / label).mkdir(parents=True)
+        for number in range(5):
+            (tmp_path / "data" / label / f"{number}.png").write_bytes(f"{label}{number}".encode() * 10)
+    return tmp_path / "data"
+
+
+def manifest(dataset: Any) -> Any:
+    trainer = SimpleNamespace(train_dataloader=DataLoader(dataset, 2), val_dataloaders=None)
+    facts = data_facts(trainer)
+    assert facts["data.val_manifest"] is None
+    return facts["data.manifest"]
+
+
+def test_files_moved_elsewhere_are_the_same_data(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "else" / "where")
+    assert manifest(Folder(root)) == manifest(Folder(tmp_path / "else" / "where")) is not None
+
+
+@pytest.mark.parametrize("change", ["content", "name", "more", "fewer"])
+def test_one_other_file(root: Path, change: str) -> None:
+    before = manifest(Folder(root))
+    file = root / "b" / "3.png"
+    if change == "content":
+        file.write_bytes(file.read_bytes().replace(b"3", b"4", 1))
+    elif change == "name":
+        file.rename(root / "a" / "b3.png")
+    elif change == "more":
+        (root / "a" / "9.png").write_bytes(b"")
+    else:
+        file.unlink()
+    assert manifest(Folder(root)) != before
+
+
+def test_subsets_and_concatenations_are_of_their_files(root: Path) -> None:
+    whole = Folder(root)
+    assert dataset_files(Subset(whole, [3, 1])) == [whole.samples[3][0], whole.samples[1][0]]
+    both = ConcatDataset([Subset(whole, range(4)), Subset(whole, range(4, 10))])
+    assert dataset_files(both) == dataset_files(whole)
+    assert manifest(both) == manifest(whole) != manifest(Subset(whole, range(9)))
+    assert dataset_files(ConcatDataset([whole, TensorDataset(torch.ones(2))])) is None
+
+
+def test_of_very_many_files_a_sample_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_facts, "MAX_FILES", 4)
+    before = manifest(Folder(root))
+    assert str(before).endswith("-sampled")
+    (root / "a" / "0.png").write_bytes(b"other")
+    content = manifest(Folder(root))
+    (root / "b" / "3.png").rename(root / "b" / "33.png")
+    assert len({before, content, manifest(Folder(root))}) == 3, "every name counts, read or not"
+
+
+def test_arrays_in_memory() -> None:
+    x = torch.arange(12.0).reshape(6, 2)
+    base = TensorDataset(x)
+    changed = x.clone()
+    changed[5, 1] += 1
+    assert manifest(base) == manifest(TensorDataset(x.clone())) != manifest(TensorDataset(changed))
+    assert manifest(Subset(base, [0, 1])) not in (manifest(base), manifest(Subset(base, [0, 2])))
+    assert manifest(ConcatDataset([base, base])) != manifest(base)
+
+
+@pytest.mark.parametrize(
+    "samples", [[], [1, 2], [("a.png", 0), 3], "text", [("a fine film", 1), ("/ bad", 0)], [("long " * 2000, 1)]]
+)
+def test_samples_that_are_no_files(samples: Any) -> None:
+    assert dataset_files(SimpleNamespace(samples=samples)) is None
+
+
+def test_a_length_that_cannot_be_had_costs_no_other_fact() -> None:
+    class Endless(Dataset):
+        def __len__(self) -> int:
+            raise ValueError("as many as you like")
+
+    trainer = SimpleNamespace(train_dataloader=DataLoader(Endless(), sampler=[0, 1]), val_dataloaders=None)
+    facts = data_facts(trainer)
+    assert facts["data.length"] is None
+    assert facts["data.class"].endswith("Endless")
+
+
+def test_layers_without_weights_yet() -> None:
+    facts = model_facts(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LazyLinear(4)))
+    assert facts["model.parameters"] == 9
+    assert facts["model.initial_weights"] is not None
+
+
+def test_buffers_count_as_weights() -> None:
+    a, b = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    assert model_facts(a) == model_facts(b)
+    b.running_mean[0] = 1
+    assert model_facts(a) != model_facts(b)
+
+
+def test_batches() -> None:
+    x = torch.ones(2, 3)
+    assert batch_facts({"x": x}) == batch_facts({"x": x.clone()}) != batch_facts({"y": x})
+    assert batch_facts([x, ["a"]]) != batch_facts([x, ["b"]])
+    assert batch_facts(iter([x])) == batch_facts("no tensors") == {"data.first_batch": None}
+
+
+def test_how_the_data_are_loaded_is_a_fact() -> None:
+    data = TensorDataset(torch.ones(4))
+    plain, busy = DataLoader(data, 2), DataLoader(data, 2, num_workers=2, prefetch_factor=3, persistent_workers=True)
+    facts = [data_facts(SimpleNamespace(train_dataloader=loader, val_dataloaders=[plain])) for loader in (plain, busy)]
+    differing = {name: (facts[0][name], facts[1][name]) for name in facts[0] if facts[0][name] != facts[1][name]}
+    assert differing == {
+        "data.num_workers": (0, 2),
+        "data.persistent_workers": (False, True),
+        "data.prefetch_factor": (None, 3),
+    }
+    assert facts[0]["data.val_num_workers"] == 0
+
+
+def test_callbacks_and_loggers_are_facts_and_those_of_this_library_are_not(tmp_path: Path) -> None:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+
+    from lightning_perf import PerfCallback
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    bare = Trainer(callbacks=[PerfCallback()], logger=False, enable_checkpointing=False, **quiet)
+    busy = Trainer(callbacks=[ModelCheckpoint(tmp_path), EarlyStopping("loss")], logger=CSVLogger(tmp_path), **quiet)
+    facts = [training_facts(trainer) for trainer in (bare, busy)]
+    assert [fact["train.callbacks"] for fact in facts] == ["", "EarlyStopping, ModelCheckpoint"]
+    assert [fact["train.loggers"] for fact in facts] == ["", "CSVLogger"]
+    assert facts[0]["train.log_every_n_steps"] == 50

@@ -1,0 +1,188 @@
+"""The hooks into a Trainer's profiler: they hear, and leave nothing behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
+
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, Signal
+
+FORWARD = "[Strategy]DDPStrategy.training_step"
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def hook(profiler: object, heard: list[object]) -> ProfilerHooks:
+    return ProfilerHooks(
+        profiler,
+        on_start=lambda signal: heard.append(("start", signal)),
+        on_stop=lambda signal: heard.append(("stop", signal)),
+        on_error=fail,
+    )
+
+
+def test_hears_signals_and_nothing_else() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    hook(profiler, heard)
+    with profiler.profile("run_training_batch"), profiler.profile(FORWARD):
+        heard.append("inside")
+    assert heard == [("start", Signal.FORWARD), "inside", ("stop", Signal.FORWARD)]
+
+
+def test_the_profiler_does_its_own_work() -> None:
+    profiler = SimpleProfiler()
+    hooks = hook(profiler, [])
+    with profiler.profile(FORWARD):
+        pass
+    hooks.remove()
+    assert len(profiler.recorded_durations[FORWARD]) == 1
+
+
+def test_removal_leaves_the_instance_as_it_was() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    before = dict(vars(profiler))
+    hooks = hook(profiler, heard)
+    hooks.remove()
+    hooks.remove()
+    assert vars(profiler) == before
+    profiler.start(FORWARD)
+    assert heard == []
+
+
+def test_an_attribute_of_the_instance_comes_back() -> None:
+    profiler, calls = PassThroughProfiler(), []
+    profiler.start = calls.append
+    hooks = hook(profiler, [])
+    profiler.start("a")
+    hooks.remove()
+    profiler.start("b")
+    assert calls == ["a", "b"]
+    assert "stop" not in vars(profiler)
+
+
+def test_hooks_in_any_order_of_removal() -> None:
+    profiler, first_heard, second_heard = PassThroughProfiler(), [], []
+    before = dict(vars(profiler))
+    first = hook(profiler, first_heard)
+    second = hook(profiler, second_heard)
+    first.remove()
+    profiler.start(FORWARD)
+    assert first_heard == []
+    assert second_heard == [("start", Signal.FORWARD)]
+    second.remove()
+    profiler.start(FORWARD)
+    assert len(second_heard) == 1
+    assert vars(profiler) == before
+
+
+def test_stop_is_heard_when_the_action_fails() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    hook(profiler, heard)
+    with pytest.raises(ZeroDivisionError), profiler.profile(FORWARD):
+        raise ZeroDivisionError
+    assert heard[-1] == ("stop", Signal.FORWARD)
+
+
+def test_steps_of_optimizers_are_heard_around_the_closure_until_removal() -> None:
+    heard: list[str] = []
+    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    optimizer.step(lambda: heard.append("closure"))
+    assert heard == ["start", "closure", "end"]
+    hooks.remove()
+    hooks.remove()
+    optimizer.step(lambda: None)
+    assert len(heard) == 3
+
+
+def test_optimizers_of_another_thread_are_not_heard() -> None:
+    heard: list[str] = []
+    hooks = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], 0.1)
+    thread = threading.Thread(target=optimizer.step)
+    thread.start()
+    thread.join()
+    assert heard == []
+    optimizer.step()
+    assert heard == ["start", "end"]
+    hooks.remove()
+
+
+def test_a_profiler_that_does_nothing_is_not_called_for_actions_without_a_signal() -> None:
+    profiler, heard = PassThroughProfiler(), []
+    hooks = hook(profiler, heard)
+    for _ in range(2):
+        with profiler.profile("run_training_batch") as name:
+            assert name == "run_training_batch"
+        with profiler.profile(FORWARD) as name:
+            assert name == FORWARD
+    assert [signal for _, signal in heard] == [Signal.FORWARD] * 4
+    hooks.remove()
+    assert "profile" not in vars(profiler)
+
+
+class Counting(PassThroughProfiler):
+    """Counts actions, with the default profiler for a base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions: list[str] = []
+
+    def start(self, action_name: str) -> None:
+        self.actions.append(action_name)
+
+
+def test_a_profiler_that_does_something_hears_of_all_actions() -> None:
+    profiler = Counting()
+    hook(profiler, [])
+    for name in ("run_training_batch", FORWARD, "run_training_batch"):
+        with profiler.profile(name):
+            pass
+    assert profiler.actions == ["run_training_batch", FORWARD, "run_training_batch"]
+
+
+def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> None:
+    profiler, calls = PassThroughProfiler(), []
+    profiler.start = calls.append
+    hook(profiler, [])
+    for _ in range(2):
+        with profiler.profile("run_training_batch"):
+            pass
+    assert calls == ["run_training_batch"] * 2
+
+
+def test_the_error_of_a_listener_goes_no_further() -> None:
+    profiler, errors = SimpleProfiler(), []
+
+    def broken(signal: Signal) -> None:
+        raise RuntimeError("a fault of ours")
+
+    hooks = ProfilerHooks(profiler, on_start=broken, on_stop=broken, on_error=errors.append)
+    with profiler.profile(FORWARD):
+        pass
+    hooks.remove()
+    assert len(profiler.recorded_durations[FORWARD]) == 1
+    assert [str(error) for error in errors] == ["a fault of ours"] * 2
+
+
+def test_hooks_that_are_removed_by_their_own_error_leave_the_optimizer_and_other_hooks_working() -> None:
+    def broken() -> None:
+        raise RuntimeError("a fault of ours")
+
+    heard: list[str] = []
+    first = OptimizerHooks(on_start=broken, on_end=broken, on_error=lambda error: first.remove())
+    second = OptimizerHooks(on_start=lambda: heard.append("start"), on_end=lambda: heard.append("end"), on_error=fail)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for _ in range(2):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    second.remove()
+    assert torch.allclose(weight, torch.full((2,), 0.8))
+    assert heard == ["start", "end"] * 2

@@ -1,0 +1,276 @@
+"""The tracker on sequences of events as the training loop sends them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.callbacks.steps.step_tracker import StepTracker
+
+
+class Diary(StepObserver, PhaseObserver):
+    def __init__(self, state: FitState, name: str = "", entries: list[str] | None = None) -> None:
+        self.state = state
+        self.name = name
+        self.entries: list[str] = [] if entries is None else entries
+
+    def note(self, entry: str) -> None:
+        self.entries.append(self.name + entry)
+
+    def on_step_start(self) -> None:
+        self.note(f"step {self.state.step}")
+
+    def on_step_end(self) -> None:
+        self.note("end")
+
+    def on_step_dropped(self) -> None:
+        self.note("dropped")
+
+    def on_training_pause(self) -> None:
+        self.note("pause")
+
+    def on_training_resume(self) -> None:
+        self.note("resume")
+
+    def on_phase_start(self, phase: Phase) -> None:
+        self.note(f"({phase.name.lower()}")
+
+    def on_phase_end(self, phase: Phase) -> None:
+        self.note(f"{phase.name.lower()})")
+
+
+class Loop:
+    """A training loop that says what Lightning's would."""
+
+    def __init__(self) -> None:
+        # Phases are followed while the profiler records.
+        self.state = FitState(recording=True)
+        self.diary = Diary(self.state)
+        self.trainer = SimpleNamespace(global_step=0)
+        self.tracker = StepTracker(
+            self.state, self.trainer, at_start=[self.diary], at_end=[self.diary], phases=[self.diary]
+        )
+
+    def fetch(self) -> None:
+        self.tracker.on_action_start(Signal.FETCH)
+        self.tracker.on_action_end(Signal.FETCH)
+
+    def train(self, *, optimizer_steps: int = 1, automatic: bool = True) -> None:
+        self.tracker.on_batch_start()
+        self.trainer.global_step += optimizer_steps
+        self.tracker.on_batch_end(automatic=automatic)
+
+    def entries(self, *, phases: bool = False) -> str:
+        kept = [e for e in self.diary.entries if phases or ("(" not in e and ")" not in e)]
+        return ", ".join(kept)
+
+
+def test_a_step_lasts_until_the_next_fetch() -> None:
+    loop = Loop()
+    for _ in range(2):
+        loop.fetch()
+        loop.train()
+    assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
+    loop.tracker.on_action_end(Signal.EPOCH)
+    assert loop.entries().endswith("step 1, end, pause")
+    assert loop.state.whole_steps == 2
+
+
+def test_a_step_holds_all_its_micro_batches() -> None:
+    loop = Loop()
+    for steps in (0, 0, 1, 0, 1):  # the last group of an epoch is short
+        loop.fetch()
+        loop.train(optimizer_steps=steps)
+    loop.tracker.on_action_end(Signal.EPOCH)
+    assert loop.entries() == "step 0, end, step 1, end, pause"
+
+
+def test_several_optimizers_make_one_step() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.fetch()
+        loop.train(optimizer_steps=2, automatic=False)
+    assert loop.entries() == "step 0, end, step 1, end, step 2"
+
+
+def test_manual_optimization_that_the_trainer_cannot_see_counts_batches() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.fetch()
+        loop.train(optimizer_steps=0, automatic=False)
+    assert loop.entries() == "step 0, end, step 1, end, step 2"
+
+
+def test_manual_accumulation_makes_steps_of_several_batches() -> None:
+    loop = Loop()
+    for steps in (1, 0, 1, 0, 1):
+        loop.fetch()
+        loop.train(optimizer_steps=steps, automatic=False)
+    loop.tracker.on_action_end(Signal.EPOCH)
+    assert loop.entries() == "step 0, end, step 1, end, step 2, end, pause"
+
+
+def test_a_prefetched_first_batch_belongs_to_the_first_step() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.fetch()
+    loop.train()
+    assert loop.entries(phases=True) == "step 0, (fetch, fetch), (fetch, fetch)"
+
+
+def test_a_fetch_that_finds_no_batch_is_no_step() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.train()
+    loop.fetch()
+    loop.tracker.on_action_end(Signal.EPOCH)
+    assert loop.entries() == "step 0, end, step 1, dropped, pause"
+    assert loop.state.whole_steps == 1
+    loop.fetch()
+    assert loop.entries().endswith("pause, step 1")
+
+
+def test_a_module_that_fetches_for_itself() -> None:
+    loop = Loop()
+    for _ in range(2):
+        loop.tracker.on_batch_start()
+        loop.fetch()
+        loop.trainer.global_step += 1
+        loop.tracker.on_batch_end(automatic=True)
+    assert loop.entries(phases=True) == "step 0, (fetch, fetch), end, step 1, (fetch, fetch)"
+
+
+def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.train(optimizer_steps=1)
+    for _ in range(3):
+        loop.tracker.on_action_start(Signal.VALIDATION)
+    assert loop.entries() == "step 0, end, pause"
+    loop.tracker.on_action_start(Signal.TRANSFER)  # validation's own batches
+    loop.tracker.on_action_end(Signal.TRANSFER)
+    loop.fetch()
+    loop.train(optimizer_steps=0)
+    loop.tracker.on_action_start(Signal.VALIDATION)
+    loop.fetch()
+    loop.train(optimizer_steps=1)
+    loop.fetch()
+    assert loop.entries(phases=True) == (
+        "step 0, (fetch, fetch), end, pause, step 1, (fetch, fetch), pause, resume, (fetch, fetch), end, "
+        "step 2, (fetch, fetch)"
+    )
+
+
+def test_phases_of_automatic_optimization() -> None:
+    loop = Loop()
+    tracker = loop.tracker
+    tracker.on_batch_start()
+    tracker.on_action_start(Signal.AUTOMATIC_STEP)
+    for _ in range(2):  # an optimizer may evaluate its closure again
+        tracker.on_action_start(Signal.FORWARD)
+        tracker.on_action_end(Signal.FORWARD)
+        tracker.on_backward_start()
+        tracker.on_backward_end()
+        tracker.on_optimizer_start()
+    tracker.on_action_end(Signal.AUTOMATIC_STEP)
+    assert loop.entries(phases=True) == (
+        "step 0, (forward, forward), (backward, backward), (optimizer, optimizer), (forward, forward), (optimizer, "
+        "optimizer), (backward, backward), (optimizer, optimizer)"
+    )
+
+
+def test_nested_phases_are_told_one_after_the_other() -> None:
+    loop = Loop()
+    tracker = loop.tracker
+    tracker.on_batch_start()
+    tracker.on_action_start(Signal.FORWARD)
+    tracker.on_backward_start()
+    tracker.on_backward_end()
+    tracker.on_action_start(Signal.MANUAL_STEP)
+    tracker.on_optimizer_start()
+    tracker.on_action_end(Signal.MANUAL_STEP)
+    tracker.on_action_end(Signal.FORWARD)
+    assert loop.entries(phases=True) == (
+        "step 0, (forward, forward), (backward, backward), (forward, forward), (optimizer, optimizer), "
+        "(forward, forward)"
+    )
+
+
+def test_a_failure_drops_the_step_with_its_phases_closed() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.tracker.on_batch_start()
+    loop.tracker.on_action_start(Signal.FORWARD)
+    loop.tracker.finish()
+    assert loop.entries(phases=True) == "step 0, (fetch, fetch), (forward, forward), dropped"
+    loop.tracker.finish()
+    assert loop.state.whole_steps == 0
+
+
+def test_the_order_of_calls_is_the_one_given_and_that_of_phases_is_reversed_at_their_end() -> None:
+    entries: list[str] = []
+    state = FitState(recording=True)
+    a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
+    tracker = StepTracker(state, SimpleNamespace(global_step=0), at_start=[a, b], at_end=[b, a], phases=[a, b])
+    tracker.on_batch_start()
+    tracker.on_batch_end(automatic=False)
+    tracker.finish()
+    assert entries == ["a step 0", "b step 0", "b end", "a end"]
+    entries.clear()
+    tracker.on_action_start(Signal.FETCH)
+    tracker.on_action_end(Signal.FETCH)
+    assert entries == ["a step 1", "b step 1", "a (fetch", "b (fetch", "b fetch)", "a fetch)"]
+
+
+def test_phases_are_followed_only_while_the_profiler_records() -> None:
+    class Recorder(StepObserver):
+        def on_step_start(self) -> None:
+            state.recording = state.step == 1
+
+    entries: list[str] = []
+    state, trainer = FitState(), SimpleNamespace(global_step=0)
+    timer = Diary(state, "", entries)
+    tracker = StepTracker(state, trainer, at_start=[Recorder(), timer], at_end=[timer], phases=[timer])
+    for _ in range(3):
+        tracker.on_action_start(Signal.FETCH)
+        tracker.on_action_end(Signal.FETCH)
+        tracker.on_batch_start()
+        tracker.on_action_start(Signal.AUTOMATIC_STEP)
+        tracker.on_optimizer_step_start()
+        tracker.on_action_start(Signal.FORWARD)
+        tracker.on_action_end(Signal.FORWARD)
+        tracker.on_backward_start()
+        tracker.on_backward_end()
+        tracker.on_optimizer_start()
+        tracker.on_optimizer_step_end()
+        tracker.on_action_end(Signal.AUTOMATIC_STEP)
+        trainer.global_step += 1
+        tracker.on_batch_end(automatic=True)
+        tracker.on_action_start(Signal.CHECKPOINT)
+        tracker.on_action_end(Signal.CHECKPOINT)
+    tracker.finish()
+    light = "(fetch, fetch), (checkpoint, checkpoint)"
+    full = "(fetch, fetch), (forward, forward), (backward, backward), (optimizer, optimizer), (checkpoint, checkpoint)"
+    assert ", ".join(entries) == f"step 0, {light}, end, step 1, {full}, end, step 2, {light}, end"
+
+
+def test_a_checkpoint_is_noted_for_its_step_alone() -> None:
+    loop = Loop()
+    loop.fetch()
+    loop.train()
+    assert not loop.state.checkpoint_saved
+    loop.tracker.on_action_start(Signal.CHECKPOINT)
+    loop.tracker.on_action_end(Signal.CHECKPOINT)
+    assert loop.state.checkpoint_saved
+    loop.fetch()
+    assert not loop.state.checkpoint_saved
+
+
+def test_the_first_number_is_read_once_the_first_step_starts() -> None:
+    loop = Loop()
+    loop.trainer.global_step = 7
+    loop.fetch()
+    loop.train()
+    loop.fetch()
+    assert (loop.state.first_number, loop.state.step, loop.state.number) == (7, 1, 8)

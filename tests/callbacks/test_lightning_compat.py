@@ -1,0 +1,46 @@
+"""One class for both packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import lightning.pytorch
+import pytest
+import pytorch_lightning
+
+from lightning_perf import PerfCallback
+from lightning_perf.callbacks.lightning_compat import LightningCallback
+
+
+def test_a_callback_of_both_packages() -> None:
+    assert issubclass(LightningCallback, lightning.pytorch.Callback)
+    assert issubclass(LightningCallback, pytorch_lightning.Callback)
+
+
+def test_no_name_that_a_trainer_overwrites() -> None:
+    assert not {"log", "log_dict"} & {*vars(PerfCallback()), *vars(PerfCallback)}
+
+
+@pytest.mark.parametrize("hidden", ["lightning", "pytorch_lightning"])
+def test_one_of_the_packages_is_enough(hidden: str) -> None:
+    code = f"""
+import sys
+sys.modules[{hidden!r}] = None
+sys.modules["{hidden}.pytorch"] = None
+from lightning_perf.callbacks.lightning_compat import LightningCallback
+assert [base.__module__.split(".")[0] for base in LightningCallback.__bases__] != [{hidden!r}]
+assert len(LightningCallback.__bases__) == 1
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_either_the_error_says_what_to_install() -> None:
+    code = """
+import sys
+sys.modules.update({name: None for name in ("lightning", "lightning.pytorch", "pytorch_lightning")})
+import lightning_perf.callbacks.lightning_compat
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'pip install "lightning-perf[train]"' in done.stderr

@@ -1,0 +1,178 @@
+"""The report at the end of a fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_perf import PerfCallback, analyze
+from lightning_perf.callbacks import report as fit_report
+from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.run_folder import FOLDER_MARKER
+from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, step_marks, trace_files
+
+
+def quick(**options: Any) -> PerfCallback:
+    return PerfCallback(**{"skip_first": 2, "warmup": 0, "active": 2, **options})
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, quick(), name).fit(make_module(name), loader(6))
+    printed = capsys.readouterr().out
+    assert printed.startswith("Where")
+    assert printed.index("Where") < printed.index("Why") < printed.index("Next")
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    (rank,) = report.ranks
+    assert [step.number for step in rank.breakdown.steps] == [2, 3]
+    assert report.step_times is not None
+    assert [Path(source).name for source in report.sources] == [file.name for file in trace_files(tmp_path)]
+    assert [path.name for path in (tmp_path / "perf").glob(".*")] == [FOLDER_MARKER], "a half-written file was left"
+
+
+def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
+    make_trainer(tmp_path, quick(print_report=False, repeat=2)).fit(make_module(), loader(8))
+    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    again = analyze(tmp_path / "perf")
+    assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
+
+
+def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert "another torch.profiler" in saved.notes[0]
+    assert analyze(tmp_path / "perf").notes == saved.notes
+
+
+def test_recorded_steps_are_as_long_as_their_marks(tmp_path: Path) -> None:
+    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(8))
+    (file,) = trace_files(tmp_path)
+    (rank,) = analyze(tmp_path / "perf").ranks
+    for step, mark in zip(rank.breakdown.steps, step_marks(file), strict=True):
+        assert step.wall_ns / 1000 == pytest.approx(mark.end - mark.start, abs=1)
+
+
+def test_it_can_be_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    assert "Where" not in capsys.readouterr().out
+    assert (tmp_path / "perf" / "report.json").exists()
+
+
+def test_the_breakdown_reaches_the_loggers(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    make_trainer(tmp_path, quick(print_report=False), logger=logger).fit(make_module(), loader(6))
+    header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
+    folder = Path(logger.log_dir) / "perf"
+    (rank,) = PerfReport.from_json((folder / "report.json").read_bytes()).ranks
+    assert float(values["perf/recorded/step_ms"]) == pytest.approx(rank.breakdown.wall.mean_ns / 1e6)
+    assert float(values["perf/recorded/input_ms"]) == pytest.approx(rank.breakdown.category("input").mean_ns / 1e6)
+    assert "perf/recorded/device_compute_ms" not in values, "a row of a device that is not there"
+
+
+def test_a_short_run_says_what_it_did_about_the_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, PerfCallback()).fit(make_module(), loader(4))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Shortened for a fit of 4 steps: skip_first=0 instead of 10, warmup=1 instead of 3." in printed
+    assert "Recorded 3 of 5 steps: training ended after 4 steps, the schedule needs 6." in printed
+
+
+def test_numbers_that_were_given_and_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, PerfCallback(skip_first=10)).fit(make_module(), loader(4))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Recorded 0 of 5 steps: training ended after 4 steps, the schedule needs 18." in printed
+    assert "A step takes" in printed, "step times are known all the same"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_lightnings_own_profiler_is_named(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_trainer(tmp_path, quick(), name, profiler="pytorch").fit(make_module(name), loader(6))
+    assert 'Trainer(profiler="pytorch")' in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        if batch_idx == 3:
+            raise ZeroDivisionError("training's own")
+        return self.loss(batch)
+
+    with pytest.raises(ZeroDivisionError, match="training's own"):
+        make_trainer(tmp_path, quick()).fit(make_module(training_step=training_step), loader(6))
+    assert "A step takes" in " ".join(capsys.readouterr().out.split())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert [(step.number, step.complete) for step in report.ranks[0].breakdown.steps] == [(2, True), (3, False)]
+
+
+def test_an_error_before_the_first_step_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def on_train_start(self: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(tmp_path, PerfCallback()).fit(make_module(on_train_start=on_train_start), loader(4))
+    assert capsys.readouterr().out == ""
+    assert not list(tmp_path.rglob("report.json"))
+    assert list(tmp_path.rglob("run.jsonl")), "the run record tells of the error"
+
+
+def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
+    class Damage(package(PACKAGES[0]).Callback):
+        def on_train_end(self, *args: Any) -> None:
+            (file,) = trace_files(tmp_path)
+            file.write_bytes(b"{")
+
+    make_trainer(tmp_path, quick(print_report=False), callbacks=[Damage()]).fit(make_module(), loader(6))
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert report.ranks == ()
+    assert any("unreadable" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("function", ["build_fit_report", "write_report", "log_report", "print_fit_report"])
+def test_a_fault_in_the_report_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    assert hasattr(fit_report, function)
+    monkeypatch.setattr(f"lightning_perf.callbacks.report.{function}", broken)
+    trainer = make_trainer(tmp_path, quick())
+    with pytest.warns(RuntimeWarning, match="the report (could not be made|is not).*a fault of ours"):
+        trainer.fit(make_module(), loader(6))
+    assert trainer.state.finished
+    assert ("A step takes" in capsys.readouterr().out) is (function in ("write_report", "log_report"))
+    assert (tmp_path / "perf" / "report.json").exists() is (function in ("log_report", "print_fit_report"))
+
+
+def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.warns(RuntimeWarning, match="writable folder"):
+        make_trainer(tmp_path, quick(dirpath=tmp_path / "file" / "perf")).fit(make_module(), loader(6))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "A step takes" in printed
+    assert "No step was recorded: there is no folder to write traces to." in printed
+
+
+def test_a_report_is_plain_json(tmp_path: Path) -> None:
+    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    assert json.loads((tmp_path / "perf" / "report.json").read_text())["schema_version"] >= 1
+
+
+def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None:
+    class FullDisk(package(PACKAGES[0]).Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 0:
+                (tmp_path / "perf" / "steps.rank0.jsonl").mkdir()
+
+    trainer = make_trainer(tmp_path, quick(print_report=False), callbacks=[FullDisk()])
+    with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
+        trainer.fit(make_module(), loader(6))
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
+    assert report.step_times is not None
+    assert report.step_times.steps + report.step_times.warmup_steps + report.step_times.profiled_steps == 6
+    assert not any("left out" in note for note in report.notes)
