@@ -40,7 +40,7 @@ def differences(path: Path, row: dict[str, Any]) -> list[str]:
     import numpy as np
 
     from lightning_perf import read_trace
-    from lightning_perf.analysis.breakdown import breakdown
+    from lightning_perf.analysis.steps.breakdown import breakdown
 
     trace = read_trace(path)
     steps, base = trace.steps, trace.metadata.base_time_ns
@@ -74,7 +74,7 @@ def _sum(columns: list[Any], steps: int) -> list[int]:
 def _set_differences(trace: Any, sets: dict[str, int] | None) -> list[str]:
     import numpy as np
 
-    from lightning_perf.trace.device_events import DeviceKind
+    from lightning_perf.trace.columns import DeviceKind
 
     if not sets:
         return []

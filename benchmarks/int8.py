@@ -19,16 +19,15 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.versions import device_name, versions_text
-from lightning_perf.inference.predict import predict
-from lightning_perf.inference.running import relative_difference
-from lightning_perf.inference.runtime import Call
-from lightning_perf.inference.runtimes.inductor_jit import missing_inductor_tools
-from lightning_perf.inference.runtimes.int8_pt2e import PROGRAM_FILE, Int8Pt2e
-from lightning_perf.inference.runtimes.onnx_export import write_onnx
-from lightning_perf.inference.runtimes.onnx_quantize import calibration_reader
-from lightning_perf.inference.runtimes.onnx_session import load_session
-from lightning_perf.inference.runtimes.torch_module import module_call
-from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.measurement.timing import predict
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.compiled import missing_inductor_tools
+from lightning_perf.inference.runtimes.eager import module_call
+from lightning_perf.inference.runtimes.onnx_files import calibration_reader, write_onnx
+from lightning_perf.inference.runtimes.onnxruntime import load_session
+from lightning_perf.inference.runtimes.torchao_int8 import PROGRAM_FILE, Int8Pt2e
+from lightning_perf.inference.variants.running import relative_difference
 from recipes.signlang.inference.held_out import gather_data
 from recipes.signlang.training.checkpoint import load_checkpoint
 

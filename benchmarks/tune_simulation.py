@@ -21,7 +21,7 @@ import numpy as np
 from lightning_perf.statistics.location import paired_ratio
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate, Float64Array
-from lightning_perf.tune.ratio import is_gain
+from lightning_perf.tune.measurement import is_gain
 from lightning_perf.tune.settings import TuneSettings
 
 RESULTS = Path(__file__).parent / "results" / "tune_simulation.md"

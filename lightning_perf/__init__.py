@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import TraceError
     from lightning_perf.findings.finding import Finding
+    from lightning_perf.inference.results.tradeoff import Tradeoff
     from lightning_perf.inference.run import measure_variants
-    from lightning_perf.inference.sweep import sweep_backbones
-    from lightning_perf.inference.sweep_document import Sweep
-    from lightning_perf.inference.tradeoff import Tradeoff
+    from lightning_perf.inference.sweep.document import Sweep
+    from lightning_perf.inference.sweep.sweep import sweep_backbones
     from lightning_perf.page.html import PageError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import Compared
@@ -46,17 +46,17 @@ _HOMES = {
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.errors",
     "ReportError": "lightning_perf.report.document",
-    "Sweep": "lightning_perf.inference.sweep_document",
+    "Sweep": "lightning_perf.inference.sweep.document",
     "Trace": "lightning_perf.trace.trace",
     "TraceError": "lightning_perf.errors",
-    "Tradeoff": "lightning_perf.inference.tradeoff",
+    "Tradeoff": "lightning_perf.inference.results.tradeoff",
     "TuneError": "lightning_perf.tune.errors",
     "TuneResult": "lightning_perf.tune.result",
     "analyze": "lightning_perf.report.build",
     "compare_runs": "lightning_perf.compare.folders",
     "measure_variants": "lightning_perf.inference.run",
     "read_trace": "lightning_perf.trace.reader",
-    "sweep_backbones": "lightning_perf.inference.sweep",
+    "sweep_backbones": "lightning_perf.inference.sweep.sweep",
 }
 
 _TORCH = {"torch", "lightning", "pytorch_lightning"}

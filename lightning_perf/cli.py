@@ -14,8 +14,8 @@ from lightning_perf import __version__
 from lightning_perf.arguments import at_least
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.inference import command as infer
-from lightning_perf.inference import sweep_command as sweep
-from lightning_perf.legible import LEGIBLE
+from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.terminal_text import LEGIBLE
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]

@@ -15,7 +15,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lightning_perf.report.console.safe import plain
+from lightning_perf.terminal_text import plain
 
 __all__ = ["Table", "column_widths", "escape", "fit", "fold", "markdown_table", "print_table"]
 

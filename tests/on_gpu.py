@@ -19,7 +19,7 @@ from torch import nn
 import lightning_perf
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.inference import MeasureOptions, measure_variants
-from lightning_perf.inference.measure import Effort
+from lightning_perf.inference.measurement.measure import Effort
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings

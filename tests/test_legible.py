@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.legible import legible
+from lightning_perf.terminal_text import legible
 
 PACKAGE = Path(lightning_perf.__file__).parent
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from lightning_perf.analysis.breakdown import Breakdown
-from lightning_perf.analysis.kernels import KernelTable
-from lightning_perf.analysis.operators import OperatorTable
+from lightning_perf.analysis.kernels.kernel_table import KernelTable
+from lightning_perf.analysis.model.operators import OperatorTable
+from lightning_perf.analysis.steps.breakdown import Breakdown
 
 __all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
-from lightning_perf.analysis.arithmetic import Arithmetic, arithmetic
-from lightning_perf.analysis.autocast import AutocastTax, autocast_tax
-from lightning_perf.analysis.breakdown import Breakdown, breakdown
-from lightning_perf.analysis.clock_skew import ClockSkew, clock_skew
-from lightning_perf.analysis.communication import Communication, communication
-from lightning_perf.analysis.efficiency import Efficiency, efficiency
-from lightning_perf.analysis.host_compute import HostCompute, host_compute
-from lightning_perf.analysis.host_pace import HostPace, host_pace
-from lightning_perf.analysis.idle import Idle, idle
-from lightning_perf.analysis.kernels import KernelTable, kernels
-from lightning_perf.analysis.launches import Launches, launches
-from lightning_perf.analysis.loading import Loading, loading
-from lightning_perf.analysis.memory import Memory, memory
-from lightning_perf.analysis.modules import ModuleTree, modules
-from lightning_perf.analysis.operators import OperatorTable, operators
-from lightning_perf.analysis.optimizers import OptimizerSteps, optimizer_steps
-from lightning_perf.analysis.phases import Phases, phases
-from lightning_perf.analysis.stop_flags import StopFlags, stop_flags
-from lightning_perf.analysis.sync_points import SyncPoints, sync_points
-from lightning_perf.analysis.wrappers import Wrapper, wrappers
+from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.host.host_pace import HostPace, host_pace
+from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
+from lightning_perf.analysis.host.loading import Loading, loading
+from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
+from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
+from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
+from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.memory import Memory, memory
+from lightning_perf.analysis.model.modules import ModuleTree, modules
+from lightning_perf.analysis.model.operators import OperatorTable, operators
+from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
+from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
+from lightning_perf.analysis.ranks.communication import Communication, communication
+from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
+from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
+from lightning_perf.analysis.steps.idle import Idle, idle
+from lightning_perf.analysis.steps.phases import Phases, phases
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 

@@ -8,9 +8,9 @@ from statistics import median
 
 import numpy as np
 
-from lightning_perf.analysis.outliers import outlying
+from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.step_times import WARMUP_STEPS
+from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio

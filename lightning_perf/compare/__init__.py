@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
-    from lightning_perf.compare.record import RunRecord, find_records
+    from lightning_perf.compare.records.record import RunRecord, find_records
     from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
@@ -40,7 +40,7 @@ _HOMES = {
     "MissingExtraError": "lightning_perf.extras",
     "RayEngine": "lightning_perf.compare.engines.ray",
     "RayRecordings": "lightning_perf.compare.engines.ray_cluster",
-    "RunRecord": "lightning_perf.compare.record",
+    "RunRecord": "lightning_perf.compare.records.record",
     "Settings": "lightning_perf.compare.verdicts.gates",
     "SlurmEngine": "lightning_perf.compare.engines.slurm",
     "Study": "lightning_perf.compare.study.definition",
@@ -50,7 +50,7 @@ _HOMES = {
     "compare_arms": "lightning_perf.compare.verdicts.build",
     "compare_runs": "lightning_perf.compare.folders",
     "exit_code": "lightning_perf.compare.commands.compare",
-    "find_records": "lightning_perf.compare.record",
+    "find_records": "lightning_perf.compare.records.record",
     "import_extra": "lightning_perf.extras",
     "minimal_detectable_effect": "lightning_perf.statistics.power",
     "parse_devices": "lightning_perf.compare.engines.local",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison

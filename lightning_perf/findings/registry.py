@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.allocator import allocator
-from lightning_perf.findings.autocast_tax import autocast_tax
-from lightning_perf.findings.channels_last import channels_last
-from lightning_perf.findings.cold_start import cold_start
-from lightning_perf.findings.cpu_bf16 import cpu_bf16
-from lightning_perf.findings.cpu_channels_last import cpu_channels_last
-from lightning_perf.findings.cpu_overhead import cpu_overhead
-from lightning_perf.findings.cpu_page_faults import cpu_page_faults
-from lightning_perf.findings.cpu_threads import cpu_threads
-from lightning_perf.findings.cudnn_benchmark import cudnn_benchmark
-from lightning_perf.findings.data_parallel import data_parallel
-from lightning_perf.findings.exposed_communication import exposed_communication, exposed_ns
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
+from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
+from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
+from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
+from lightning_perf.findings.cpu.cpu_threads import cpu_threads
 from lightning_perf.findings.finding import Finding
-from lightning_perf.findings.half_precision import half_precision
-from lightning_perf.findings.host_work import host_work
-from lightning_perf.findings.input_bound import input_bound
-from lightning_perf.findings.launch_bound import launch_bound
-from lightning_perf.findings.memory_full import memory_full
-from lightning_perf.findings.memory_spare import memory_spare
-from lightning_perf.findings.pageable_copies import pageable_copies
-from lightning_perf.findings.queued_stalls import queued_stalls
-from lightning_perf.findings.rank_imbalance import rank_imbalance
-from lightning_perf.findings.small_kernels import small_kernels
-from lightning_perf.findings.stop_flags import stop_flags
-from lightning_perf.findings.sync_points import sync_points
-from lightning_perf.findings.tensor_cores import tensor_cores
-from lightning_perf.findings.tf32_off import tf32_off
-from lightning_perf.findings.unfused_optimizer import unfused_optimizer
+from lightning_perf.findings.host.cold_start import cold_start
+from lightning_perf.findings.host.host_work import host_work
+from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.findings.host.launch_bound import launch_bound
+from lightning_perf.findings.host.pageable_copies import pageable_copies
+from lightning_perf.findings.host.queued_stalls import queued_stalls
+from lightning_perf.findings.host.small_kernels import small_kernels
+from lightning_perf.findings.host.stop_flags import stop_flags
+from lightning_perf.findings.host.sync_points import sync_points
+from lightning_perf.findings.kernels.autocast_tax import autocast_tax
+from lightning_perf.findings.kernels.channels_last import channels_last
+from lightning_perf.findings.kernels.cudnn_benchmark import cudnn_benchmark
+from lightning_perf.findings.kernels.half_precision import half_precision
+from lightning_perf.findings.kernels.tensor_cores import tensor_cores
+from lightning_perf.findings.kernels.tf32_off import tf32_off
+from lightning_perf.findings.kernels.unfused_optimizer import unfused_optimizer
+from lightning_perf.findings.memory.allocator import allocator
+from lightning_perf.findings.memory.memory_full import memory_full
+from lightning_perf.findings.memory.memory_spare import memory_spare
+from lightning_perf.findings.ranks.data_parallel import data_parallel
+from lightning_perf.findings.ranks.exposed_communication import exposed_communication, exposed_ns
+from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
 
 __all__ = ["RULES", "RUN_RULES", "Rule", "RunRule", "find"]
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.inference.build import BuiltVariant, build_variant
-from lightning_perf.inference.chains import Chains
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.judge import Judge
-from lightning_perf.inference.measure import Effort, Rounds, summarise, take_turns
-from lightning_perf.inference.running import Running, relative_difference
-from lightning_perf.inference.subject import Subject
-from lightning_perf.inference.summary import cell_of
-from lightning_perf.inference.tradeoff import Cell, Row
-from lightning_perf.inference.variant import BASELINE, Variant
+from lightning_perf.inference.measurement.measure import Effort, Rounds, summarise, take_turns
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.results.summary import cell_of
+from lightning_perf.inference.results.tradeoff import Cell, Row
+from lightning_perf.inference.variants.build import BuiltVariant, build_variant
+from lightning_perf.inference.variants.chains import Chains
+from lightning_perf.inference.variants.running import Running, relative_difference
+from lightning_perf.inference.variants.variant import BASELINE, Variant
 
 __all__ = ["Campaign", "Place"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.arguments import at_least, input_shape, plot_file, positive, within
 
 if TYPE_CHECKING:
-    from lightning_perf.inference.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Tradeoff
 
 __all__ = ["add_measuring", "add_parser", "exit_code", "require_packages", "run", "write_outputs"]
 
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     """
     from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.report.console.safe import plain
+    from lightning_perf.terminal_text import plain
 
     try:
         require_packages(plot=options.plot is not None)
@@ -202,12 +202,12 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
     import torch
 
     from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.inference.fine_tune import FineTuner
-    from lightning_perf.inference.measure import Effort
+    from lightning_perf.inference.measurement.measure import Effort
+    from lightning_perf.inference.model.samples import gather_samples
+    from lightning_perf.inference.model.source import find_object, load_model
     from lightning_perf.inference.run import MeasureOptions, measure_variants
-    from lightning_perf.inference.samples import gather_samples
-    from lightning_perf.inference.source import find_object, load_model
-    from lightning_perf.inference.variant import parse_variants
+    from lightning_perf.inference.training.fine_tune import FineTuner
+    from lightning_perf.inference.variants.variant import parse_variants
 
     parse_variants(options.variants or ())  # a wrong name is said before the data are read
     if (options.data is None) == (options.shape is None):

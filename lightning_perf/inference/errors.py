@@ -1,13 +1,34 @@
-"""Errors of the inference room."""
+"""Errors of inference measurements: why a variant failed, and which package is missing."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from lightning_perf.workers.process import WorkerError
 
-__all__ = ["InferenceError", "VariantError", "worker_errors"]
+__all__ = [
+    "InferenceError",
+    "VariantError",
+    "missing_compiler",
+    "missing_package",
+    "package_versions",
+    "quietly",
+    "reason_of",
+    "require",
+    "variant_errors",
+    "worker_errors",
+]
 
 
 class InferenceError(ValueError):
@@ -29,3 +50,132 @@ def worker_errors() -> Iterator[None]:
         yield
     except WorkerError as error:
         raise VariantError(str(error)) from error
+
+
+_REASON_LENGTH = 240
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_GENERIC = re.compile(r"^(failed to|while executing|set torch|the following|traceback|backend compiler)", re.IGNORECASE)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep exporters and compilers from writing to the terminal: they advise their own developers there.
+
+    Warnings, Python's standard output and error, and log records below ``ERROR`` are dropped. Errors are raised as
+    ever. The switches belong to the whole process: not for use beside other threads.
+    """
+    disabled = logging.root.manager.disable
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable(max(disabled, logging.WARNING))
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+
+
+@contextlib.contextmanager
+def variant_errors(action: str) -> Iterator[None]:
+    """Run a library's work quietly and turn what it raises into a variant's reason.
+
+    Args:
+        action: What cannot be done, as ``torch.export cannot take this model``.
+
+    Raises:
+        VariantError: The work failed: the action and the first cause, in a line.
+    """
+    try:
+        with quietly():
+            yield
+    except (VariantError, InferenceError):
+        raise
+    except Exception as error:
+        raise VariantError(f"{action}: {reason_of(error)}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    r"""The innermost cause of an error, in a line.
+
+    Compilers wrap the cause in reports of many lines about their own stages; the cause says what the model did.
+
+    Example:
+        >>> try:
+        ...     try:
+        ...         raise ValueError("reshape to 32 rows\nlong report")
+        ...     except ValueError as cause:
+        ...         raise RuntimeError("step 1/3 failed") from cause
+        ... except RuntimeError as error:
+        ...     print(reason_of(error))
+        ValueError: reshape to 32 rows
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines()]
+    lines = [line for line in lines if line]
+    telling = [line for line in lines if not _GENERIC.match(line)] or lines
+    if not telling:
+        return type(error).__name__
+    line = telling[0]
+    return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
+
+
+def missing_package(module: str, install: str) -> str | None:
+    """Say that a package is missing, and what brings it, or None when it is here.
+
+    Args:
+        module: Its import name.
+        install: What to give to pip.
+
+    Example:
+        >>> missing_package("json", "json")
+        >>> missing_package("no_such_runtime", "no-such-runtime")
+        'no_such_runtime is not installed. Install it with: pip install "no-such-runtime"'
+    """
+    if find_spec(module) is not None:
+        return None
+    return f'{module} is not installed. Install it with: pip install "{install}"'
+
+
+def missing_compiler() -> str | None:
+    """Say that there is no C++ compiler, or None when TorchInductor will find one.
+
+    It looks where TorchInductor does (``torch._inductor.config.cpp.cxx``): the variable ``CXX``, then the system's
+    usual name.
+    """
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name.split()[0]) is not None:
+        return None
+    return f"TorchInductor needs a C++ compiler and there is no {name}: install one (apt-get install g++), or set CXX"
+
+
+def require(*reasons: str | None) -> None:
+    """Stop at the first reason.
+
+    Raises:
+        VariantError: One of them is a reason.
+    """
+    for reason in reasons:
+        if reason is not None:
+            raise VariantError(reason)
+
+
+def package_versions(*packages: str) -> dict[str, str]:
+    """Versions of installed packages by name; those not installed are left out.
+
+    Example:
+        >>> package_versions("no-such-package")
+        {}
+    """
+    found = {package: _version(package) for package in packages}
+    return {package: number for package, number in found.items() if number is not None}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.inference.accuracy import Accuracy, compare_accuracy, wilson_interval
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.running import Running
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference.measurement.accuracy import Accuracy, compare_accuracy, wilson_interval
+from lightning_perf.inference.model.samples import Validation
+from lightning_perf.inference.variants.running import Running
 
 __all__ = ["Judge"]
 

@@ -1,8 +1,9 @@
-"""Build, check and measure the variants of a model: `measure_variants`."""
+"""Measure every variant of a model and return the trade-off table."""
 
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,29 +14,60 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.inference.build import check_subject
+from lightning_perf.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.inference.campaign import Campaign, Place
-from lightning_perf.inference.chains import Chains
-from lightning_perf.inference.count import count_model
-from lightning_perf.inference.count_document import Count
-from lightning_perf.inference.device import usable_device
-from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.document import Count
+from lightning_perf.inference.counting.peaks import find_peaks
+from lightning_perf.inference.counting.roofline import Roofline, bound_latency
+from lightning_perf.inference.errors import InferenceError, reason_of
 from lightning_perf.inference.judge import Judge
-from lightning_perf.inference.machine import describe_machine, load_average
-from lightning_perf.inference.measure import Effort
-from lightning_perf.inference.peaks import find_peaks
-from lightning_perf.inference.recommend import NO_LIMIT_WITHOUT_DATA, recommend
-from lightning_perf.inference.roofline import Roofline, bound_latency
-from lightning_perf.inference.runtimes.faults import reason_of
-from lightning_perf.inference.subject import Subject
-from lightning_perf.inference.summary import condition_notes
-from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tradeoff
-from lightning_perf.inference.transform import FineTune
-from lightning_perf.inference.validation import Validation
-from lightning_perf.inference.variant import default_variants, parse_variants
+from lightning_perf.inference.measurement.measure import Effort
+from lightning_perf.inference.model.samples import Validation
+from lightning_perf.inference.model.subject import Subject, usable_device
+from lightning_perf.inference.results.recommend import NO_LIMIT_WITHOUT_DATA, recommend
+from lightning_perf.inference.results.summary import condition_notes
+from lightning_perf.inference.results.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Machine, Tradeoff
+from lightning_perf.inference.transforms.base import FineTune
+from lightning_perf.inference.variants.build import check_subject
+from lightning_perf.inference.variants.chains import Chains
+from lightning_perf.inference.variants.variant import default_variants, parse_variants
 from lightning_perf.run_files.atomic import write_document
 
-__all__ = ["TRADEOFF_FILE", "MeasureOptions", "measure_variants", "save_document"]
+__all__ = [
+    "TRADEOFF_FILE",
+    "MeasureOptions",
+    "describe_machine",
+    "load_average",
+    "measure_variants",
+    "save_document",
+]
+
+
+def describe_machine(device: torch.device) -> Machine:
+    """Describe it before a measurement; its load afterwards is not known yet."""
+    facts, notes = device_facts(device), host_notes()
+    return Machine(
+        device=str(facts["device.name"]),
+        device_type=device.type,
+        cpu=cpu_name(),
+        cpus=os.cpu_count() or 1 if notes["cpus"] is None else int(notes["cpus"]),
+        platform=str(notes["platform"]),
+        load_before=load_average(),
+        load_after=None,
+        versions={
+            fact.partition(".")[2]: str(version) for fact, version in version_facts().items() if version is not None
+        },
+    )
+
+
+def load_average() -> float | None:
+    """Processes that ran or waited to, averaged over a minute; None where the system does not tell."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
 
 TRADEOFF_FILE = "tradeoff.json"
 """The document, beside the artefacts."""

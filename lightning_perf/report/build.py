@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf import __version__
-from lightning_perf.analysis.breakdown import Breakdown
-from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.step_times import summarize_step_times
+from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
@@ -22,7 +22,7 @@ from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
-from lightning_perf.report.slowness import slowness_notes
+from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
-from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
-from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.diff import Diff, diff
+from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.errors import TraceError
 from lightning_perf.report.document import TOP, PerfReport, ReportError, run_name

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.step_times import StepTimes
+from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding

@@ -13,8 +13,8 @@ from rich.text import Text
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.compared import render_compared
 from lightning_perf.report.console.render import render
-from lightning_perf.report.console.safe import UNBREAKABLE, Label, plain
 from lightning_perf.report.document import PerfReport
+from lightning_perf.terminal_text import UNBREAKABLE, Label, plain
 
 __all__ = ["compared_to_markdown", "report_to_markdown"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.analysis.amp_gain import AmpGain
+from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.report.document import SCHEMA_VERSION
 from lightning_perf.run_files.report import read_report_fields
 

@@ -1,4 +1,4 @@
-"""Read and analyse the recordings of a run, several large ones at once in processes of their own."""
+"""The traces of a run, analyzed rank by rank: here, in worker processes, or elsewhere."""
 
 from __future__ import annotations
 
@@ -8,14 +8,122 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from lightning_perf.report.recording import Recording, analyze_recording, decode_recording
-from lightning_perf.report.recording_worker import Analyze, Analyzed
+import msgspec
+
+from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.traces import rank_in_name
+from lightning_perf.trace.concatenate import concatenate
+from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
+from lightning_perf.workers.channel import Channel
+from lightning_perf.workers.messages import Message
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
-__all__ = ["RecordingExecutor", "analyze_recordings"]
+__all__ = [
+    "Analyze",
+    "Analyzed",
+    "Recording",
+    "RecordingExecutor",
+    "analyze_recording",
+    "analyze_recordings",
+    "decode_recording",
+    "encode_recording",
+    "main",
+]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What came of the files of one process.
+
+    Attributes:
+        analyses: One analysis of all windows together, or one a file where the files overlap in time and so cannot be
+            windows of one process; none when no file could be read.
+        times: What the comparison of ranks needs, one for each analysis whose rank is known.
+        faults: One for each file that could not be read.
+    """
+
+    analyses: tuple[RankAnalysis, ...]
+    times: tuple[RankTimes, ...]
+    faults: tuple[TraceError, ...]
+
+
+def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recording:
+    """Read the windows of one process, and analyse them together."""
+    traces: list[Trace] = []
+    faults: list[TraceError] = []
+    for path in paths:
+        try:
+            traces.append(read_trace(path))
+        except TraceError as fault:  # noqa: PERF203  (one file must not cost the others)
+            faults.append(fault)
+    parts = [concatenate(traces)] if traces and not _overlap(traces) else traces
+    analyses = tuple(_analyze(part, by_shape) for part in parts)
+    times = tuple(
+        rank_times(part, analysis.breakdown, analysis.rank)
+        for part, analysis in zip(parts, analyses, strict=True)
+        if analysis.rank is not None
+    )
+    return Recording(analyses, times, tuple(faults))
+
+
+def _analyze(trace: Trace, by_shape: bool) -> RankAnalysis:
+    analysis = analyze_rank(trace, by_shape=by_shape)
+    if analysis.rank is not None:
+        return analysis
+    return replace(analysis, rank=rank_in_name(Path(trace.sources[0]).name))
+
+
+def _overlap(traces: Sequence[Trace]) -> bool:
+    spans = sorted((trace.begin_ns, trace.end_ns) for trace in traces)
+    return any(begin < end for (_, end), (begin, _) in pairwise(spans))
+
+
+class _Message(msgspec.Struct):
+    analyses: tuple[RankAnalysis, ...]
+    times: tuple[RankTimes, ...]
+    faults: list[tuple[str, str, str]]
+
+
+def encode_recording(recording: Recording) -> bytes:
+    """A recording for another process: JSON, without a newline."""
+    faults = [(fault.path, fault.problem, fault.action) for fault in recording.faults]
+    return msgspec.json.encode(_Message(recording.analyses, recording.times, faults))
+
+
+def decode_recording(message: bytes) -> Recording:
+    """What `encode_recording` encoded."""
+    told = msgspec.json.decode(message, type=_Message)
+    return Recording(told.analyses, told.times, tuple(TraceError(*fault) for fault in told.faults))
+
+
+class Analyze(Message, frozen=True):
+    """Read the files of one process and analyse them together."""
+
+    paths: tuple[str, ...]
+    by_shape: bool
+
+
+class Analyzed(Message, frozen=True):
+    """The result, as `encode_recording` writes it."""
+
+    recording: bytes
+
+
+def main(channel: Channel) -> None:
+    """Analyse recordings until the supervisor asks to stop."""
+    while True:
+        task = channel.receive(Analyze)
+        recording = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
+        channel.send(Analyzed(encode_recording(recording)))
+
 
 LARGE_BYTES = 4 << 20
 """Files of a recording from here on are worth further processes, which take a few tenths of a second to start."""
@@ -55,7 +163,7 @@ def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = Fal
                 task = Analyze(tuple(map(str, groups[number])), by_shape)
                 try:
                     if worker is None:
-                        worker = stack.enter_context(WorkerProcess("lightning_perf.report.recording_worker:main", task))
+                        worker = stack.enter_context(WorkerProcess("lightning_perf.report.recordings:main", task))
                     else:
                         worker.send(task)
                     running[worker] = number

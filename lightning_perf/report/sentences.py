@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.distributed import Distributed
+from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio

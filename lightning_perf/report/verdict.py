@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_perf.analysis.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.step_times import StepTimes
-from lightning_perf.findings.amdahl import each
+from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.savings import each
 from lightning_perf.report.document import Verdict
 from lightning_perf.report.labels import CATEGORY_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share

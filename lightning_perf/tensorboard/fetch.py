@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.tensorboard.cache import bound_folder
-from lightning_perf.tensorboard.remote_storage import RemoteStorage
-from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.storage import RemoteStorage, StorageError
 from lightning_perf.tensorboard.task import SourceFile, Task
 
 __all__ = ["fetch"]

@@ -1,4 +1,4 @@
-"""The files of a run ─► its report."""
+"""Documents that the worker makes: reports of runs, comparisons of studies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.compare.folders import compare_runs
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport, ReportError
 from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.run_files.steps import STEPS
 
-__all__ = ["make_report"]
+__all__ = [
+    "make_report",
+    "make_study",
+]
+
 
 LARGEST_REPORT_BYTES = 256 << 20
 
@@ -68,3 +75,19 @@ def _placed(report: PerfReport, folder: str, place: str) -> PerfReport:
         notes=rename(report.notes),
         ranks=tuple(replace(rank, sources=rename(rank.sources)) for rank in report.ranks),
     )
+
+
+def make_study(folder: Path) -> Comparison | Unfair:
+    """Compare the arms of a study, with the treatment that it declared.
+
+    Args:
+        folder: The study's folder.
+
+    Raises:
+        CompareError: It is none, or there are too few runs.
+        MissingExtraError: A package that the statistics need is not installed.
+    """
+    try:
+        return compare_runs(folder)
+    except UnfairError as error:
+        return error.refusal

@@ -32,7 +32,7 @@ class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
-        from lightning_perf.tensorboard.logdirs import roots_of
+        from lightning_perf.tensorboard.discovery import roots_of
         from lightning_perf.tensorboard.scanner import Scanner
 
         self._scanner = Scanner(roots_of(context))

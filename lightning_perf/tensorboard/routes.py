@@ -9,17 +9,20 @@ import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.tensorboard import excerpt
-from lightning_perf.tensorboard.assets import Asset, page_assets, perfetto_assets, plotly_file
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.responses import (
+    Asset,
     RefusalError,
     answer_data,
     answer_json,
     answer_redirect,
     answer_stream,
     get_only,
+    page_assets,
+    perfetto_assets,
+    plotly_file,
 )
 from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError
@@ -129,7 +132,7 @@ class Routes:
     def tradeoff(self, request: Request) -> Response:
         """A trade-off table, as it is."""
         from lightning_perf.inference.errors import InferenceError
-        from lightning_perf.inference.tradeoff import Tradeoff
+        from lightning_perf.inference.results.tradeoff import Tradeoff
 
         run = self._run(request, "run", "inference")
         (file,) = run.others

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from lightning_perf.tensorboard.discovery import Sniffer, Table, discover
-from lightning_perf.tensorboard.logdirs import Root
+from lightning_perf.tensorboard.discovery import Root, Sniffer, Table, discover
 
 __all__ = ["Scanner"]
 

@@ -8,8 +8,7 @@ import msgspec
 
 from lightning_perf.tensorboard.cache import cache_root, places_of
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.remote_storage import RemoteStorage
-from lightning_perf.tensorboard.storage import StoredFile
+from lightning_perf.tensorboard.storage import RemoteStorage, StoredFile
 from lightning_perf.workers.messages import Message
 
 __all__ = ["Answer", "Done", "Failed", "SourceFile", "Task", "Working", "make_task"]

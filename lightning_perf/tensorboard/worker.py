@@ -1,11 +1,11 @@
-"""The worker process that makes one document: that may take minutes, much memory, or crash."""
+"""The worker process that makes documents: it reads runs, reports progress, and writes the cache."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,13 +14,65 @@ import msgspec
 from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.fetch import fetch
-from lightning_perf.tensorboard.progress import ReadingProgress
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.tensorboard.task import Answer, Done, Failed, SourceFile, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
-__all__ = ["main", "work"]
+__all__ = [
+    "ReadingProgress",
+    "main",
+    "work",
+]
+
+
+class ReadingProgress:
+    """Follows this process and its children while they read files. Knows nothing where there is no ``/proc``.
+
+    Args:
+        sizes: The files' sizes in bytes, by path.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._read = dict.fromkeys(sizes, 0)
+
+    def look(self) -> float:
+        """Look, and return what part of the bytes has been read, from 0 to 1. It never shrinks."""
+        for process in _with_children(os.getpid()):
+            for path, position in _positions(process):
+                if path in self._read:
+                    self._read[path] = max(self._read[path], min(position, self._sizes[path]))
+        total = sum(self._sizes.values())
+        return sum(self._read.values()) / total if total else 1.0
+
+
+def _with_children(process: int) -> Iterable[int]:
+    yield process
+    try:
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from _with_children(child)
+
+
+def _positions(process: int) -> Iterable[tuple[str, int]]:
+    try:
+        descriptors = os.listdir(f"/proc/{process}/fd")  # noqa: PTH208
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            path = os.readlink(f"/proc/{process}/fd/{descriptor}")  # noqa: PTH115  (Path is slow, and this runs often)
+            if not path.startswith("/"):
+                continue
+            information = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
+        except OSError:
+            continue  # closed since
+        yield path, int(information.partition("pos:")[2].split()[0])
+
 
 NICENESS = 10
 LOOK_S = 0.2
@@ -99,7 +151,7 @@ def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, b
 
 def _study(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.tensorboard.make_study import make_study
+    from lightning_perf.tensorboard.make_report import make_study
 
     begin = FETCH_SHARE if task.url is not None else 0.0
     paths = fetch(task, lambda done, message: say(Working(done * begin, message)))

@@ -7,23 +7,20 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.assembly import Assembly
+from lightning_perf.trace.assembly import Assembly, device_kind, is_annotation_name
+from lightning_perf.trace.column_builders import UNREADABLE_NS, Names, Rows, nanoseconds
 from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
+    Collectives,
+    DeviceEvents,
     Int64Array,
     MemoryEvents,
     Operators,
     RuntimeCalls,
     Spans,
 )
-from lightning_perf.trace.device_events import Collectives, DeviceEvents
-from lightning_perf.trace.distinct import distinct
-from lightning_perf.trace.interning import Names
-from lightning_perf.trace.kinds import device_kind, is_annotation_name
-from lightning_perf.trace.order import time_order
-from lightning_perf.trace.rows import Rows
-from lightning_perf.trace.times import UNREADABLE_NS, nanoseconds
+from lightning_perf.trace.indexing import distinct, time_order
 
 __all__ = ["Tables", "build_tables"]
 

@@ -13,6 +13,8 @@ from lightning_perf.trace.columns import (
     NO_ROW,
     Annotations,
     BoolArray,
+    Collectives,
+    DeviceEvents,
     Int32Array,
     Int64Array,
     MemoryEvents,
@@ -22,8 +24,7 @@ from lightning_perf.trace.columns import (
     Thread,
 )
 from lightning_perf.trace.description import Metadata, Problems
-from lightning_perf.trace.device_events import Collectives, DeviceEvents
-from lightning_perf.trace.nesting import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 
 __all__ = ["CUT_MARK", "Links", "Steps", "Trace", "is_launch_name"]
 

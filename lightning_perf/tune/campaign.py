@@ -12,8 +12,6 @@ from dataclasses import replace
 
 from lightning_perf import __version__
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.tune.budget import Budget
-from lightning_perf.tune.catalogue import find_lever, find_levers
 from lightning_perf.tune.errors import (
     NotApplicableError,
     NoTrainingError,
@@ -22,15 +20,14 @@ from lightning_perf.tune.errors import (
     TuneError,
     trial_errors,
 )
-from lightning_perf.tune.guard import LossGuard
-from lightning_perf.tune.lever import Lever
-from lightning_perf.tune.measurement import Measurement, measure
+from lightning_perf.tune.levers.lever import Lever
+from lightning_perf.tune.levers.registry import find_lever, find_levers
+from lightning_perf.tune.measurement import LossGuard, Measurement, is_gain, is_loss, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
-from lightning_perf.tune.ratio import is_gain, is_loss
-from lightning_perf.tune.render.tables import describe_ratio
+from lightning_perf.tune.rendering import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
 from lightning_perf.tune.runner import WORKER, Runner
-from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.tune.settings import Budget, TuneSettings
 from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["run_campaign"]

@@ -1,16 +1,161 @@
-"""Two trainings measured in turns."""
+"""Whether a lever made the training faster, and whether its losses can be trusted."""
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from lightning_perf.statistics.distributions import t_quantile
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.runner import Runner
 
-__all__ = ["Measurement", "measure"]
+__all__ = [
+    "LEAST_ROUNDS",
+    "MOST_ROUNDS",
+    "LossGuard",
+    "Measurement",
+    "is_gain",
+    "is_loss",
+    "loss_of",
+    "measure",
+    "moved",
+    "noise_share",
+]
+
+
+LEAST_ROUNDS = 6
+"""Fewer have no 95 % interval."""
+MOST_ROUNDS = 50
+
+
+def noise_share(noise: Estimate) -> float:
+    """How far from 1 the training against itself may lie, as a share: the far end of its interval.
+
+    Example:
+        >>> round(noise_share(Estimate(1.0, 0.98, 1.01, 0.95, 8, "")), 4)
+        0.0204
+    """
+    if noise.low is None or noise.high is None:
+        return 0.0
+    return math.expm1(max(abs(math.log(noise.low)), abs(math.log(noise.high))))
+
+
+def is_gain(ratio: Estimate, noise: Estimate) -> bool:
+    """Whether the interval lies below 1, and the ratio beyond what the training differs from itself.
+
+    Two processes of one training differ by more than their windows tell, as by how much memory glibc gives back where
+    (`lightning_perf.page_faults`). The interval does not know of that; the training against itself does.
+    """
+    if ratio.value is None or ratio.high is None:
+        return False
+    return ratio.high < 1 and ratio.value < 1 / (1 + noise_share(noise))
+
+
+def is_loss(ratio: Estimate, noise: Estimate) -> bool:
+    """The same in the other direction."""
+    if ratio.value is None or ratio.low is None:
+        return False
+    return ratio.low > 1 and ratio.value > 1 + noise_share(noise)
+
+
+RELATIVE_FLOOR = 0.002
+"""Share of the loss that always passes: seeds may happen to agree."""
+
+
+class LossGuard:
+    """The losses of the training as it is, by several seeds: how far a lever may move them.
+
+    Args:
+        base: A loss an optimizer step, by the seed that levers are tried with.
+        others: The same by other seeds.
+    """
+
+    def __init__(self, base: Sequence[float], *others: Sequence[float]) -> None:
+        self._base, self._others = tuple(base), tuple(tuple(losses) for losses in others)
+
+    def note(self) -> str | None:
+        """What a reader must know of the guard, or None."""
+        count = min(map(len, (self._base, *self._others)))
+        if not count:
+            return "The training returns no loss, so nothing guards the numerics of what is kept."
+        base, *others = (loss_of(losses, count) for losses in (self._base, *self._others))
+        if not math.isfinite(base) or not all(map(math.isfinite, others)):
+            return "The loss of the training as it is is no number, so nothing guards the numerics of what is kept."
+        if _reach([base, *others]) < RELATIVE_FLOOR * abs(base):
+            return (
+                f"Other seeds hardly change the loss: a lever is rejected when it moves it by {RELATIVE_FLOOR:.1%}. "
+                "Weights that a function makes, or a shuffled loader, would tell what the noise of the training is."
+            )
+        return None
+
+    def harm(self, losses: Sequence[float]) -> str | None:
+        """Say how a lever moved the loss, or None when no further than seeds do.
+
+        Args:
+            losses: A loss an optimizer step, with the lever, by the seed of the base.
+        """
+        count = min(map(len, (self._base, *self._others, losses)))
+        if not count:
+            return None
+        base = loss_of(self._base, count)
+        return moved(loss_of(losses, count), base, [base, *(loss_of(other, count) for other in self._others)])
+
+
+def loss_of(losses: Sequence[float], count: int) -> float:
+    """Mean loss of the later half of the first steps.
+
+    Args:
+        losses: A loss an optimizer step.
+        count: Steps to look at, the same for all that are compared.
+
+    Example:
+        >>> loss_of([9.0, 9.0, 1.0, 3.0, 100.0], 4)
+        2.0
+    """
+    return float(np.mean(losses[count // 2 : count]))
+
+
+def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
+    """Say how a lever moved the loss, or None when no further than seeds do.
+
+    The candidate has the seed of the base: without rounding both would be equal, and rounding alone can part them no
+    further than two seeds are apart. The limit is the 95 % interval of a difference of two seeds: Student's t for so
+    many seeds times their standard deviation times √2.
+
+    Args:
+        candidate: Loss with the lever.
+        base: Loss without, by the same seed.
+        seeds: Losses without, by several seeds.
+
+    Example:
+        >>> moved(2.7, 2.0, [2.0, 2.1, 1.9])
+        'the loss goes from 2 to 2.7; other seeds move it by 0.608 at most'
+        >>> moved(2.1, 2.0, [2.0, 2.1, 1.9]) is None
+        True
+    """
+    if not math.isfinite(base) or not all(map(math.isfinite, seeds)):
+        return None  # the training itself goes astray: nothing to compare with
+    if not math.isfinite(candidate):
+        return f"the loss is {candidate}"
+    reach, floor = _reach(seeds), RELATIVE_FLOOR * abs(base)
+    if abs(candidate - base) <= max(reach, floor):
+        return None
+    seen = f"{reach:.3g} at most" if reach >= floor else f"less than {floor:.3g}"
+    return f"the loss goes from {base:.4g} to {candidate:.4g}; other seeds move it by {seen}"
+
+
+def _reach(seeds: Sequence[float]) -> float:
+    """How far apart two seeds may be: the 95 % interval of their difference."""
+    if len(seeds) < 2:
+        return 0.0
+    return t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
+
 
 GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5

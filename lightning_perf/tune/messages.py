@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.workers.messages import Message
 
 __all__ = ["Order", "Prediction", "Ready", "Run", "Scouted", "Window"]

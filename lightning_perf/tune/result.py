@@ -9,7 +9,7 @@ from typing import IO
 from lightning_perf.documents import Format, SavedDocument
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 
 __all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult"]
 
@@ -105,12 +105,12 @@ class TuneResult(SavedDocument):
             file: Where to; standard output when not given.
             width: Columns; those of the terminal when not given.
         """
-        from lightning_perf.tune.render.console import print_result
+        from lightning_perf.tune.rendering import print_result
 
         print_result(self, file=file, width=width)
 
     def to_markdown(self) -> str:
         """Return the result as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
-        from lightning_perf.tune.render.markdown import render_markdown
+        from lightning_perf.tune.rendering import render_markdown
 
         return render_markdown(self)

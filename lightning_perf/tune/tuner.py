@@ -1,15 +1,60 @@
-"""`PerfTuner`: tries levers on a training in bounded trials, and keeps what measures faster."""
+"""`PerfTuner`: try levers on a training and keep those that make it faster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from lightning_perf.callbacks.precision.tf32 import Fp32Flags
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.result import TuneResult
 from lightning_perf.tune.settings import TuneSettings
 
-__all__ = ["PerfTuner"]
+__all__ = [
+    "PerfTuner",
+    "TorchFlags",
+]
+
+
+@dataclass(frozen=True)
+class TorchFlags:
+    """Settings that a user's script may have made before it tunes, and that a fresh process does not know.
+
+    Attributes:
+        threads: CPU threads of an operator.
+        fp32: What FP32 products compute in.
+        cudnn_benchmark: Whether cuDNN measures its algorithms.
+        cudnn_deterministic: Whether it takes deterministic ones only.
+        default_dtype: Of new tensors.
+    """
+
+    threads: int
+    fp32: Fp32Flags
+    cudnn_benchmark: bool
+    cudnn_deterministic: bool
+    default_dtype: torch.dtype
+
+    @classmethod
+    def current(cls) -> TorchFlags:
+        """Those of this process."""
+        return cls(
+            torch.get_num_threads(),
+            Fp32Flags.read(),
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
+            torch.get_default_dtype(),
+        )
+
+    def set(self) -> None:
+        """Make this process have them."""
+        torch.set_num_threads(self.threads)
+        self.fp32.write()
+        torch.backends.cudnn.benchmark = self.cudnn_benchmark
+        torch.backends.cudnn.deterministic = self.cudnn_deterministic
+        torch.set_default_dtype(self.default_dtype)
 
 
 class PerfTuner:
@@ -83,7 +128,6 @@ class PerfTuner:
             return run_campaign(module, self._settings, on_progress)
         import cloudpickle
 
-        from lightning_perf.tune.flags import TorchFlags
         from lightning_perf.tune.training import Training
 
         try:

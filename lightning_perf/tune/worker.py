@@ -1,17 +1,157 @@
-"""The worker process of a training. It finds out which levers apply, or trains window by window."""
+"""The worker process of a tuning: it trains in short windows on request."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import time
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.steps.step_timer import batch_samples
 from lightning_perf.tune.errors import NoTrainingError, TrialError
-from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
+from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.messages import Order, Prediction, Ready, Run, Scouted, Window
 from lightning_perf.workers.channel import Channel, StopRequestedError
 
-__all__ = ["main", "work"]
+__all__ = [
+    "Pacer",
+    "main",
+    "profile",
+    "work",
+]
+
+
+SKIPPED_STEPS = 5
+WARM_UP_STEPS = 2
+
+
+def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Prediction, ...], str | None]:
+    """Profile a few steps.
+
+    Args:
+        fit: Trains; takes the Trainer's arguments.
+        folder: Where the trace goes.
+        steps: Steps to record.
+
+    Returns:
+        The findings' predicted savings as shares of the step, and why there are none, or None.
+    """
+    from lightning_perf.callbacks.perf import PerfCallback
+    from lightning_perf.errors import TraceError
+    from lightning_perf.report.build import analyze
+
+    callback = PerfCallback(
+        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, print_report=False
+    )
+    fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
+    traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
+    if not traces:
+        return (), "the profile of the training holds no steps"
+    try:
+        report = analyze(traces[0].parent)
+    except TraceError as error:
+        return (), f"the profile of the training cannot be read: {error}"
+    lead = None if report.lead is None else report.ranks[report.lead].breakdown
+    if lead is None or not lead.wall.mean_ns:
+        return (), "the profile of the training holds no steps"
+    return tuple(
+        Prediction(finding.kind, finding.saving_low_ms / finding.step_ms, finding.saving_high_ms / finding.step_ms)
+        for finding in report.findings
+        if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
+    ), None
+
+
+class Pacer(LightningCallback):
+    """Waits before the first step and after each window until it is told to go on.
+
+    While it waits, the DataLoader's workers are stopped, too: else they would fill their queues meanwhile, which makes
+    the next window too fast, and take the cores from the training that has its turn.
+
+    Args:
+        ask: Sends a message, and returns the next order; None to stop.
+
+    Attributes:
+        began: Whether it came to the first step.
+        stopped: Whether it was told to stop.
+    """
+
+    def __init__(self, ask: Callable[[Ready | Window], Run | None]) -> None:
+        self.began = self.stopped = False
+        self._ask = ask
+        self._from = 0
+        self._until = 0
+        self._began_s = 0.0
+        self._samples: int | None = 0
+        self._step = 0
+        self._micro_loss: torch.Tensor | None = None
+        self._micro_batches = 0
+        self._losses: list[torch.Tensor] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
+        """Wait before the first step."""
+        self.began = True
+        self._begin(trainer, self._ask(Ready()))
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+        """Note the loss; at the end of the window report it."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            # A sum is memory of our own: what a CUDA graph returns is overwritten by its next replay.
+            self._micro_loss = loss.detach() + (0.0 if self._micro_loss is None else self._micro_loss)
+            self._micro_batches += 1
+        count = batch_samples(batch)
+        self._samples = None if self._samples is None or count is None else self._samples + count
+        if trainer.global_step > self._step:
+            self._step = trainer.global_step
+            if self._micro_loss is not None:
+                # Lightning has divided them by the micro-batches of a step.
+                self._losses.append(self._micro_loss * (trainer.accumulate_grad_batches / self._micro_batches))
+            self._micro_loss, self._micro_batches = None, 0
+        if trainer.global_step < self._until or trainer.should_stop:
+            return
+        _finish(trainer.strategy.root_device)
+        seconds = time.perf_counter() - self._began_s
+        losses = tuple(float(value) for value in self._losses)
+        window = Window(seconds, trainer.global_step - self._from, self._samples, losses)
+        workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        _signal(workers, signal.SIGSTOP)
+        try:
+            order = self._ask(window)
+        finally:
+            _signal(workers, signal.SIGCONT)
+        self._begin(trainer, order)
+
+    def _begin(self, trainer: Trainer, order: Run | None) -> None:
+        if order is None:
+            self.stopped = trainer.should_stop = True
+            return
+        self._from = self._step = trainer.global_step
+        self._until = self._from + order.steps
+        self._samples = 0
+        self._losses = []
+        self._began_s = time.perf_counter()
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _signal(processes: list[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
 
 PROFILED_STEPS = 3
 REASON_CHARACTERS = 300
@@ -40,9 +180,8 @@ def work(channel: Channel) -> None:
 
 
 def _scout(order: Order) -> Scouted:
-    from lightning_perf.tune.catalogue import LEVERS
     from lightning_perf.tune.fit import fit
-    from lightning_perf.tune.scout import profile
+    from lightning_perf.tune.levers.registry import LEVERS
 
     training = _load(order)
     machine = _machine(training)
@@ -56,9 +195,8 @@ def _scout(order: Order) -> Scouted:
 
 
 def _train(order: Order, channel: Channel) -> None:
-    from lightning_perf.tune.catalogue import find_lever
     from lightning_perf.tune.fit import fit
-    from lightning_perf.tune.pacer import Pacer
+    from lightning_perf.tune.levers.registry import find_lever
 
     training = _load(order)
     # Compilation comes last: it wraps the module as the others left it.
@@ -84,7 +222,7 @@ def _load(order: Order) -> Any:
     from lightning.pytorch import seed_everything
 
     from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.inference.source import find_object
+    from lightning_perf.inference.model.source import find_object
     from lightning_perf.tune.training import as_training
 
     seed_everything(order.seed, workers=True, verbose=False)

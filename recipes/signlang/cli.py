@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from lightning_perf.legible import LEGIBLE
+from lightning_perf.terminal_text import LEGIBLE
 from recipes.signlang.commands import compare, infer, predict, train
 from recipes.signlang.errors import RecipeError
 

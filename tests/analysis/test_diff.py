@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.breakdown import breakdown
 from lightning_perf.analysis.diff import Diff, diff
-from lightning_perf.analysis.kernels import kernels
-from lightning_perf.analysis.operators import operators
+from lightning_perf.analysis.kernels.kernel_table import kernels
+from lightning_perf.analysis.model.operators import operators
+from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.conftest import corpus_rows

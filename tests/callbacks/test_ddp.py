@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lightning_perf import analyze
-from lightning_perf.compare.record import find_records
+from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lightning_perf import PerfCallback
-from lightning_perf.compare.record import find_records
+from lightning_perf.compare.records.record import find_records
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Place
 from tests.callbacks.training import loader, make_module, make_trainer, trace_files
 

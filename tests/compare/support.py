@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_perf.compare.record import RunRecord, read_record
+from lightning_perf.compare.records.record import RunRecord, read_record
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, HealthSeen, Outcome, Place, RunEnded, RunStarted
 from lightning_perf.run_files.steps import STEPS, StepSample

@@ -16,8 +16,8 @@ import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import Unfair
-from lightning_perf.inference.sweep_document import Sweep
-from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.inference.results.tradeoff import Tradeoff
+from lightning_perf.inference.sweep.document import Sweep
 from lightning_perf.report.compared import Compared
 from lightning_perf.report.document import PerfReport
 from lightning_perf.tune.result import TuneResult

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.allocator import allocator
-from lightning_perf.findings.channels_last import channels_last
-from lightning_perf.findings.pageable_copies import pageable_copies
+from lightning_perf.findings.host.pageable_copies import pageable_copies
+from lightning_perf.findings.kernels.channels_last import channels_last
+from lightning_perf.findings.memory.allocator import allocator
 from tests.findings.recordings import A100, BF16_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.findings.autocast_tax import autocast_tax
-from lightning_perf.findings.host_work import host_work
-from lightning_perf.findings.small_kernels import small_kernels
+from lightning_perf.findings.host.host_work import host_work
+from lightning_perf.findings.host.small_kernels import small_kernels
+from lightning_perf.findings.kernels.autocast_tax import autocast_tax
 from tests.findings.recordings import A100, BF16_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder
 

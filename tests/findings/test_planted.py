@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.findings.amdahl import step_ns
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.registry import find
+from lightning_perf.findings.savings import step_ns
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import A100, BF16_GEMM, FP32_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder

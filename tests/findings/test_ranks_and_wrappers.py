@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_perf.analysis.distributed import Distributed, distributed
-from lightning_perf.analysis.rank_times import RankTimes, rank_times
-from lightning_perf.findings.data_parallel import data_parallel
-from lightning_perf.findings.exposed_communication import exposed_communication
-from lightning_perf.findings.rank_imbalance import rank_imbalance
+from lightning_perf.analysis.ranks.distributed import Distributed, distributed
+from lightning_perf.analysis.ranks.rank_times import RankTimes, rank_times
+from lightning_perf.findings.ranks.data_parallel import data_parallel
+from lightning_perf.findings.ranks.exposed_communication import exposed_communication
+from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
 from lightning_perf.findings.registry import find
 from tests.findings.recordings import A100, BF16_GEMM, analysis, training
 from tests.support.trace_builder import TraceBuilder

@@ -1,7 +1,7 @@
 """Worker processes in which something goes wrong."""
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.worker import describe_error
+from lightning_perf.inference.variants.worker import describe_error
 
 
 def variant(channel):

@@ -8,9 +8,9 @@ import signal
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.accuracy import Accuracy
-from lightning_perf.inference.measure import Effort, Latency
-from lightning_perf.inference.tradeoff import Cell, ColdStart, Machine, Reload, Row, Tradeoff
+from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Reload, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 
 

@@ -6,9 +6,9 @@ import pytest
 from lightning_perf.inference import campaign as module
 from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.measure import Effort
-from lightning_perf.inference.messages import Timed
-from lightning_perf.inference.variant import parse_variants
+from lightning_perf.inference.measurement.measure import Effort
+from lightning_perf.inference.measurement.messages import Timed
+from lightning_perf.inference.variants.variant import parse_variants
 from tests.inference.support import row
 
 EFFORT = Effort(rounds=6)

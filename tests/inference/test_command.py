@@ -5,9 +5,9 @@ import pytest
 from lightning_perf.cli import main
 from lightning_perf.inference import command
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.plot import draw_tradeoff, save_plot
-from lightning_perf.inference.recommend import recommend
-from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
+from lightning_perf.inference.results.recommend import recommend
+from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 
 HERE = "tests.inference.support"

@@ -8,9 +8,9 @@ import torch
 
 from lightning_perf.inference import Effort, MeasureOptions, Validation, load_artefact, measure_variants
 from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.results.tradeoff import Tradeoff
 from lightning_perf.inference.run import save_document
-from lightning_perf.inference.tradeoff import Tradeoff
-from lightning_perf.inference.transforms.sparsify import Sparsify
+from lightning_perf.inference.transforms.pruning import Sparsify
 from tests.inference.support import Crashing, InPlace, Random, Tiny, row, tradeoff
 
 PICTURES = torch.zeros(2, 1, 8, 8)

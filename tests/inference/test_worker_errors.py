@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
-from lightning_perf.inference.messages import Built, WorkOrder
+from lightning_perf.inference.measurement.messages import Built, WorkOrder
 from lightning_perf.workers.process import WorkerProcess
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.loss_scale import summarize_loss_scale
-from lightning_perf.analysis.numerics_drift import judge_drift
-from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.drift import judge_drift
+from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients

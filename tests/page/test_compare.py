@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lightning_perf.analysis.amp_check import AmpCheck
+from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.cli import main
 from lightning_perf.report.build import analyze
 from lightning_perf.report.compared import Compared

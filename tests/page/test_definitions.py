@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from lightning_perf.analysis.categories import CATEGORIES
-from lightning_perf.analysis.memory_blocks import MemoryCategory
+from lightning_perf.analysis.model.memory import MemoryCategory
+from lightning_perf.analysis.steps.categories import CATEGORIES
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "lightning_perf" / "page" / "assets"

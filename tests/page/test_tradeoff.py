@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lightning_perf.inference.command import write_outputs
-from lightning_perf.inference.measure import Latency
-from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.inference.measurement.measure import Latency
+from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.page.samples import HOSTILE, poisoned
 from tests.page.tradeoff_sample import hand_made_tradeoff
 

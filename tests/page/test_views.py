@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.step_times import summarize_step_times
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.report.build import analyze
-from lightning_perf.report.console.step_times import step_times_section
+from lightning_perf.report.console.render import step_times_section
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.units import format_duration, format_share

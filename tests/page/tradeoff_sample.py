@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lightning_perf.inference.accuracy import Accuracy
-from lightning_perf.inference.count_document import Count, LayerCount
-from lightning_perf.inference.measure import Effort, Latency
-from lightning_perf.inference.roofline import Peaks, bound_latency
-from lightning_perf.inference.tradeoff import Cell, ColdStart, Machine, Recommendation, Reload, Row, Tradeoff
+from lightning_perf.inference.counting.document import Count, LayerCount
+from lightning_perf.inference.counting.roofline import Peaks, bound_latency
+from lightning_perf.inference.measurement.accuracy import Accuracy
+from lightning_perf.inference.measurement.measure import Effort, Latency
+from lightning_perf.inference.results.tradeoff import Cell, ColdStart, Machine, Recommendation, Reload, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
 
 CELLS = ((1, 1), (1, 32))

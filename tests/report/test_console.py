@@ -10,8 +10,8 @@ from rich.console import Console
 
 import lightning_perf
 from lightning_perf.report.console.render import render
-from lightning_perf.report.console.safe import UNBREAKABLE, kernel_text, plain, shorten
 from lightning_perf.report.document import PerfReport
+from lightning_perf.terminal_text import UNBREAKABLE, kernel_text, plain, shorten
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://example.com]y[/link] :smile: \ud800"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import io
 
-from lightning_perf.analysis.loss_scale import summarize_loss_scale
-from lightning_perf.analysis.numerics_drift import judge_drift
-from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.drift import judge_drift
+from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients

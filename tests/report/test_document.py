@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.analysis.step_times import summarize_step_times
+from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport, ReportError, Verdict
 from lightning_perf.run_files.steps import StepSample

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lightning_perf.report import recordings
-from lightning_perf.report.recording import Recording, analyze_recording
-from lightning_perf.report.recordings import analyze_recordings
+from lightning_perf.report.recordings import Recording, analyze_recording, analyze_recordings
 from lightning_perf.workers.process import WorkerProcess
 from tests.support.trace_builder import TraceBuilder
 

@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 
 import lightning_perf
-from lightning_perf.analysis.distributed import Awaited, Distributed, RankShare, Straggler
+from lightning_perf.analysis.ranks.distributed import Awaited, Distributed, RankShare, Straggler
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.windows import RecordedWindow

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.loss_scale import summarize_loss_scale
-from lightning_perf.analysis.numerics_drift import judge_drift
-from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.drift import judge_drift
+from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.run_files import journal
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients

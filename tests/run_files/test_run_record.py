@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record import find_records, read_record
+from lightning_perf.compare.records.record import find_records, read_record
 from lightning_perf.run_files.run_record import (
     FOLDER_VARIABLE,
     PLACE_VARIABLE,

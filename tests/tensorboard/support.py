@@ -12,9 +12,8 @@ from tensorboard.backend.application import TensorBoardWSGI
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
-from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.discovery import Run, read_roots
 from lightning_perf.tensorboard.document_queue import DocumentQueue
-from lightning_perf.tensorboard.logdirs import read_roots
 from lightning_perf.tensorboard.plugin import PerfPlugin
 from lightning_perf.tensorboard.routes import Routes
 from lightning_perf.tensorboard.scanner import Scanner

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightning_perf.tensorboard.assets import CHARTS, page_assets, perfetto_assets, plotly_file
+from lightning_perf.tensorboard.responses import CHARTS, page_assets, perfetto_assets, plotly_file
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 
 from lightning_perf.tensorboard.cache import BESIDE, bound_folder, cache_root, find, key_of, places_of, write
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.local_storage import LocalStorage
-from lightning_perf.tensorboard.remote_storage import RemoteStorage
+from lightning_perf.tensorboard.storage import LocalStorage, RemoteStorage
 from tests.tensorboard.support import changed, stored
 
 NOW_S = 1000.0

@@ -7,9 +7,8 @@ from typing import BinaryIO
 import pytest
 
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.tensorboard.discovery import Sniffer, Table, discover
-from lightning_perf.tensorboard.local_storage import LocalStorage
-from lightning_perf.tensorboard.logdirs import read_roots
+from lightning_perf.tensorboard.discovery import Sniffer, Table, discover, read_roots
+from lightning_perf.tensorboard.storage import LocalStorage
 from tests.tensorboard.support import write_trace
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.tensorboard.local_storage import LocalStorage
-from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.storage import LocalStorage, StorageError
 
 
 def paths(folder: Path) -> list[str]:
@@ -110,7 +109,7 @@ def test_names_that_are_not_utf_8_are_left_out_with_a_note(logdir: Path) -> None
 
 
 def test_stops_where_nobody_could_look_any_further(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.tensorboard.local_storage.MOST_FILES", 2)
+    monkeypatch.setattr("lightning_perf.tensorboard.storage.MOST_FILES", 2)
     for number in range(4):
         (logdir / f"{number}.json").write_text("{}")
     listing = LocalStorage(logdir).list_files()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_perf.tensorboard.logdirs import read_roots, roots_of
+from lightning_perf.tensorboard.discovery import read_roots, roots_of
 
 
 @pytest.mark.parametrize(

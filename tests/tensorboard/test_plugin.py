@@ -72,7 +72,7 @@ def test_the_tab_is_shown_while_the_first_look_goes_on(logdir: Path, monkeypatch
     assert plugin.is_active()
 
 
-@pytest.mark.parametrize("part", ["routes.Routes", "logdirs.roots_of"])
+@pytest.mark.parametrize("part", ["routes.Routes", "discovery.roots_of"])
 def test_tensorboard_goes_on_without_a_broken_plugin(logdir: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("broken")

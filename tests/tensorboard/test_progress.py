@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.tensorboard.progress import ReadingProgress
+from lightning_perf.tensorboard.worker import ReadingProgress
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs /proc")
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.tensorboard.remote_storage import RemoteStorage
-from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.storage import RemoteStorage, StorageError
 
 fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install fsspec")
 

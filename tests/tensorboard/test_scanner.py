@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.tensorboard.discovery import Table
-from lightning_perf.tensorboard.logdirs import read_roots
+from lightning_perf.tensorboard.discovery import Table, read_roots
 from lightning_perf.tensorboard.scanner import Scanner
 from tests.tensorboard.support import write_trace
 

@@ -7,9 +7,7 @@ import pytest
 
 from lightning_perf.tensorboard.cache import BESIDE, key_of
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.local_storage import LocalStorage
-from lightning_perf.tensorboard.remote_storage import RemoteStorage
-from lightning_perf.tensorboard.storage import StorageError
+from lightning_perf.tensorboard.storage import LocalStorage, RemoteStorage, StorageError
 from lightning_perf.tensorboard.task import Task, make_task
 from tests.tensorboard.support import stored
 

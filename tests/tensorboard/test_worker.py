@@ -11,8 +11,7 @@ import pytest
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import find, key_of
-from lightning_perf.tensorboard.discovery import Run, Sniffer, discover
-from lightning_perf.tensorboard.logdirs import read_roots
+from lightning_perf.tensorboard.discovery import Run, Sniffer, discover, read_roots
 from lightning_perf.tensorboard.make_report import make_report
 from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working, make_task
 from lightning_perf.tensorboard.worker import READ_SHARE, work

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lightning_perf.analysis.breakdown import breakdown
+from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.trace.concatenate import concatenate
 from tests.support.trace_builder import TraceBuilder
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.trace import distinct as module
-from lightning_perf.trace.distinct import distinct, distinct_rows, used_codes
+from lightning_perf.trace import indexing as module
+from lightning_perf.trace.indexing import distinct, distinct_rows, used_codes
 
 INTEGERS = st.lists(st.integers(-(2**62), 2**62) | st.integers(-3, 9), max_size=30)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_perf.trace.device_events import DeviceKind
-from lightning_perf.trace.kinds import Destination, destination, device_kind, is_annotation_name
+from lightning_perf.trace.assembly import Destination, destination, device_kind, is_annotation_name
+from lightning_perf.trace.columns import DeviceKind
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_perf.trace.columns import NO_ROW
-from lightning_perf.trace.device_events import DeviceKind
+from lightning_perf.trace.columns import NO_ROW, DeviceKind
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder

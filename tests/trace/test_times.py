@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.trace.times import UNREADABLE_NS, InexactTimeError, decimal_ns, nanoseconds
+from lightning_perf.trace.column_builders import UNREADABLE_NS, InexactTimeError, decimal_ns, nanoseconds
 
 
 @given(st.integers(0, 2**43 * 1000 - 1000))

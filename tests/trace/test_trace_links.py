@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_perf.trace.columns import NO_ROW, Spans
-from lightning_perf.trace.nesting import enclosing_rows, parent_rows
+from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 from lightning_perf.trace.trace import is_launch_name
 from tests.support.trace_builder import TraceBuilder
 

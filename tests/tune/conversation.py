@@ -4,8 +4,8 @@ import cloudpickle
 import torch
 
 from lightning_perf.tune import worker
-from lightning_perf.tune.flags import TorchFlags
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
+from lightning_perf.tune.tuner import TorchFlags
 from lightning_perf.workers.channel import StopRequestedError
 from lightning_perf.workers.messages import Failure, decode, encode
 

@@ -8,9 +8,9 @@ import pytest
 
 from lightning_perf.tune import campaign, runner
 from lightning_perf.tune.campaign import run_campaign
-from lightning_perf.tune.catalogue import LEVERS
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.levers.registry import LEVERS
 from lightning_perf.tune.messages import Prediction, Ready, Scouted, Window
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings

@@ -8,7 +8,7 @@ from lightning_perf.cli import main
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune import campaign
 from lightning_perf.tune.errors import TuneError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 
 

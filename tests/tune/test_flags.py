@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from lightning_perf.tune.flags import TorchFlags
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.precision import TF32
 from lightning_perf.tune.messages import Window
 from lightning_perf.tune.training import Training
+from lightning_perf.tune.tuner import TorchFlags
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Flagged, Tiny
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.tune.guard import LossGuard, loss_of, moved
+from lightning_perf.tune.measurement import LossGuard, loss_of, moved
 
 
 def test_the_later_half_of_the_compared_steps_counts():

@@ -3,7 +3,7 @@ import pytest
 
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.tune.ratio import is_gain, is_loss, noise_share
+from lightning_perf.tune.measurement import is_gain, is_loss, noise_share
 
 
 def estimate(value, low, high):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, judge_drift
+from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked

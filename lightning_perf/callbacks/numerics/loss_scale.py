@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.loss_scale import ScalerState, summarize_loss_scale
+from lightning_perf.analysis.precision.loss_scale import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
 from lightning_perf.run_files.jsonl import LogWriter

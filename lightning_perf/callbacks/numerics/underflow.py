@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module
 from lightning_perf.callbacks.precision.fp32_layers import layer_name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.arguments import share
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.record import RunRecord
+    from lightning_perf.compare.records.record import RunRecord
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings
     from lightning_perf.compare.verdicts.refusal import Unfair
@@ -204,7 +204,7 @@ def report_errors(action: Callable[[], int]) -> int:
     """
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.extras import MissingExtraError
-    from lightning_perf.report.console.safe import plain
+    from lightning_perf.terminal_text import plain
 
     try:
         return action()
@@ -239,7 +239,7 @@ def exit_code(comparison: Comparison | Unfair) -> int:
 
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.record import find_records
+    from lightning_perf.compare.records.record import find_records
 
     given = [_name_and_paths(text) for text in texts]
     last_parts = Counter(Path(paths).name for name, paths in given if name is None)

@@ -225,7 +225,7 @@ def _told_how_to_go_on(folder: Path) -> Iterator[None]:
 
 
 def _say(line: str) -> None:
-    from lightning_perf.report.console.safe import plain
+    from lightning_perf.terminal_text import plain
 
     # Not on standard output: that is for the comparison.
     print(plain(line).plain, file=sys.stderr, flush=True)  # noqa: T201

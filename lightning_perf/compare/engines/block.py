@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record import find_records
+from lightning_perf.compare.records.record import find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.lease import Lease, LeaseTakenError, device_leases
 from lightning_perf.run_files import journal

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.extras import import_extra
-from lightning_perf.report.recording import Recording, analyze_recording, decode_recording, encode_recording
+from lightning_perf.report.recordings import Recording, analyze_recording, decode_recording, encode_recording
 
 __all__ = ["RayRecordings", "connect"]
 

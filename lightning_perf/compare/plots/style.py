@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from lightning_perf.compare.verdicts.comparison import Arm, Comparison
-from lightning_perf.report.console.safe import plain
+from lightning_perf.terminal_text import plain
 
 __all__ = [
     "ArmLook",

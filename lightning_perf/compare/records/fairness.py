@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
 __all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record import Epoch, RunRecord
+from lightning_perf.compare.records.record import Epoch, RunRecord
 from lightning_perf.statistics.censored import ReachTime
 
 __all__ = ["METRICS", "Accuracy", "Metric", "Scale", "find_accuracy", "reach_time", "run_values"]

@@ -19,8 +19,8 @@ from lightning_perf.compare.render.tables import (
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.report.console.render import ReportConsole
-from lightning_perf.report.console.safe import plain
 from lightning_perf.tables import print_table
+from lightning_perf.terminal_text import plain
 
 __all__ = ["print_comparison", "print_unfair"]
 

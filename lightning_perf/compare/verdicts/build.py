@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.record import RunRecord
 from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
 from lightning_perf.compare.verdicts.gates import GateResult, Settings, judge
 from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lightning_perf.compare.record import RunRecord
 from lightning_perf.compare.records.fairness import Fairness
 from lightning_perf.compare.records.metrics import Accuracy
+from lightning_perf.compare.records.record import RunRecord
 
 __all__ = ["fairness_notes", "run_notes"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from lightning_perf.compare.record import RunRecord
 from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import describe

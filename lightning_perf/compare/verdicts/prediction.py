@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.statistics.values import Estimate
 
 __all__ = ["Prediction", "check_prediction"]

@@ -9,14 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.runtime import Call
-from lightning_perf.inference.runtimes.faults import quietly, reason_of, variant_errors
-from lightning_perf.inference.runtimes.inductor_jit import missing_inductor_tools
-from lightning_perf.inference.runtimes.packages import missing_compiler, require
+from lightning_perf.inference.errors import VariantError, missing_compiler, quietly, reason_of, require, variant_errors
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.compiled import missing_inductor_tools
+from lightning_perf.inference.runtimes.eager import module_call
 from lightning_perf.inference.runtimes.torch_export import export_program, tracing
-from lightning_perf.inference.runtimes.torch_module import module_call
-from lightning_perf.inference.subject import Subject
 
 __all__ = ["AotInductor"]
 

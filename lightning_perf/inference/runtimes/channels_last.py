@@ -1,4 +1,4 @@
-"""PyTorch with channels innermost in memory."""
+"""Channels-last memory format, with and without fused convolution and batch norm."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.runtime import Call
-from lightning_perf.inference.runtimes.torch_module import (
-    channels_last_format,
-    copied,
-    load_module,
-    module_call,
-    save_module,
-)
-from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.errors import VariantError, variant_errors
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.eager import channels_last_format, copied, load_module, module_call, save_module
 
-__all__ = ["ChannelsLast"]
+__all__ = [
+    "ChannelsLast",
+    "ChannelsLastFused",
+]
 
 
 class ChannelsLast:
@@ -60,3 +58,46 @@ def require_channels(subject: Subject) -> None:
             f"the inputs are {tuple(subject.inputs.shape)}: only pictures (n, c, h, w) and volumes (n, c, d, h, w) "
             "have channels last"
         )
+
+
+class ChannelsLastFused:
+    """Each batch norm that follows a convolution becomes part of its weights, then as `ChannelsLast`.
+
+    In eval mode a batch norm is a scale and a shift for each channel, so folding changes nothing but rounding.
+    """
+
+    name = "channels-last-fused"
+    summary = "PyTorch, float32, batch norms folded into convolutions, channels innermost"
+
+    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
+        """Nothing is."""
+        return None
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Fold and write the module.
+
+        Raises:
+            VariantError: The inputs have no channels, torch.fx cannot trace the model, or there is nothing to fold.
+        """
+        require_channels(subject)
+        with variant_errors("torch.fx cannot trace this model"):
+            from torch.fx.experimental.optimization import fuse
+
+            fused = fuse(subject.module)
+        before, after = _batch_norms(subject.module), _batch_norms(fused)
+        if before == after:
+            raise VariantError("no batch norm follows a convolution: use channels-last")
+        save_module(copied(fused, subject.inputs, dtype=torch.float32, channels_last=True), folder)
+        return {
+            "dtype": "float32",
+            "memory_format": "channels_last",
+            "batch_norms_folded": f"{before - after} of {before}",
+        }
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Read the module."""
+        return module_call(load_module(folder, device), channels_last=True)
+
+
+def _batch_norms(module: nn.Module) -> int:
+    return sum(isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) for layer in module.modules())

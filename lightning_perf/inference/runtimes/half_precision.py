@@ -1,4 +1,4 @@
-"""What `Bf16` and `Fp16` share: the whole model in a type of 16 bits."""
+"""Half precision: the model's weights and inputs in FP16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from pathlib import Path
 
 import torch
 
-from lightning_perf.inference.runtime import Call
-from lightning_perf.inference.runtimes.faults import variant_errors
-from lightning_perf.inference.runtimes.torch_module import copied, load_module, module_call, save_module
-from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.errors import variant_errors
+from lightning_perf.inference.model.subject import Subject, on_device
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.eager import copied, load_module, module_call, save_module
+from lightning_perf.processor import BF16_FLAGS, FP16_FLAGS, cpu_flags
 
-__all__ = ["build_half", "load_half"]
+__all__ = [
+    "Bf16",
+    "Fp16",
+    "build_half",
+    "load_half",
+]
 
 
 def build_half(subject: Subject, folder: Path, dtype: torch.dtype) -> Mapping[str, str]:
@@ -33,3 +39,63 @@ def build_half(subject: Subject, folder: Path, dtype: torch.dtype) -> Mapping[st
 def load_half(folder: Path, device: torch.device, dtype: torch.dtype) -> Call:
     """Read the module."""
     return module_call(load_module(folder, device), dtype=dtype, channels_last=True)
+
+
+class Bf16:
+    """Weights and activations in bfloat16: half the bytes, float32's range, 8 bits of precision.
+
+    It is built on every processor, and its provenance says whether the processor multiplies bfloat16 itself; one that
+    does not is slower than with float32.
+    """
+
+    name = "bf16"
+    summary = "PyTorch, bfloat16, channels innermost"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that a GPU is too old for bfloat16."""
+        if device.type == "cuda":
+            with on_device(device):
+                if not torch.cuda.is_bf16_supported(including_emulation=False):
+                    return "this GPU has no bfloat16 arithmetic (Ampere and later have): use fp16"
+        return None
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Write the module in bfloat16."""
+        return {**build_half(subject, folder, torch.bfloat16), "arithmetic": _arithmetic(subject.device)}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Read the module."""
+        return load_half(folder, device, torch.bfloat16)
+
+
+def _arithmetic(device: torch.device) -> str:
+    if device.type != "cpu":
+        return "native"
+    flags = cpu_flags()
+    if flags is None:
+        return "unknown: this system does not list the processor's instructions"
+    return "native" if flags & BF16_FLAGS else "emulated: the processor has neither avx512_bf16 nor amx_bf16"
+
+
+class Fp16:
+    """Weights and activations in float16: half the bytes, 11 bits of precision, nothing above 65,504."""
+
+    name = "fp16"
+    summary = "PyTorch, float16, channels innermost"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that a processor has no float16 arithmetic: convolutions ran about 30 times slower than in float32."""
+        if device.type != "cpu" or (cpu_flags() or frozenset()) & FP16_FLAGS:
+            return None
+        return (
+            "this processor has no float16 arithmetic (avx512_fp16), and without it convolutions run many times slower "
+            "than in float32: use bf16, onnxruntime-int8, or a GPU"
+        )
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Write the module in float16."""
+        return {**build_half(subject, folder, torch.float16), "arithmetic": "native"}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Read the module."""
+        return load_half(folder, device, torch.float16)

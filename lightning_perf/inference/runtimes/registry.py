@@ -5,23 +5,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.runtime import Runtime
 from lightning_perf.inference.runtimes.aot_inductor import AotInductor
-from lightning_perf.inference.runtimes.bf16 import Bf16
-from lightning_perf.inference.runtimes.channels_last import ChannelsLast
-from lightning_perf.inference.runtimes.channels_last_fused import ChannelsLastFused
+from lightning_perf.inference.runtimes.base import Runtime
+from lightning_perf.inference.runtimes.channels_last import ChannelsLast, ChannelsLastFused
 from lightning_perf.inference.runtimes.compiled import Compile
 from lightning_perf.inference.runtimes.eager import Eager
-from lightning_perf.inference.runtimes.fp16 import Fp16
-from lightning_perf.inference.runtimes.int8_pt2e import Int8Pt2e
-from lightning_perf.inference.runtimes.int8_weight_only import Int8WeightOnly
-from lightning_perf.inference.runtimes.onnxruntime_float32 import OnnxRuntime
-from lightning_perf.inference.runtimes.onnxruntime_int8 import OnnxRuntimeInt8
-from lightning_perf.inference.runtimes.onnxruntime_int8_dynamic import OnnxRuntimeInt8Dynamic
-from lightning_perf.inference.runtimes.openvino_float32 import OpenVino
-from lightning_perf.inference.runtimes.openvino_int8 import OpenVinoInt8
-from lightning_perf.inference.runtimes.tensorrt_fp16 import TensorRtFp16
-from lightning_perf.inference.runtimes.tensorrt_int8 import TensorRtInt8
+from lightning_perf.inference.runtimes.half_precision import Bf16, Fp16
+from lightning_perf.inference.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeInt8, OnnxRuntimeInt8Dynamic
+from lightning_perf.inference.runtimes.openvino import OpenVino, OpenVinoInt8
+from lightning_perf.inference.runtimes.tensorrt import TensorRtFp16, TensorRtInt8
+from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e, Int8WeightOnly
 
 __all__ = ["RUNTIMES", "find_runtime"]
 

@@ -1,4 +1,4 @@
-"""The model as a graph that no longer needs Python, for any batch size."""
+"""Exported graphs and calibration inputs, which several runtimes build on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.runtimes.faults import variant_errors
+from lightning_perf.inference.errors import VariantError, variant_errors
+from lightning_perf.inference.model.subject import Subject
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-__all__ = ["dynamic_batch", "example_batch", "export_program", "tracing"]
+__all__ = [
+    "CALIBRATION_BATCH",
+    "dynamic_batch",
+    "example_batch",
+    "export_program",
+    "require_calibration",
+    "tracing",
+]
 
 
 @contextlib.contextmanager
@@ -50,3 +58,17 @@ def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, s
         if not dynamic:
             return torch.export.export(module, (inputs,), strict=strict)
         return torch.export.export(module, (example_batch(inputs),), dynamic_shapes=dynamic_batch(), strict=strict)
+
+
+CALIBRATION_BATCH = 32
+"""Inputs at a time: bounds memory, and changes no range."""
+
+
+def require_calibration(subject: Subject) -> None:
+    """Make sure that there is something to calibrate with.
+
+    Raises:
+        VariantError: There is nothing.
+    """
+    if len(subject.calibration) == 0:
+        raise VariantError("int8 needs real training inputs to calibrate with, and there are none")

@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.transform import Transform
-from lightning_perf.inference.transforms.alone import Alone
-from lightning_perf.inference.transforms.distil import Distil
-from lightning_perf.inference.transforms.prune import Prune
+from lightning_perf.inference.transforms.base import Transform
+from lightning_perf.inference.transforms.distillation import Alone, Distil
+from lightning_perf.inference.transforms.pruning import Prune, Sparsify
 from lightning_perf.inference.transforms.separable import Separable
-from lightning_perf.inference.transforms.share import Share
-from lightning_perf.inference.transforms.sparsify import Sparsify
+from lightning_perf.inference.transforms.weight_sharing import Share
 
 __all__ = ["TRANSFORM_NAMES", "find_transform"]
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.subject import Subject
-from lightning_perf.inference.transform import FineTune
-from lightning_perf.inference.transforms.copies import check_outputs, copy_module, require_training
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module, require_training
 
 __all__ = ["Separable", "separate"]
 

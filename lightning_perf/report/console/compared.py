@@ -8,13 +8,13 @@ from typing import IO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.amp_check import AmpCheck
 from lightning_perf.analysis.diff import DiffRow, DiffTable
+from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.report.compared import Compared
+from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.console.render import ReportConsole
-from lightning_perf.report.console.safe import kernel_text, prose
-from lightning_perf.report.console.summary import hanging, label, table
 from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.terminal_text import kernel_text, prose
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
 __all__ = ["print_compared", "render_compared"]

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.autocast import AutocastTax
-from lightning_perf.analysis.communication import Communication
-from lightning_perf.analysis.efficiency import Efficiency
-from lightning_perf.analysis.idle import Idle
-from lightning_perf.analysis.launches import Launches
-from lightning_perf.analysis.memory import DeviceMemory, Memory
+from lightning_perf.analysis.host.launches import Launches
+from lightning_perf.analysis.host.sync_points import SyncPoints
+from lightning_perf.analysis.kernels.efficiency import Efficiency
+from lightning_perf.analysis.model.memory import DeviceMemory, Memory
+from lightning_perf.analysis.precision.autocast_tax import AutocastTax
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.sync_points import SyncPoints
-from lightning_perf.findings.amdahl import each
-from lightning_perf.report.console.safe import kernel_text, plain
-from lightning_perf.report.console.summary import label, table
+from lightning_perf.analysis.ranks.communication import Communication
+from lightning_perf.analysis.steps.idle import Idle
+from lightning_perf.findings.savings import each
+from lightning_perf.report.console.layout import label, table
 from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS
+from lightning_perf.terminal_text import kernel_text, plain
 from lightning_perf.units import (
     format_bandwidth,
     format_bytes,

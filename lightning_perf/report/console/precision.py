@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.report.console.safe import plain
-from lightning_perf.report.console.summary import label, table
+from lightning_perf.report.console.layout import label, table
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.loss_scale import OverflowOrigin
 from lightning_perf.run_files.precision import (
@@ -19,6 +18,7 @@ from lightning_perf.run_files.precision import (
     RunPrecision,
     UnderflowTable,
 )
+from lightning_perf.terminal_text import plain
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
 __all__ = ["precision_section"]

@@ -1,28 +1,120 @@
-"""The order of the report on the console: the verdict, then what it rests on, then the tables."""
+"""The report as console text."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-from lightning_perf.legible import legible
-from lightning_perf.report.console.findings import findings_section
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.analysis.trust import Trust
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.captured import Captured
+from lightning_perf.report.console.layout import device_line, hanging, ranks_table, table, verdict_block
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
-from lightning_perf.report.console.safe import UNBREAKABLE, plain, prose
-from lightning_perf.report.console.step_times import step_times_section
-from lightning_perf.report.console.summary import device_line, hanging, ranks_table, verdict_block
-from lightning_perf.report.console.trust import captures_section, trust_text
 from lightning_perf.report.document import PerfReport
+from lightning_perf.report.labels import count_of
+from lightning_perf.report.sentences import trust_line
+from lightning_perf.report.verdict import saving_text
+from lightning_perf.terminal_text import UNBREAKABLE, legible, plain, prose
+from lightning_perf.units import format_duration, format_rate, format_share
 
-__all__ = ["ReportConsole", "print_report", "render"]
+__all__ = [
+    "ReportConsole",
+    "captures_section",
+    "findings_section",
+    "print_report",
+    "render",
+    "step_times_section",
+    "trust_text",
+]
+
+
+STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
+
+
+def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
+    """One block a finding, the most to save first.
+
+    Args:
+        findings: The findings.
+        lead: The rank whose step time the savings are a part of.
+    """
+    several = lead is not None and (lead.metadata.world_size or 1) > 1
+    yield Text("\nFindings", style="bold")
+    for number, finding in enumerate(findings, start=1):
+        whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
+        title = prose(finding.title, STYLES[finding.severity])
+        yield hanging(f"{number}.", Text.assemble(title, f"  [{finding.severity}{whose}]"), gap=1)
+        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
+        saving = saving_text(finding, lead)
+        if saving:
+            lines.append(prose(f"{saving} {finding.model}", "dim"))
+        yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+
+
+def trust_text(trust: Trust) -> Text:
+    """How far the figures can be trusted, in yellow where not wholly."""
+    doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
+    return Text.assemble(("Trust ", "yellow" if doubtful else "green"), prose(trust_line(trust)))
+
+
+def captures_section(captures: Sequence[Captured]) -> RenderableType:
+    """Each capture: when, how slow, and what differed."""
+    lines: list[Text] = []
+    for capture in captures:
+        lines.append(Text.assemble(plain(capture.folder, "cyan"), f"  {capture.trigger.value}"))
+        lines += [prose(f"  {sentence}") for sentence in capture.evidence]
+    return Group(*lines)
+
+
+NOTABLE_CHANGE = 0.05
+
+
+def step_times_section(times: StepTimes) -> RenderableType:
+    """Percentiles of the step time, the wait for data, throughput, and what changed over the run."""
+    grid = table("", "mean", "p50", "p90", "p99")
+    grid.add_row("step", *(format_duration(t) for t in (times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns)))
+    grid.add_row("data wait", format_duration(times.data_wait_mean_ns), "", format_duration(times.data_wait_p90_ns), "")
+    if times.device_mean_ns is not None:
+        grid.add_row("device", format_duration(times.device_mean_ns), "", "", "")
+    facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
+    if times.samples_per_second is not None:
+        facts.append(format_rate(times.samples_per_second, "samples"))
+    left_out = [f"{times.warmup_steps} to warm up"] if times.warmup_steps else []
+    left_out += [f"{times.profiled_steps} profiled"] if times.profiled_steps else []
+    if left_out:
+        facts.append(f"left out: {', '.join(left_out)}")
+    lines = [Text(" · ".join(facts))]
+    if times.only_profiled:
+        said = "Every step after the warm-up was profiled: these times include the profiler's own cost."
+        lines.append(Text(said, style="yellow"))
+    for change, what in (
+        (times.drift, "The last quarter of the run was {} than the first."),
+        (times.after_profiling, "Steps after the profiled ones were {} than those before."),
+    ):
+        if change is not None and abs(change) >= NOTABLE_CHANGE:
+            amount = f"{format_share(abs(change))} {'slower' if change > 0 else 'faster'}"
+            lines.append(Text(what.format(amount), style="yellow"))
+    if times.outlier_steps:
+        longest = times.outliers[0]
+        lines.append(
+            Text(
+                f"{count_of(times.outlier_steps, 'step')} stood out, {format_duration(times.outlier_excess_ns)} over "
+                f"the median together; the longest was step {longest.step} with {format_duration(longest.step_ns)}."
+            )
+        )
+    return Group(grid, *lines)
+
 
 MAX_SOURCES = 4
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.loaders import change_loader, rebuilt, training_loader
+from lightning_perf.tune.levers.input import change_loader, rebuilt, training_loader
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
 __all__ = ["BatchSize", "FewerMicroBatches"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
 __all__ = ["Compiled"]

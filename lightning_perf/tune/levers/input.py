@@ -1,16 +1,118 @@
-"""How batches are made and moved."""
+"""Levers of the input pipeline: workers, pinned memory, persistent workers, prefetching."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.loaders import change_loader, rebuilt, training_loader
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
-__all__ = ["PinnedMemory", "Workers"]
+__all__ = [
+    "PinnedMemory",
+    "Workers",
+    "change_loader",
+    "rebuilt",
+    "training_loader",
+]
+
+
+_KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+)
+
+
+def training_loader(training: Training) -> DataLoader[Any] | str:
+    """The DataLoader that the training would use, without beginning it; or why there is none to change.
+
+    Args:
+        training: What to look into. Its module or LightningDataModule is prepared and set up, once.
+    """
+    loader: DataLoader[Any] | str | None = training.loader
+    if loader is None:
+        loader = training.loader = _find_loader(training)
+    return loader
+
+
+def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLoader[Any]]) -> None:
+    """Have the training use a changed DataLoader.
+
+    Args:
+        training: Changed in place.
+        change: Makes the new one from the user's.
+    """
+    training.loader = None
+    owner = _owner(training)
+    if owner is None:
+        training.data = change(training.data)
+        return
+    original = owner.train_dataloader
+
+    @functools.wraps(original)
+    def changed() -> DataLoader[Any]:
+        return change(original())
+
+    owner.train_dataloader = changed
+
+
+def rebuilt(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """The same loader with other settings.
+
+    Args:
+        loader: A plain DataLoader.
+        changes: Arguments of `DataLoader` that differ.
+
+    Example:
+        >>> loader = rebuilt(DataLoader([1, 2, 3], batch_size=2), batch_size=3)
+        >>> [batch.tolist() for batch in loader]
+        [[1, 2, 3]]
+    """
+    arguments: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
+    if isinstance(loader.dataset, IterableDataset):
+        arguments |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    elif loader.batch_size is None and loader.batch_sampler is not None:
+        arguments["batch_sampler"] = loader.batch_sampler
+    else:
+        arguments |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": loader.sampler}
+    arguments |= changes
+    if not arguments["num_workers"]:
+        arguments |= {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
+    return DataLoader(loader.dataset, **arguments)
+
+
+def _find_loader(training: Training) -> DataLoader[Any] | str:
+    owner = _owner(training)
+    loader = training.data
+    if owner is not None:
+        try:
+            owner.prepare_data()
+            owner.setup("fit")
+            loader = owner.train_dataloader()
+        except Exception as error:  # the user's code: some of it asks a Trainer, which there is none of yet
+            return f"the DataLoader cannot be made without a running Trainer ({type(error).__name__})"
+    if type(loader) is DataLoader:
+        return loader
+    return f"the training data come from {type(loader).__name__}, not from a plain DataLoader"
+
+
+def _owner(training: Training) -> Any:
+    """Who gives the loader by its ``train_dataloader``; None where the data are the loader."""
+    if training.data is None:
+        return training.module
+    return training.data if hasattr(training.data, "train_dataloader") else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lightning_perf.page_faults import KEEP_MEMORY, allocator_name, keep_memory
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
 __all__ = ["KeptMemory"]

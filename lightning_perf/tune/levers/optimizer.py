@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 
 __all__ = ["FusedOptimizer"]

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_perf.inference.artefact import load_artefact, read_artefact
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.report.console.safe import plain
+from lightning_perf.inference.variants.artefact import load_artefact, read_artefact
+from lightning_perf.terminal_text import plain
 from recipes.signlang.data.decoding import decode_picture, unwarned
 from recipes.signlang.data.layouts import PICTURE_SUFFIXES
 from recipes.signlang.data.sources import MAX_FILE_BYTES, open_source

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.analysis.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options

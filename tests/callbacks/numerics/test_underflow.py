@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.precision import UnderflowTable

@@ -18,7 +18,7 @@ from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
 from lightning_perf.callbacks.run_record.device_health import PERIOD_S, DeviceHealth, gpu_uuids
 from lightning_perf.cli import main
-from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
 from tests.callbacks.training import loader, make_module, make_trainer
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.record import read_record
+from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError

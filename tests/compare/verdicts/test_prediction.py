@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from lightning_perf.analysis.amp_gain import AmpGain
-from lightning_perf.compare.record import read_record
+from lightning_perf.analysis.precision.amp_gain import AmpGain
+from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.render.tables import footnotes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings

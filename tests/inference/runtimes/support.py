@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.inference.subject import Subject
+from lightning_perf.inference.model.subject import Subject
 
 CPU = torch.device("cpu")
 

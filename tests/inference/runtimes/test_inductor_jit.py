@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.runtimes.inductor_jit import compiled_call
+from lightning_perf.inference.runtimes.compiled import compiled_call
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from lightning_perf.inference.runtimes.int8_pt2e import Int8Pt2e
+from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e
 from tests.inference.runtimes.support import CPU, pictures, residual_network, subject_of
 
 LOADED = """
 import sys, torch
 from pathlib import Path
 from torch._dynamo.utils import counters
-from lightning_perf.inference.runtimes.int8_pt2e import Int8Pt2e
+from lightning_perf.inference.runtimes.torchao_int8 import Int8Pt2e
 
 torch.set_num_threads(1)
 call = Int8Pt2e().load(Path(sys.argv[1]), torch.device("cpu"), 1)

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from lightning_perf import processor
-from lightning_perf.inference.runtimes import onnx_quantize
-from lightning_perf.inference.runtimes.onnx_export import weights_apart, write_onnx
-from lightning_perf.inference.runtimes.onnx_quantize import FOR_TENSORRT, write_qdq_onnx
-from lightning_perf.inference.runtimes.onnx_session import load_session
+from lightning_perf.inference.runtimes import onnx_files as onnx_quantize
+from lightning_perf.inference.runtimes.onnx_files import FOR_TENSORRT, weights_apart, write_onnx, write_qdq_onnx
+from lightning_perf.inference.runtimes.onnxruntime import load_session
 from lightning_perf.inference.runtimes.registry import find_runtime
 from tests.inference.runtimes.support import CPU, pictures, residual_network, subject_of, trained_network
 
@@ -74,7 +73,7 @@ def test_weights_keep_7_bits_where_products_would_overflow(tmp_path, monkeypatch
 
 
 def test_weights_beyond_protobufs_limit_lie_beside(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_perf.inference.runtimes.onnx_export.PROTOBUF_LIMIT_BYTES", 100)
+    monkeypatch.setattr("lightning_perf.inference.runtimes.onnx_files.PROTOBUF_LIMIT_BYTES", 100)
     module, inputs = residual_network(), pictures(3)
     assert weights_apart(module)
     runtime = find_runtime("onnxruntime")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.transforms.distil import Distil
+from lightning_perf.inference.transforms.distillation import Distil
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lightning_perf.inference.transforms.kmeans import cluster
+from lightning_perf.inference.transforms.weight_sharing import cluster
 
 
 def loss(values: np.ndarray, codebook: np.ndarray, indices: np.ndarray) -> float:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.count import count_model
+from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.transforms.prune import Prune
+from lightning_perf.inference.transforms.pruning import Prune
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
 pytest.importorskip("torch_pruning", reason="needs the infer extra")
@@ -67,7 +67,7 @@ def test_what_cannot_be_pruned_is_a_reason():
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     assert Prune(50).missing() is None
-    monkeypatch.setattr("lightning_perf.inference.runtimes.packages.find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_perf.inference.errors.find_spec", lambda name: None)
     assert "lightning-perf[infer]" in Prune(50).missing()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.inference.count import count_model
+from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.transforms.separable import Separable, separate
 from tests.inference.transforms.support import Trainer, small_network, subject_of

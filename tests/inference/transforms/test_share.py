@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.storage import measure_storage
-from lightning_perf.inference.transforms.share import Share
+from lightning_perf.inference.transforms.weight_sharing import Share
+from lightning_perf.inference.variants.chains import measure_storage
 from tests.inference.transforms.support import small_network, subject_of
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.storage import measure_storage
-from lightning_perf.inference.transforms.copies import weight_layers
-from lightning_perf.inference.transforms.sparsify import Sparsify
+from lightning_perf.inference.transforms.base import weight_layers
+from lightning_perf.inference.transforms.pruning import Sparsify
+from lightning_perf.inference.variants.chains import measure_storage
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
 

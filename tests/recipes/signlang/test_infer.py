@@ -15,7 +15,7 @@ from recipes.signlang.errors import RecipeError
 
 torch = pytest.importorskip("torch")
 
-from lightning_perf.inference.validation import Validation  # noqa: E402
+from lightning_perf.inference.model.samples import Validation  # noqa: E402
 from recipes.signlang.inference.distillation import StudentOutcome, StudyTraining, accuracy_of, say_outcomes  # noqa: E402
 from recipes.signlang.inference.held_out import gather_data  # noqa: E402
 from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint  # noqa: E402
@@ -207,7 +207,7 @@ def test_what_students_came_to():
 
 @pytest.mark.slow
 def test_a_whole_study(checkpoint, tmp_path, capsys):
-    from lightning_perf.inference.tradeoff import Tradeoff
+    from lightning_perf.inference.results.tradeoff import Tradeoff
 
     out, plot = tmp_path / "out", tmp_path / "plot.png"
     options = ["--variants", "channels-last", "alone-cnn", "tensorrt-fp16", "--batch-sizes", "1", "--seconds", "0.05"]

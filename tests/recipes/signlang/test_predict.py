@@ -44,9 +44,9 @@ def checkpoint(classifier, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def artefact(classifier, tmp_path_factory):
-    from lightning_perf.inference.artefact import Origin, save_artefact
+    from lightning_perf.inference.model.subject import Subject
     from lightning_perf.inference.runtimes.registry import find_runtime
-    from lightning_perf.inference.subject import Subject
+    from lightning_perf.inference.variants.artefact import Origin, save_artefact
 
     folder = tmp_path_factory.mktemp("variants") / "eager"
     folder.mkdir()

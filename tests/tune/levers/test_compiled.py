@@ -2,8 +2,8 @@ import shutil
 
 import torch
 
-from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.levers.compiled import Compiled
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 

@@ -1,9 +1,8 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.levers.input import PinnedMemory, Workers
-from lightning_perf.tune.loaders import training_loader
+from lightning_perf.tune.levers.input import PinnedMemory, Workers, training_loader
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.levers.layout import ChannelsLast, CudnnBenchmark
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 

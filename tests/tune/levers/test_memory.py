@@ -1,8 +1,8 @@
 import pytest
 
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.lever import Machine
 from lightning_perf.tune.levers import memory
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.memory import KeptMemory
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lightning_perf.tune.errors import NotApplicableError
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.optimizer import FusedOptimizer, _fuse
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_perf.tune.lever import Machine
+from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.levers.precision import TF32, MixedPrecision
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny

@@ -1,0 +1,1 @@
+"""Shared by the analyses: intervals, arrays, averaged steps, caching."""

@@ -1,0 +1,124 @@
+"""Small array helpers: sums by code, outliers, downsampled series, and lists kept as JSON text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.trace.columns import BoolArray, Int64Array
+
+__all__ = [
+    "Series",
+    "json_list",
+    "outlying",
+    "sum_by",
+    "thin",
+]
+
+
+def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int64Array:
+    """Sum of the values of each code.
+
+    Args:
+        code: Which sum each value belongs to, from 0 to ``size - 1``.
+        value: The values; their sums are exact below 2**53, which is 104 days in nanoseconds.
+        size: Number of sums.
+
+    Returns:
+        The sums.
+
+    Example:
+        >>> import numpy as np
+        >>> sum_by(np.array([2, 0, 2]), np.array([5, 1, 7]), 4).tolist()
+        [1, 0, 12, 0]
+    """
+    return np.bincount(code, weights=value, minlength=size).astype(np.int64)
+
+
+SCORE = 3.5
+"""Modified z-score beyond which a value is one (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993)."""
+
+LEAST_SHARE = 0.10
+"""A value within a tenth of the median is no outlier: values that hardly differ have a deviation near zero."""
+
+
+def outlying(values: Int64Array) -> BoolArray:
+    """Which values stand apart: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median.
+
+    Args:
+        values: At least one value, none negative.
+
+    Returns:
+        A mask over the values.
+
+    Example:
+        >>> outlying(np.array([100, 101, 99, 100, 130, 100])).tolist()
+        [False, False, False, False, True, False]
+    """
+    median = float(np.median(values))
+    apart = np.abs(values - median)
+    outside: BoolArray = (0.6745 * apart > SCORE * float(np.median(apart))) & (apart > LEAST_SHARE * median)
+    return outside
+
+
+@dataclass(frozen=True)
+class Series:
+    """A step function: each value holds from its time to the next.
+
+    Attributes:
+        time_ns: Times, ascending, from the begin of the recording.
+        value: The value from each time on.
+    """
+
+    time_ns: tuple[int, ...]
+    value: tuple[int, ...]
+
+
+def thin(time_ns: Int64Array, value: Int64Array, origin_ns: int, buckets: int = 256) -> Series:
+    """Thin a step function to at most four points a bucket: its first, least, greatest and last value there.
+
+    Drawn with at least as many pixels as buckets the line is the same (M4 aggregation; Jugel et al., *M4: A
+    Visualization-Oriented Time Series Data Aggregation*, VLDB 2014).
+
+    Args:
+        time_ns: Times of the changes, ascending.
+        value: The value from each time on.
+        origin_ns: What to subtract from the times.
+        buckets: Into how many spans of equal length the time is divided.
+
+    Returns:
+        The series; whole when it is short enough.
+    """
+    if len(time_ns) > 4 * buckets:
+        span = int(time_ns[-1] - time_ns[0]) + 1
+        edges = time_ns[0] + np.arange(buckets, dtype=np.int64) * span // buckets
+        first = np.unique(np.searchsorted(time_ns, edges, side="left"))
+        last = np.append(first[1:], len(time_ns))
+        kept = [first, last - 1]
+        for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+            part = value[begin:end]
+            kept.append(np.array([begin + int(part.argmin()), begin + int(part.argmax())]))
+        rows = np.unique(np.concatenate(kept))
+        time_ns, value = time_ns[rows], value[rows]
+    return Series(tuple((time_ns - origin_ns).tolist()), tuple(value.tolist()))
+
+
+def json_list(text: str) -> list[Any]:
+    """The list that a JSON text holds; an empty one for anything else.
+
+    Args:
+        text: An entry of `Trace.type_lists` or `Trace.shape_lists`.
+
+    Example:
+        >>> json_list('["float","Scalar"]'), json_list(""), json_list("5"), json_list("[" * 100_000)
+        (['float', 'Scalar'], [], [], [])
+    """
+    try:
+        found = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []

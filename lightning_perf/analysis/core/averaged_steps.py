@@ -1,0 +1,41 @@
+"""Which steps are averaged, and which events lie in them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["averaged_steps", "in_averaged_steps"]
+
+
+def averaged_steps(trace: Trace) -> BoolArray:
+    """The steps that averages are over: the complete ones, or all of them when the recording holds no complete step."""
+    complete = trace.steps.complete
+    return complete if complete.any() else np.ones_like(complete)
+
+
+def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
+    """Whether each instant lies in a step that averages are over.
+
+    Args:
+        trace: The recording.
+        time_ns: Instants, in any order.
+    """
+    steps, averaged = trace.steps, averaged_steps(trace)
+    start, end = steps.start_ns[averaged], steps.end_ns[averaged]
+    if not len(start):
+        return np.zeros(np.shape(time_ns), dtype=np.bool_)
+    if len(time_ns) > len(start) and not (time_ns[1:] < time_ns[:-1]).any():
+        # A table's column: find the few steps in it instead of each of its rows among the steps.
+        change = np.zeros(len(time_ns) + 1, dtype=np.int8)
+        first, last = np.searchsorted(time_ns, start), np.searchsorted(time_ns, end)
+        filled = first < last
+        change[first[filled]] += 1
+        change[last[filled]] -= 1
+        within: BoolArray = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
+        return within
+    row = np.searchsorted(start, time_ns, side="right") - 1
+    inside: BoolArray = (row >= 0) & (time_ns < end[np.maximum(row, 0)])
+    return inside

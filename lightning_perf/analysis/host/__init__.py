@@ -1,0 +1,1 @@
+"""What the host did: launches, waits, loading, its own computing."""

@@ -1,0 +1,121 @@
+"""How fast the host could go: the time it needs for a step, however fast the device is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
+from lightning_perf.analysis.steps.idle import device_busy
+from lightning_perf.trace.columns import NO_ROW, Int64Array
+from lightning_perf.trace.indexing import used_codes
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "HostPace",
+    "blocked_ns",
+    "bounded_by_host",
+    "host_pace",
+]
+
+
+UNHINDERED = 25
+"""The percentile of the durations of one kind of call that stands for its own cost. Where the device is what a training
+waits for, more than half of the launches may find the queue full."""
+
+
+def blocked_ns(trace: Trace) -> Int64Array:
+    """How long each call of `Trace.runtime` kept the host waiting for the device.
+
+    A synchronizing call does nothing but wait. A launch returns at once, but for a queue that is full: then it waits
+    for the device to take a kernel from it. A copy from pageable memory waits until its stream has nothing left
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html). So what launches and copies take beyond what
+    a quarter of their kind take at most is waiting, as far as the device works meanwhile.
+    """
+    runtime = trace.runtime
+    kinds = runtime_kinds(trace)
+    blocked: Int64Array = np.where(kinds == RuntimeKind.SYNC, runtime.duration_ns, 0)
+    starts_work = np.zeros(len(runtime), dtype=np.bool_)
+    starts_work[trace.links.device_runtime[trace.links.device_runtime != NO_ROW]] = True
+    calls = np.flatnonzero(starts_work & (kinds != RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
+    for code in used_codes(runtime.name[calls]):
+        rows = calls[runtime.name[calls] == code]
+        blocked[rows] = runtime.duration_ns[rows] - np.percentile(runtime.duration_ns[rows], UNHINDERED)
+    blocked[calls] = np.clip(
+        blocked[calls], 0, device_busy(trace).covered(runtime.start_ns[calls], runtime.end_ns[calls])
+    )
+    return blocked
+
+
+@dataclass(frozen=True)
+class HostPace:
+    """The host's time for the averaged steps, its waits for the device left out: those a faster one shortens.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        whole_ns: From the begins to the ends of the host's own marks of the steps, however long the device then works
+            on: Python, operators, launches and waits for input. In a recording that marks no step, as `operators_ns`.
+        operators_ns: Inside operators.
+    """
+
+    steps: int
+    whole_ns: int
+    operators_ns: int
+
+    @property
+    def slowest_step_ns(self) -> float:
+        """What a step takes a host that is as slow as in the recording: the profiler takes time for each operator."""
+        return self.whole_ns / max(self.steps, 1)
+
+    @property
+    def fastest_step_ns(self) -> float:
+        """What a step takes a host that does nothing but run operators."""
+        return self.operators_ns / max(self.steps, 1)
+
+
+def host_pace(trace: Trace) -> HostPace | None:
+    """Measure what the host needs for a step.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures; None without a device.
+    """
+    if not len(trace.device):
+        return None
+    steps, averaged, runtime = trace.steps, averaged_steps(trace), trace.runtime
+    waits = blocked_ns(trace)
+    counted = in_averaged_steps(trace, runtime.start_ns) & (trace.links.runtime_operator != NO_ROW)
+    outermost = (trace.links.operator_parent == NO_ROW) & in_averaged_steps(trace, trace.operators.start_ns)
+    operators_ns = max(0, int(trace.operators.duration_ns[outermost].sum()) - int(waits[counted].sum()))
+    whole_ns = operators_ns
+    if steps.marked:
+        marks = merge(steps.host_start_ns[averaged], steps.host_end_ns[averaged])
+        whole_ns = max(0, marks.length_ns - int(waits[marks.contains(runtime.start_ns)].sum()))
+    return HostPace(int(averaged.sum()), whole_ns, operators_ns)
+
+
+def bounded_by_host(least_ns: float, most_ns: float, step_ns: float, pace: HostPace | None) -> tuple[float, float]:
+    """What less device time saves of a step that the host, too, needs time for.
+
+    Args:
+        least_ns: Least saving as far as the device goes.
+        most_ns: Most.
+        step_ns: The step.
+        pace: The host's.
+
+    Returns:
+        Least and most saving: at most what leaves the host's operators their time; at least half of what leaves a host
+        that is as slow as in the recording its time, since on the edge it becomes what the step waits for.
+
+    Example:
+        >>> bounded_by_host(30.0, 60.0, 100.0, HostPace(steps=1, whole_ns=80, operators_ns=50))
+        (10.0, 50.0)
+    """
+    slowest_ns, fastest_ns = (0.0, 0.0) if pace is None else (pace.slowest_step_ns, pace.fastest_step_ns)
+    most_ns = max(0.0, min(most_ns, step_ns - fastest_ns))
+    return min(least_ns, most_ns, max(0.0, step_ns - slowest_ns) / 2), most_ns

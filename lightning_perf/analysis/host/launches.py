@@ -1,0 +1,259 @@
+"""Launches: what they cost the host, whether the step waits for them, and clock skew between host and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import union
+from lightning_perf.analysis.host.queue_depth import QueueDepth, queue_depth
+from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.analysis.steps.idle import Gaps, device_busy, find_gaps
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "LAUNCH_BOUND_SHARE",
+    "LONGEST_DISPATCH_NS",
+    "SHORT_KERNEL_NS",
+    "ClockSkew",
+    "GraphLaunches",
+    "LaunchBound",
+    "LaunchDelay",
+    "Launches",
+    "clock_skew",
+    "launches",
+]
+
+
+SHORT_KERNEL_NS = 10_000
+"""Kernels shorter than this cost about as much to launch as to run: a launch takes 2 to 10 µs of host time."""
+
+LAUNCH_BOUND_SHARE = 0.15
+"""From this part of the step on it is launch-bound: XProf's threshold for *high* kernel launch time
+(https://github.com/openxla/xprof, ``xprof/convert/op_stats_to_input_pipeline_analysis.cc``,
+``kHighlyKernelLaunchBoundThresholdInPercent``)."""
+
+LONGEST_DISPATCH_NS = 1_000_000
+"""A longer gap is not the cost of issuing an operator, some tens of µs, but something of its own: loading a module on
+first use, choosing an algorithm, a blocking copy, a checkpoint."""
+
+_GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+
+@dataclass(frozen=True)
+class LaunchDelay:
+    """Time from the begin of a launch call to the start of its kernel, of a graph its first.
+
+    Attributes:
+        p50_ns: Median.
+        p90_ns: 90th percentile.
+        p99_ns: 99th percentile.
+    """
+
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+
+
+@dataclass(frozen=True)
+class GraphLaunches:
+    """Launches of whole graphs (CUDA graphs, HIP graphs).
+
+    Attributes:
+        calls: Graph launches.
+        kernels: Pieces of device work that they started.
+        kernels_per_graph: Mean of it.
+        call_ns: Host time inside the calls.
+    """
+
+    calls: int
+    kernels: int
+    kernels_per_graph: float
+    call_ns: int
+
+
+@dataclass(frozen=True)
+class LaunchBound:
+    """Whether the step waits for the host to issue work, and how long.
+
+    Counted are the device-idle gaps of at most `LONGEST_DISPATCH_NS`: their time in launch calls and in operators with
+    nothing in the queue, and, where that is at least half of what the queue, the input, allocations and waits for the
+    device leave of a gap, the rest of it too: the Python between operators. Longer gaps are idle time of another kind.
+
+    Attributes:
+        bound: Whether `share` is at least `LAUNCH_BOUND_SHARE`.
+        share: Part of the steps' wall time, 0 to 1.
+        waiting_ns: All of it, over all averaged steps: the sum of the next three.
+        launch_ns: The part inside launch calls.
+        operator_ns: The part inside operators and other runtime calls.
+        python_ns: The part between them.
+    """
+
+    bound: bool
+    share: float
+    waiting_ns: int
+    launch_ns: int
+    operator_ns: int
+    python_ns: int
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What launching costs, over the averaged steps; divide by `steps` for a figure a step.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        calls: Launch calls.
+        call_ns: Host time inside them, all threads.
+        exposed_ns: Time inside them that neither device work nor the wait for input hides: the breakdown's
+            ``kernel_launch``.
+        delay: From launch to start; None when no kernel's launch was recorded.
+        queue: Queue depth; None when no launch was recorded.
+        graphs: Graph launches; None when there are none.
+        kernels: Kernels, collectives among them.
+        unlinked_kernels: Kernels whose launch was not recorded.
+        short_kernels: Kernels shorter than `SHORT_KERNEL_NS`.
+        short_kernel_ns: Their time.
+        outrun_kernels: Kernels shorter than the launch call of their own; those of a graph share one.
+        launch_bound: Whether the step is launch-bound; None when the file is truncated.
+    """
+
+    steps: int
+    calls: int
+    call_ns: int
+    exposed_ns: int
+    delay: LaunchDelay | None
+    queue: QueueDepth | None
+    graphs: GraphLaunches | None
+    kernels: int
+    unlinked_kernels: int
+    short_kernels: int
+    short_kernel_ns: int
+    outrun_kernels: int
+    launch_bound: LaunchBound | None
+
+
+def launches(trace: Trace) -> Launches | None:
+    """Measure what launching costs.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures, or None for a recording without a device.
+    """
+    if not len(trace.device):
+        return None
+    averaged = averaged_steps(trace)
+    starts, ends = trace.steps.start_ns[averaged], trace.steps.end_ns[averaged]
+    wall_ns = int((ends - starts).sum())
+    calls = trace.links.is_launch & in_averaged_steps(trace, trace.runtime.start_ns)
+    ran = in_averaged_steps(trace, trace.device.start_ns)
+    kernels = np.flatnonzero(ran & (trace.device.is_compute | trace.device.is_collective))
+    call_of = trace.links.device_runtime[kernels]
+    linked = call_of >= 0
+    duration = trace.device.duration_ns[kernels]
+    # The first kernel of each call. The others of a graph wait for one another, not for their launch.
+    first, place = distinct_rows(call_of[linked])
+    alone = np.bincount(place, minlength=len(first)) == 1
+    first = np.flatnonzero(linked)[first]
+    started_by = call_of[first]
+    delay = trace.device.start_ns[kernels[first]] - trace.runtime.start_ns[started_by]
+    short = duration < SHORT_KERNEL_NS
+    return Launches(
+        steps=int(averaged.sum()),
+        calls=int(calls.sum()),
+        call_ns=int(trace.runtime.duration_ns[calls].sum()),
+        exposed_ns=_exposed_ns(trace, starts, ends),
+        delay=_delay(delay),
+        queue=queue_depth(trace, ran, wall_ns),
+        graphs=_graphs(trace, calls),
+        kernels=len(kernels),
+        unlinked_kernels=int((~linked).sum()),
+        short_kernels=int(short.sum()),
+        short_kernel_ns=int(duration[short].sum()),
+        outrun_kernels=int((duration[first] < trace.runtime.duration_ns[started_by])[alone].sum()),
+        launch_bound=None if trace.problems.truncated or not wall_ns else _launch_bound(find_gaps(trace), wall_ns),
+    )
+
+
+def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:
+    (_, waits), (_, launching) = host_sets(trace)[:2]
+    hidden = union(device_busy(trace), waits)
+    both = union(hidden, launching)
+    return int((both.covered(starts, ends) - hidden.covered(starts, ends)).sum())
+
+
+def _delay(delay: Int64Array) -> LaunchDelay | None:
+    if not len(delay):
+        return None
+    # With skewed clocks a kernel can seem to start before its launch.
+    p50, p90, p99 = np.percentile(np.maximum(delay, 0), [50, 90, 99])
+    return LaunchDelay(round(float(p50)), round(float(p90)), round(float(p99)))
+
+
+def _graphs(trace: Trace, calls: BoolArray) -> GraphLaunches | None:
+    if not calls.any():
+        return None
+    graph = calls & trace.names_where(lambda name: name.startswith(_GRAPH_CALLS))[trace.runtime.name]
+    count = int(graph.sum())
+    if not count:
+        return None
+    started = trace.links.device_runtime[trace.links.device_runtime >= 0]
+    kernels = int(graph[started].sum())
+    return GraphLaunches(count, kernels, kernels / count, int(trace.runtime.duration_ns[graph].sum()))
+
+
+def _launch_bound(gaps: Gaps, wall_ns: int) -> LaunchBound:
+    parts = gaps.parts_ns
+    launch = parts["kernel_launch"]
+    operator = parts["host_compute"] + parts["runtime_other"]
+    python = parts["host_other"]
+    short = gaps.end_ns - gaps.start_ns <= LONGEST_DISPATCH_NS
+    dispatching = short & (launch + operator >= python)
+    launch_ns, operator_ns, python_ns = (
+        int(launch[short].sum()),
+        int(operator[short].sum()),
+        int(python[dispatching].sum()),
+    )
+    waiting_ns = launch_ns + operator_ns + python_ns
+    share = waiting_ns / wall_ns
+    return LaunchBound(share >= LAUNCH_BOUND_SHARE, share, waiting_ns, launch_ns, operator_ns, python_ns)
+
+
+@dataclass(frozen=True)
+class ClockSkew:
+    """How far the host's and the device's clocks disagree, over the whole recording.
+
+    The recorder converts the device's times to the host's clock. Where it does so badly, what overlaps, what is hidden
+    and what the device waits for are wrong by as much.
+
+    Attributes:
+        early: Pieces of device work that begin before their launch call does.
+        linked: Pieces of device work whose launch was recorded.
+        lead_ns: By how much the earliest of them does: the clocks differ by at least that.
+    """
+
+    early: int
+    linked: int
+    lead_ns: int
+
+
+def clock_skew(trace: Trace) -> ClockSkew | None:
+    """Look for device work that begins before it was launched.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The skew, or None where there is no such work.
+    """
+    call = trace.links.device_runtime
+    linked = np.flatnonzero(call >= 0)
+    lead = trace.runtime.start_ns[call[linked]] - trace.device.start_ns[linked]
+    early = int((lead > 0).sum())
+    return ClockSkew(early, len(linked), int(lead.max())) if early else None

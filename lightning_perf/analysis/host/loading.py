@@ -1,0 +1,93 @@
+"""How batches reach the training thread: who loads them, how long it waits, and what it does meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import EMPTY, merge
+from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
+from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Loader", "Loading", "loading"]
+
+Loader = Literal["in_process", "workers"]
+
+# `torch.utils.data` names its marks after the iterator's class.
+_LOADERS: tuple[tuple[str, Loader], ...] = (
+    ("_SingleProcessDataLoaderIter", "in_process"),
+    ("_MultiProcessingDataLoaderIter", "workers"),
+)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How batches are fetched and moved, over the averaged steps.
+
+    Attributes:
+        loader: Who makes batches: the training process itself (``num_workers=0``) or worker processes; ``None`` when
+            the recording does not tell.
+        fetches: Fetches of a batch that the training thread made.
+        fetch_ns: How long it was inside them: hidden behind device work or not.
+        operator_ns: The part of that in which it ran operators itself: stacking, decoding, transforming.
+        pageable_copies: Copies from pageable host memory to the device, which the host must wait for.
+        pageable_bytes: Bytes that they moved.
+        pageable_ns: How long they ran.
+        steps: Steps that the figures are over.
+    """
+
+    loader: Loader | None
+    fetches: int
+    fetch_ns: int
+    operator_ns: int
+    pageable_copies: int
+    pageable_bytes: int
+    pageable_ns: int
+    steps: int
+
+
+def loading(trace: Trace) -> Loading | None:
+    """Measure how batches are fetched and moved.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures, or ``None`` when the recording neither marks a fetch nor holds a pageable copy.
+    """
+    marks = marks_by_phase(trace).get("fetch")
+    fetches = EMPTY
+    count = 0
+    if marks is not None:
+        waits = (marks.thread == trace.steps.thread) & in_averaged_steps(trace, marks.start_ns)
+        fetches = merge(marks.start_ns[waits], marks.end_ns[waits])
+        count = int(waits.sum())
+    own = trace.operators.thread == trace.steps.thread
+    at_work = merge(trace.operators.start_ns[own], trace.operators.end_ns[own])
+    pageable_names = trace.names_where(lambda name: "Pageable ->" in name)
+    device = trace.device
+    pageable = (device.kind == DeviceKind.H2D) & pageable_names[device.name] & in_averaged_steps(trace, device.start_ns)
+    if not count and not pageable.any():
+        return None
+    return Loading(
+        loader=_loader(trace),
+        fetches=count,
+        fetch_ns=fetches.length_ns,
+        operator_ns=int(at_work.covered(fetches.start_ns, fetches.end_ns).sum()),
+        pageable_copies=int(pageable.sum()),
+        pageable_bytes=int(device.bytes[pageable].sum()),
+        pageable_ns=int(device.duration_ns[pageable].sum()),
+        steps=int(averaged_steps(trace).sum()),
+    )
+
+
+def _loader(trace: Trace) -> Loader | None:
+    used = {trace.names[code] for code in np.unique(trace.annotations.name)}
+    for name, loader in _LOADERS:
+        if any(name in mark for mark in used):
+            return loader
+    return None

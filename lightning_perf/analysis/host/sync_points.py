@@ -1,0 +1,158 @@
+"""Sync points: where the host waits for the device, and how long the device then waits for the host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract
+from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
+from lightning_perf.analysis.steps.idle import device_busy
+from lightning_perf.analysis.steps.phase_timeline import PHASES, marks_by_phase, phases_at
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["SyncPoint", "SyncPoints", "sync_points"]
+
+_LISTED = 5
+
+
+@dataclass(frozen=True)
+class SyncPoint:
+    """All waits from one place.
+
+    Attributes:
+        operator: The outermost operator that waited (``aten::item``, ``aten::nonzero``, …); ``None`` for a call of the
+            runtime outside of operators (``torch.cuda.synchronize()``).
+        call: The runtime call that waited longest.
+        calls: How many waits there were. Those with no launch between them are one, of the first operator: it has
+            emptied the queue.
+        wait_ns: How long the host was inside them.
+        drained_ns: How long the device then had nothing to do, until the host had issued work again, waits for input
+            left out.
+        regained_ns: What the step would win without them, at most: the host would be ahead by its wait, so that the
+            device's time without work until the next wait, be it input that it waits for, shrinks by as much.
+        phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
+    """
+
+    operator: str | None
+    call: str
+    calls: int
+    wait_ns: int
+    drained_ns: int
+    regained_ns: int
+    phase: str = "other"
+
+
+@dataclass(frozen=True)
+class SyncPoints:
+    """Waits of the host for the device, over the averaged steps.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        calls: Waits: synchronizing calls of the runtime, those with no launch between them once.
+        wait_ns: Host time inside them.
+        drained_ns: Device-idle time after them, waits for input left out.
+        regained_ns: What the steps would win without them, at most.
+        points: Where they come from, the costliest first, at most five.
+    """
+
+    steps: int
+    calls: int
+    wait_ns: int
+    drained_ns: int
+    regained_ns: int
+    points: tuple[SyncPoint, ...]
+
+
+def sync_points(trace: Trace) -> SyncPoints | None:
+    """Find where the host waits for the device, and what that costs.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures, or ``None`` for a recording without a device.
+    """
+    if not len(trace.device):
+        return None
+    runtime, kinds = trace.runtime, runtime_kinds(trace)
+    calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
+    # `.item()` copies to pageable memory and then waits for the stream, and a second one finds nothing to wait for.
+    launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
+    first = np.flatnonzero(np.diff(launched_before, prepend=-1))
+    rows = calls[first]
+    wait = np.add.reduceat(runtime.duration_ns[calls], first) if len(first) else runtime.duration_ns[calls]
+    last = np.append(first[1:], len(calls))[: len(first)] - 1
+    drained, without_work, told = _drained_ns(trace, rows, runtime.end_ns[calls[last]])
+    regained = np.minimum(without_work, wait)
+    places = zip(_outermost(trace, rows).tolist(), phases_at(trace, runtime.start_ns[rows]).tolist(), strict=True)
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for position, place in enumerate(places):
+        groups[place].append(position)
+    points = []
+    for (code, phase), positions in groups.items():
+        # Where the recording ends it does not tell when the device has work again: as after the other waits there.
+        seen = [position for position in positions if told[position]] or positions
+        points.append(
+            SyncPoint(
+                operator=trace.names[code] if code != NO_ROW else None,
+                phase=PHASES[phase],
+                call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
+                calls=len(positions),
+                wait_ns=int(wait[positions].sum()),
+                drained_ns=int(drained[seen].sum()) * len(positions) // len(seen),
+                regained_ns=int(regained[seen].sum()) * len(positions) // len(seen),
+            )
+        )
+    points.sort(key=lambda point: (-point.regained_ns, -point.wait_ns, point.operator or "", point.phase))
+    return SyncPoints(
+        steps=int(averaged_steps(trace).sum()),
+        calls=len(rows),
+        wait_ns=int(wait.sum()),
+        drained_ns=sum(point.drained_ns for point in points),
+        regained_ns=sum(point.regained_ns for point in points),
+        points=tuple(points[:_LISTED]),
+    )
+
+
+def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Device-idle time from the end of each wait until new work starts, and until the next wait; and if that is told.
+
+    The first is without waits for input. Both go on into the next step; the end of the recording cuts them off.
+    """
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
+    steps = trace.steps
+    step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
+    # What another window recorded later has nothing to do with it.
+    goes_on = np.append(np.diff(steps.number) == 1, False)[step]
+    never = np.iinfo(np.int64).max
+    until = steps.end_ns[np.where(goes_on, step + 1, step)]
+    until = np.maximum(np.minimum(until, np.append(trace.runtime.start_ns[rows][1:], never)), end)
+    next_work = np.append(trace.device.start_ns, never)[np.searchsorted(trace.device.start_ns, end, side="left")]
+    at_work = np.minimum(until, next_work)
+    idle = subtract(merge(steps.start_ns, steps.end_ns), device_busy(trace))
+    told = goes_on | (next_work < steps.end_ns[step])
+    return subtract(idle, _fetching(trace)).covered(end, at_work), idle.covered(end, until), told
+
+
+def _fetching(trace: Trace) -> Intervals:
+    fetch = marks_by_phase(trace).get("fetch")
+    return EMPTY if fetch is None else merge(fetch.start_ns, fetch.end_ns)
+
+
+def _outermost(trace: Trace, rows: Int64Array) -> Int64Array:
+    """The name of the outermost operator around each call; nodes of the backward graph do not count as one."""
+    current = trace.links.runtime_operator[rows].astype(np.int64)
+    named = np.full(len(rows), NO_ROW, dtype=np.int64)
+    node = np.append(trace.names_where(lambda name: name.startswith("autograd::")), False)
+    while (current != NO_ROW).any():
+        known = current != NO_ROW
+        names = trace.operators.name[current[known]].astype(np.int64)
+        named[known] = np.where(node[names], named[known], names)
+        current[known] = trace.links.operator_parent[current[known]]
+    return named

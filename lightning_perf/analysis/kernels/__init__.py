@@ -1,0 +1,1 @@
+"""What the device computed: kernels, arithmetic, Tensor Cores, efficiency."""

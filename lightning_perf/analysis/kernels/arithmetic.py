@@ -1,0 +1,252 @@
+"""Arithmetic: which number formats the device computed in, and how much of it ran on Tensor Cores.
+
+The operator that launched a kernel tells the type of its operands; the kernel's name tells what was executed. Where
+both tell and differ, the name decides: operands in FP32 that a TF32 kernel multiplies were multiplied in TF32. What
+neither tells is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, kernel_arithmetic
+from lightning_perf.analysis.kernels.tensor_cores import EligibleUnused, eligible_unused
+from lightning_perf.trace.columns import NO_ROW, Int64Array
+from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "ARITHMETICS",
+    "TYPE_FOLLOWING",
+    "Arithmetic",
+    "ArithmeticTime",
+    "arithmetic",
+    "arithmetic_of",
+    "operand_arithmetic",
+]
+
+ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
+"""Every kind of arithmetic, in order of display: ``int8`` is quantised, ``integer`` any other (indices, masks)."""
+
+_TYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::Half": "fp16",
+    "c10::BFloat16": "bf16",
+    "c10::complex<double>": "fp64",
+    "c10::complex<float>": "fp32",
+    "c10::complex<c10::Half>": "fp16",
+    "signed char": "int8",
+    "c10::qint8": "int8",
+    "c10::quint8": "int8",
+    "unsigned char": "integer",
+    "short": "integer",
+    "short int": "integer",
+    "int": "integer",
+    "long": "integer",
+    "long int": "integer",
+    "bool": "integer",
+}
+
+_TYPE_FOLLOWING_NAMES = (
+    "relu", "relu_", "threshold", "threshold_backward", "clamp_min", "clamp_min_", "clamp", "hardtanh", "hardtanh_",
+    "hardtanh_backward", "leaky_relu", "leaky_relu_", "leaky_relu_backward", "gelu", "gelu_backward", "silu", "silu_",
+    "silu_backward", "sigmoid", "sigmoid_", "sigmoid_backward", "tanh", "tanh_", "tanh_backward", "hardswish",
+    "hardswish_", "hardswish_backward", "mish", "elu", "add", "add_", "sub", "mul", "mul_", "div", "cat",
+    "native_dropout", "native_dropout_backward", "dropout", "batch_norm", "cudnn_batch_norm", "native_batch_norm",
+    "cudnn_batch_norm_backward", "native_batch_norm_backward", "_batch_norm_impl_index", "miopen_batch_norm",
+    "miopen_batch_norm_backward", "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+    "avg_pool2d", "avg_pool2d_backward", "adaptive_avg_pool2d", "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward", "mean", "upsample_nearest2d", "upsample_nearest2d_backward",
+    "upsample_bilinear2d", "upsample_bilinear2d_backward",
+)  # fmt: skip
+TYPE_FOLLOWING = frozenset(f"aten::{name}" for name in _TYPE_FOLLOWING_NAMES)
+"""Operators that autocast leaves alone: they work in the type of what they are given, which the products before them
+leave in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
+
+
+@dataclass(frozen=True)
+class ArithmeticTime:
+    """The device time in one arithmetic.
+
+    Attributes:
+        name: One of `ARITHMETICS`.
+        time_ns: Kernel time in it, over all averaged steps.
+        share: Part of all compute kernel time, 0 to 1; ``None`` when the file is truncated or there is none.
+        by_operator_ns: The part that the launching operator's input types tell.
+        by_name_ns: The part that only the kernel's name tells, or in which it tells another than the operator.
+    """
+
+    name: str
+    time_ns: int
+    share: float | None
+    by_operator_ns: int
+    by_name_ns: int
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Device compute time by arithmetic.
+
+    Times are sums over kernels that begin in an averaged step: kernels that run at once count each.
+
+    Attributes:
+        rows: One row for each of `ARITHMETICS`; they sum to `compute_ns`.
+        compute_ns: Time of all compute kernels (collectives are not among them).
+        steps: How many steps the times are over.
+        tensor_core_ns: Time of kernels that run on Tensor Cores (Matrix Cores on AMD).
+        tensor_core_share: Its part of `compute_ns`, 0 to 1; ``None`` when the file is truncated or there is none.
+        tensor_core_unknown_ns: Time of kernels that may or may not.
+        eligible_unused: Time of matrix products that ran without Tensor Cores, by reason, most first.
+        truncated: The file ends early: times are lower bounds and there are no shares.
+    """
+
+    rows: tuple[ArithmeticTime, ...]
+    compute_ns: int
+    steps: int
+    tensor_core_ns: int
+    tensor_core_share: float | None
+    tensor_core_unknown_ns: int
+    eligible_unused: tuple[EligibleUnused, ...]
+    truncated: bool
+
+    def row(self, name: str) -> ArithmeticTime:
+        """The row of one arithmetic.
+
+        Raises:
+            KeyError: There is no arithmetic of that name.
+        """
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(f"no arithmetic {name!r}; there are {', '.join(ARITHMETICS)}")
+
+
+def arithmetic(trace: Trace) -> Arithmetic:
+    """Divide device compute time by arithmetic.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The times, each with its evidence, the share on Tensor Cores, and products that could have used them.
+    """
+    kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
+    time = trace.device.duration_ns[kernels]
+    kinds, index = _kinds(trace, kernels)
+    spent = np.bincount(index, weights=time, minlength=len(kinds)).astype(np.int64)  # exact below 2**53 ns, 104 days
+    total = int(time.sum())
+    told = {name: [0, 0] for name in ARITHMETICS}
+    on_tensor_cores: dict[bool | None, int] = {True: 0, False: 0, None: 0}
+    for kind, kind_ns in zip(kinds, spent.tolist(), strict=True):
+        told[kind.arithmetic][0 if kind.by_operator else 1] += kind_ns
+        on_tensor_cores[kind.tensor_cores] += kind_ns
+    truncated = trace.problems.truncated
+
+    def share(part: int) -> float | None:
+        return None if truncated or not total else part / total
+
+    return Arithmetic(
+        rows=tuple(
+            ArithmeticTime(name, sum(told[name]), share(sum(told[name])), told[name][0], told[name][1])
+            if name != "unknown"
+            else ArithmeticTime(name, sum(told[name]), share(sum(told[name])), 0, 0)
+            for name in ARITHMETICS
+        ),
+        compute_ns=total,
+        steps=int(averaged_steps(trace).sum()),
+        tensor_core_ns=on_tensor_cores[True],
+        tensor_core_share=share(on_tensor_cores[True]),
+        tensor_core_unknown_ns=on_tensor_cores[None],
+        eligible_unused=eligible_unused(trace, kernels),
+        truncated=truncated,
+    )
+
+
+def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
+    """The arithmetic of single compute kernels.
+
+    Args:
+        trace: The recording.
+        device_rows: Rows of compute kernels in `Trace.device`.
+
+    Returns:
+        An index into `ARITHMETICS` for each row.
+    """
+    kinds, index = _kinds(trace, device_rows)
+    codes = np.array([ARITHMETICS.index(kind.arithmetic) for kind in kinds], dtype=np.uint8)
+    found: NDArray[np.uint8] = codes[index]
+    return found
+
+
+class _Kind(NamedTuple):
+    """What is known of all kernels of one name under operators of one list of input types."""
+
+    arithmetic: str
+    by_operator: bool
+    tensor_cores: bool | None
+
+
+def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[np.intp]]:
+    """The kinds of kernels among the rows, and for each row the number of its kind."""
+    lists = len(trace.type_lists)
+    keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
+    different, index = distinct(keys)
+    kinds = []
+    for name, types in (divmod(key, lists) for key in different.tolist()):
+        told = kernel_arithmetic(trace.names[name])
+        found, by_operator = _decide(told, operand_arithmetic(trace.type_lists[types]), trace.metadata.is_hip)
+        kinds.append(_Kind(found, by_operator, told.tensor_cores))
+    return kinds, index
+
+
+def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
+    """The code of the launching operator's input types for each device row; 0 where none was recorded."""
+    operator = trace.links.device_operator[device_rows]
+    codes = np.zeros(len(device_rows), dtype=np.int64)
+    known = operator != NO_ROW
+    codes[known] = trace.operators.input_types[operator[known]]
+    return codes
+
+
+@lru_cache(maxsize=65536)
+def operand_arithmetic(types_json: str) -> str | None:
+    """The arithmetic that an operator's input types call for: that of its first floating operand, or else integer one.
+
+    Args:
+        types_json: ``Input type`` of the operator as JSON text.
+
+    Returns:
+        One of `ARITHMETICS`, or ``None`` when no input is a tensor of known type.
+
+    Example:
+        >>> operand_arithmetic('["c10::BFloat16","float","Scalar"]'), operand_arithmetic('["long int"]')
+        ('bf16', 'integer')
+        >>> operand_arithmetic('["Scalar"]') is None
+        True
+    """
+    found = [_type_arithmetic(t) for t in json_list(types_json) if isinstance(t, str)]
+    return next((a for a in found if a not in (None, "integer")), "integer" if "integer" in found else None)
+
+
+def _type_arithmetic(name: str) -> str | None:
+    if name.startswith("c10::Float8"):
+        return "fp8"
+    return "fp4" if name.startswith("c10::Float4") else _TYPES.get(name)
+
+
+def _decide(name: KernelArithmetic, operand: str | None, is_hip: bool) -> tuple[str, bool]:
+    """The arithmetic, and whether the operator's types tell it."""
+    # A kernel of integers under a floating operator moves or indexes what the operator works on.
+    if name.arithmetic is None or (name.arithmetic == "integer" and operand is not None):
+        if operand == "fp32" and name.tensor_cores and not is_hip:
+            return "tf32", True  # NVIDIA's Tensor Cores take no FP32; AMD's Matrix Cores do
+        return operand or "unknown", operand is not None
+    return name.arithmetic, name.arithmetic == operand

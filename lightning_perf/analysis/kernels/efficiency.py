@@ -1,0 +1,257 @@
+"""Compute efficiency: how busy the device was, how much of it, and how near to its peak."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import merge
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.kernels.flops import (
+    BACKWARD_CONVOLUTIONS,
+    CONVOLUTIONS,
+    FORMULAS,
+    MOST_FLOPS,
+    convolution,
+    operator_flops,
+)
+from lightning_perf.analysis.kernels.kernel_names import is_product
+from lightning_perf.analysis.kernels.tensor_cores import device_properties
+from lightning_perf.hardware import find_device
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.indexing import distinct, used_codes
+from lightning_perf.trace.trace import Trace
+from lightning_perf.units import format_share
+
+__all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
+
+_MIN_COVERAGE = 0.9
+"""Below this part of the product kernels' time with known FLOPs, an MFU would mislead."""
+
+
+@dataclass(frozen=True)
+class DeviceEfficiency:
+    """How one device was used in the averaged steps.
+
+    Attributes:
+        ordinal: The device's number.
+        name: Its name, if the recording tells.
+        busy: Part of the wall time in which at least one kernel runs, 0 to 1.
+        sm_efficiency: Part of the multiprocessors that kernels can fill, by time: the sum over kernels of
+            ``min(blocks per SM, 1) × duration``, divided by the wall time, at most 1. Blocks per SM as recorded, or the
+            grid divided by the device's multiprocessors. An estimate from above: a multiprocessor with one block counts
+            as full. ``None`` when the recording tells neither.
+        occupancy: Estimated achieved occupancy of the kernels that have it, weighted by duration; ``None`` without.
+    """
+
+    ordinal: int
+    name: str | None
+    busy: float
+    sm_efficiency: float | None
+    occupancy: float | None
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How much of the device the recording used.
+
+    Attributes:
+        devices: The devices that ran kernels.
+        flops: FLOPs of matrix products (convolution and attention too), forward and backward, over the averaged steps;
+            ``None`` when no operator's count is known.
+        flops_by_arithmetic: Those FLOPs by the arithmetic their kernels used (``unknown`` on the host).
+        flops_coverage: Part of the product kernels' time whose FLOPs are known, 0 to 1; ``None`` without such kernels.
+        flops_per_s: FLOPs by wall time; a lower bound when the coverage is below 1.
+        mfu: Model FLOPs utilisation: the time the FLOPs would take at the peak rate of the arithmetic they used,
+            divided by the wall time and the number of devices used.
+        mfu_missing: Why there is no `mfu`.
+        steps: How many steps this is over.
+    """
+
+    devices: tuple[DeviceEfficiency, ...]
+    flops: int | None
+    flops_by_arithmetic: dict[str, int]
+    flops_coverage: float | None
+    flops_per_s: float | None
+    mfu: float | None
+    mfu_missing: str | None
+    steps: int
+
+
+def efficiency(trace: Trace) -> Efficiency:
+    """Measure how much of the device the recording used.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU; each ``None`` where the recording
+        does not tell.
+    """
+    averaged = averaged_steps(trace)
+    wall = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    devices = _devices(trace, averaged, wall)
+    by_arithmetic, coverage = _flops(trace)
+    flops = sum(by_arithmetic.values()) or None
+    mfu, missing = _utilisation(trace, devices, by_arithmetic, coverage, wall)
+    return Efficiency(
+        devices=devices,
+        flops=flops,
+        flops_by_arithmetic=by_arithmetic,
+        flops_coverage=coverage,
+        flops_per_s=flops / wall * 1e9 if flops and wall and not trace.problems.truncated else None,
+        mfu=mfu,
+        mfu_missing=missing,
+        steps=int(averaged.sum()),
+    )
+
+
+def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEfficiency, ...]:
+    table, steps = trace.device, trace.steps
+    if trace.problems.truncated or not wall:
+        return ()
+    start, end = steps.start_ns[averaged], steps.end_ns[averaged]
+    found = []
+    kernel = table.is_compute | table.is_collective
+    for ordinal in np.unique(table.device[kernel]).tolist():
+        rows = np.flatnonzero(kernel & (table.device == ordinal))
+        busy = int(merge(table.start_ns[rows], table.end_ns[rows]).covered(start, end).sum())
+        inside = rows[in_averaged_steps(trace, table.start_ns[rows])]
+        device = device_properties(trace, ordinal)
+        time = table.duration_ns[inside].astype(np.float64)
+        blocks = table.blocks_per_sm[inside].astype(np.float64)
+        if device.sm_count:
+            blocks = np.where(np.isnan(blocks), table.grid_blocks[inside] / device.sm_count, blocks)
+        told = blocks > 0
+        filled = (np.minimum(blocks, 1) * time)[told].sum()
+        occupancy = table.occupancy[inside].astype(np.float64)
+        estimated = ~np.isnan(occupancy) & (time > 0)
+        found.append(
+            DeviceEfficiency(
+                ordinal=int(ordinal),
+                name=device.name,
+                busy=busy / wall,
+                sm_efficiency=min(1.0, float(filled) / wall) if told.any() else None,
+                occupancy=float(np.average(occupancy[estimated], weights=time[estimated])) if estimated.any() else None,
+            )
+        )
+    return tuple(found)
+
+
+def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
+    """FLOPs by arithmetic, and the part of the product kernels' time that they account for."""
+    operators = trace.operators
+    countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
+    rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
+    kernels = _product_kernels(trace)
+    if not len(rows):
+        return {}, 0.0 if len(kernels) else None
+    flops = np.zeros(len(operators), dtype=np.int64)
+    flops[rows] = _count(trace, rows)
+    flops[_below(trace, flops > 0)] = 0  # `aten::linear` counts, the `aten::addmm` inside it does not again
+    owner = _counted_owner(trace, trace.links.device_operator[kernels], flops > 0)
+    duration = trace.device.duration_ns[kernels]
+    owned = owner != NO_ROW
+    # Each operator's FLOPs go to the arithmetic of its longest product kernel.
+    order = np.lexsort((duration[owned], owner[owned]))
+    owners, kernel = owner[owned][order], kernels[owned][order]
+    last = np.append(owners[1:] != owners[:-1], True)[: len(owners)]
+    count = np.bincount(owners, minlength=len(operators)) if len(owners) else np.zeros(len(operators), dtype=np.int64)
+    backward = trace.names_where(BACKWARD_CONVOLUTIONS.__contains__)[operators.name]
+    # A backward convolution is counted for one gradient; it has two unless a single product ran (the first layer).
+    flops[backward & (count != 1)] *= 2
+    codes = arithmetic_of(trace, kernel[last])
+    by_arithmetic: dict[str, int] = defaultdict(int)
+    for code in np.unique(codes).tolist():
+        by_arithmetic[ARITHMETICS[code]] += _total(flops[owners[last]][codes == code])
+    on_host = _total(flops) - sum(by_arithmetic.values())
+    if on_host:
+        by_arithmetic["unknown"] += on_host
+    total = int(duration.sum())
+    return dict(by_arithmetic), int(duration[owned].sum()) / total if total else None
+
+
+def _count(trace: Trace, rows: Int64Array) -> Int64Array:
+    """FLOPs of each operator row, 0 where unknown, without regard to operators inside operators."""
+    operators = trace.operators
+    shapes = len(trace.shape_lists)
+    key, index = distinct(operators.name[rows] * np.int64(shapes) + operators.input_shapes[rows])
+    named = [(trace.names[k // shapes], trace.shape_lists[k % shapes]) for k in key.tolist()]
+    convolutions = [convolution(*call) for call in named]
+    outputs: dict[object, set[tuple[int, ...]]] = defaultdict(set)
+    for found in convolutions:
+        if found and found.output:
+            outputs[found.data, found.weight].add(found.output)
+    known = np.zeros(len(named), dtype=np.int64)
+    for i, (call, found) in enumerate(zip(named, convolutions, strict=True)):
+        known[i] = operator_flops(*call) or 0
+        candidates = {found.output} if found and found.output else outputs[found.data, found.weight] if found else set()
+        if found and len(candidates) == 1:
+            known[i] = found.flops(next(iter(candidates)))
+    recorded = operators.flops[rows]
+    recorded = np.where((recorded > 0) & (recorded <= MOST_FLOPS), recorded, 0)
+    return np.where(known[index] > 0, known[index], recorded)
+
+
+def _total(flops: Int64Array) -> int:
+    """Their sum, which 64 bits need not hold."""
+    return sum(flops[flops > 0].tolist())
+
+
+def _below(trace: Trace, counted: BoolArray) -> BoolArray:
+    """The counted operator rows that lie inside another counted one."""
+    inside = np.zeros(len(counted), dtype=np.bool_)
+    rows = np.flatnonzero(counted)
+    around = trace.links.operator_parent[rows]
+    while (open_ := around != NO_ROW).any():
+        rows, around = rows[open_], around[open_]
+        inside[rows] |= counted[around]
+        around = trace.links.operator_parent[around]
+    return inside
+
+
+def _counted_owner(trace: Trace, operator: Int32Array, counted: BoolArray) -> Int64Array:
+    """The counted operator at or around each operator row."""
+    owner = operator.astype(np.int64)
+    while True:
+        open_ = np.flatnonzero(owner != NO_ROW)
+        open_ = open_[~counted[owner[open_]]]
+        if not len(open_):
+            return owner
+        owner[open_] = trace.links.operator_parent[owner[open_]]
+
+
+def _product_kernels(trace: Trace) -> Int64Array:
+    used = np.zeros(len(trace.names), dtype=np.bool_)
+    for code in used_codes(trace.device.name[trace.device.is_compute]):
+        used[code] = is_product(trace.names[code])
+    rows = trace.device.is_compute & used[trace.device.name]
+    return np.flatnonzero(rows & in_averaged_steps(trace, trace.device.start_ns))
+
+
+def _utilisation(
+    trace: Trace, devices: tuple[DeviceEfficiency, ...], flops: dict[str, int], coverage: float | None, wall: int
+) -> tuple[float | None, str | None]:
+    if trace.problems.truncated:
+        return None, "the file is truncated"
+    if not devices:
+        return None, "the recording has no kernels"
+    if not flops:
+        return None, "no operator's FLOPs are known: record with record_shapes=True"
+    if coverage is None or coverage < _MIN_COVERAGE:
+        return None, f"the FLOPs of only {format_share(coverage or 0)} of the matrix products' time are known"
+    device = devices[0]
+    peak = find_device(device.name, device_properties(trace, device.ordinal).total_memory_bytes)
+    if peak is None:
+        return None, f"no peak rate is known for {device.name or 'an unnamed device'}"
+    ideal_s = 0.0
+    for name, amount in flops.items():
+        if name == "unknown":
+            continue
+        if name not in peak.flops_per_s:
+            return None, f"no peak rate of {peak.name} is known for {name}"
+        ideal_s += amount / peak.flops_per_s[name]
+    return ideal_s / (wall / 1e9) / len(devices), None

@@ -1,0 +1,153 @@
+"""Floating-point operations of matrix products, from the shapes of the operators that ran.
+
+The formulas count a multiply-add as two operations and are those of ``torch.utils.flop_counter``
+(https://github.com/pytorch/pytorch/blob/main/torch/utils/flop_counter.py), applied to what a recording tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from lightning_perf.analysis.core.arrays import json_list
+
+__all__ = [
+    "BACKWARD_CONVOLUTIONS",
+    "CONVOLUTIONS",
+    "FORMULAS",
+    "MOST_FLOPS",
+    "Convolution",
+    "convolution",
+    "operator_flops",
+]
+
+Shape = tuple[int, ...]
+
+MOST_FLOPS = 10**18
+"""No call counts more: the fastest devices would be at it for minutes. Shapes that say so are damaged."""
+
+
+def _mm(shapes: list[Shape]) -> int:
+    (*batch, m, k), (*_, n) = shapes[0], shapes[1]
+    return 2 * prod(batch) * m * k * n
+
+
+def _linear(shapes: list[Shape]) -> int:
+    return 2 * prod(shapes[0]) * shapes[1][0]
+
+
+def _attention(shapes: list[Shape]) -> int:
+    (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[:3]
+    return 2 * prod(batch) * queries * keys * (d + d_value)
+
+
+def _attention_backward(shapes: list[Shape]) -> int:
+    # Three products of depth d: the scores again, the gradients of queries and keys; two of depth d_value: those of
+    # scores and values.
+    (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[1:4]
+    return 2 * prod(batch) * queries * keys * (3 * d + 2 * d_value)
+
+
+FORMULAS: dict[str, Callable[[list[Shape]], int]] = {
+    "aten::mm": _mm,
+    "aten::bmm": _mm,
+    "aten::addmm": lambda shapes: _mm(shapes[1:]),
+    "aten::baddbmm": lambda shapes: _mm(shapes[1:]),
+    "aten::_scaled_mm": _mm,
+    "aten::linear": _linear,
+    "aten::_scaled_dot_product_flash_attention": _attention,
+    "aten::_scaled_dot_product_efficient_attention": _attention,
+    "aten::_scaled_dot_product_cudnn_attention": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+}
+"""FLOPs by operator, of its input shapes, without convolutions (`convolution`)."""
+
+CONVOLUTIONS = frozenset(
+    f"aten::{name}"
+    for name in ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "cudnn_convolution", "miopen_convolution")
+)
+"""Forward convolutions: the first inputs are the data and the weight."""
+
+BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::cudnn_convolution_backward": (1, 0, 2),
+    "aten::miopen_convolution_backward": (1, 0, 2),
+}
+"""Backward convolutions (PyTorch 1.10 and before had one a library): the places of gradient, data and weight."""
+
+
+@lru_cache(maxsize=65536)
+def _shapes(shapes_json: str) -> list[Shape]:
+    # An entry that is no shape stays, so that the others keep their places.
+    return [tuple(s) if isinstance(s, list) and all(type(n) is int for n in s) else () for s in json_list(shapes_json)]
+
+
+def operator_flops(name: str, shapes_json: str) -> int | None:
+    """The FLOPs of one call of an operator.
+
+    Args:
+        name: The operator, as ``aten::addmm``.
+        shapes_json: Its ``Input Dims`` as JSON text.
+
+    Returns:
+        The count, or ``None`` when the operator is not a matrix product or its shapes do not tell.
+
+    Example:
+        >>> operator_flops("aten::addmm", "[[64],[32,128],[128,64]]")
+        524288
+        >>> operator_flops("aten::relu", "[[32,64]]") is None
+        True
+    """
+    formula = FORMULAS.get(name)
+    if formula is None:
+        return None
+    try:
+        flops = formula(_shapes(shapes_json))
+    except (ValueError, IndexError):
+        return None
+    return flops if 0 < flops <= MOST_FLOPS else None
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The shapes of one convolution.
+
+    Attributes:
+        data: Shape of its input.
+        weight: Shape of its weight.
+        output: Shape of its output. Strides and padding are not among the recorded shapes, so that a forward does not
+            tell it; the backward of the same data and weight does.
+    """
+
+    data: Shape
+    weight: Shape
+    output: Shape | None
+
+    def flops(self, output: Shape) -> int:
+        """FLOPs of one pass: the forward, or one of the two gradients, which cost the same; 0 for damaged shapes."""
+        flops = 2 * output[0] * prod(output[2:]) * prod(self.weight)
+        return flops if 0 < flops <= MOST_FLOPS else 0
+
+
+def convolution(name: str, shapes_json: str) -> Convolution | None:
+    """The shapes of a convolution, forward or backward; ``None`` for other operators and where shapes are missing.
+
+    Example:
+        >>> found = convolution("aten::convolution_backward", "[[8,16,30,30],[8,3,32,32],[16,3,3,3]]")
+        >>> found.output, found.flops(found.output)
+        ((8, 16, 30, 30), 6220800)
+    """
+    shapes = _shapes(shapes_json)
+    places = BACKWARD_CONVOLUTIONS.get(name)
+    if places is None and name not in CONVOLUTIONS:
+        return None
+    output, data, weight = places or (None, 0, 1)
+    if len(shapes) <= max(data, weight) or len(shapes[data]) < 3 or len(shapes[data]) != len(shapes[weight]):
+        return None
+    return Convolution(shapes[data], shapes[weight], None if output is None else shapes[output])

@@ -1,0 +1,177 @@
+"""Kernels: what ran on the device, how often and how long, how well it filled it, and which operator launched it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.analysis.core.arrays import sum_by
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.steps.categories import DEVICE_CATEGORIES
+from lightning_perf.trace.columns import DeviceKind, Float32Array, Int64Array
+from lightning_perf.trace.indexing import distinct
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["KernelLauncher", "KernelRow", "KernelTable", "kernels"]
+
+_CATEGORY_OF_KIND = {kind: name for name, kind in DEVICE_CATEGORIES.items()}
+
+_LAUNCHERS_LISTED = 3
+
+
+@dataclass(frozen=True)
+class KernelLauncher:
+    """An operator that launched a kernel.
+
+    Attributes:
+        operator: Its name; None for launches outside of any operator, or not recorded.
+        device_ns: Time of the kernels of this name that it launched.
+    """
+
+    operator: str | None
+    device_ns: int
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All runs of one kernel, or of one kind of copy or memset.
+
+    Attributes:
+        name: The kernel.
+        category: The breakdown's category it belongs to (``device_compute``, ``communication``, ``memcpy_h2d``, …).
+        calls: Runs.
+        total_ns: Time of all runs.
+        mean_ns: Mean time of a run.
+        min_ns: Shortest run.
+        max_ns: Longest run.
+        share: Part of the time of all device work, 0 to 1.
+        blocks_per_sm: Thread blocks a streaming multiprocessor, mean weighted by time; None when not recorded. Below
+            1 a part of the device stands still.
+        occupancy: Estimated achieved occupancy, 0 to 1, mean weighted by time; None when not recorded.
+        bytes: Bytes moved by copies or memsets; None for kernels or when not recorded.
+        arithmetic: The arithmetic in which most of its time was spent; None for what is not a compute kernel.
+        launchers: The operators that launched most of its time, most first.
+    """
+
+    name: str
+    category: str
+    calls: int
+    total_ns: int
+    mean_ns: int
+    min_ns: int
+    max_ns: int
+    share: float
+    blocks_per_sm: float | None
+    occupancy: float | None
+    bytes: int | None
+    arithmetic: str | None
+    launchers: tuple[KernelLauncher, ...]
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """The device work of the averaged steps.
+
+    Attributes:
+        rows: The costliest first.
+        steps: Steps that the figures are over; divide by it for a figure a step.
+        device_ns: Time of all device work, overlap counted as often as it happens: the rows' totals together.
+    """
+
+    rows: tuple[KernelRow, ...]
+    steps: int
+    device_ns: int
+
+
+def kernels(trace: Trace) -> KernelTable | None:
+    """Sum up the device work that began in an averaged step, by kernel.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The table, or None for a recording without a device.
+    """
+    device = trace.device
+    if not len(device):
+        return None
+    rows = np.flatnonzero(in_averaged_steps(trace, device.start_ns))
+    # One name is one kind of work but for a rare stranger; together they make the row.
+    kinds = len(DeviceKind)
+    keys, group = distinct(device.name[rows].astype(np.int64) * kinds + device.kind[rows])
+    size = len(keys)
+    duration = device.duration_ns[rows]
+    calls = np.bincount(group, minlength=size)
+    total = sum_by(group, duration, size)
+    shortest = np.full(size, np.iinfo(np.int64).max)
+    longest = np.zeros(size, dtype=np.int64)
+    np.minimum.at(shortest, group, duration)
+    np.maximum.at(longest, group, duration)
+    moved = sum_by(group, device.bytes[rows], size)
+    blocks = _weighted(group, device.blocks_per_sm[rows], duration, size)
+    occupancy = _weighted(group, device.occupancy[rows], duration, size)
+    launchers = _launchers(trace, rows, group, duration, size)
+    arithmetic = _arithmetic(trace, rows, group, duration)
+    device_ns = int(total.sum())
+    table = [
+        KernelRow(
+            name=trace.names[key // kinds],
+            category=_CATEGORY_OF_KIND[DeviceKind(key % kinds)],
+            calls=int(calls[g]),
+            total_ns=int(total[g]),
+            mean_ns=round(int(total[g]) / int(calls[g])),
+            min_ns=int(shortest[g]),
+            max_ns=int(longest[g]),
+            share=int(total[g]) / device_ns if device_ns else 0.0,
+            blocks_per_sm=blocks[g],
+            occupancy=occupancy[g],
+            bytes=int(moved[g]) if moved[g] > 0 and key % kinds >= DeviceKind.H2D else None,
+            arithmetic=arithmetic.get(g),
+            launchers=launchers[g],
+        )
+        for g, key in enumerate(keys.tolist())
+    ]
+    table.sort(key=lambda row: (-row.total_ns, row.name))
+    return KernelTable(rows=tuple(table), steps=int(averaged_steps(trace).sum()), device_ns=device_ns)
+
+
+def _weighted(group: NDArray[np.intp], value: Float32Array, weight: Int64Array, size: int) -> list[float | None]:
+    """Mean of the finite values of each group, weighted."""
+    known = np.isfinite(value) & (weight > 0)
+    weights = np.bincount(group[known], weights=weight[known], minlength=size)
+    sums = np.bincount(group[known], weights=value[known] * weight[known].astype(np.float64), minlength=size)
+    return [float(s / w) if w else None for s, w in zip(sums, weights, strict=True)]
+
+
+def _launchers(
+    trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array, size: int
+) -> list[tuple[KernelLauncher, ...]]:
+    """The operators that launched most of each group's time."""
+    operator = trace.links.device_operator[rows]
+    names = len(trace.names) + 1
+    name = np.full(len(rows), names - 1, dtype=np.int64)
+    name[operator >= 0] = trace.operators.name[operator[operator >= 0]]
+    pairs, index = distinct(group * np.int64(names) + name)
+    spent = sum_by(index, duration, len(pairs)).tolist()
+    found: list[list[KernelLauncher]] = [[] for _ in range(size)]
+    for pair, device_ns in zip(pairs.tolist(), spent, strict=True):
+        g, code = divmod(pair, names)
+        found[g].append(KernelLauncher(trace.names[code] if code < names - 1 else None, device_ns))
+    return [
+        tuple(sorted(each, key=lambda by: (-by.device_ns, by.operator or ""))[:_LAUNCHERS_LISTED]) for each in found
+    ]
+
+
+def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:
+    """The arithmetic of most of the time of each group of compute kernels."""
+    compute = np.flatnonzero(trace.device.is_compute[rows])
+    code = arithmetic_of(trace, rows[compute])
+    size = len(ARITHMETICS)
+    pairs, index = distinct(group[compute] * np.int64(size) + code)
+    spent = sum_by(index, duration[compute], len(pairs))
+    # In ascending order of time, so that the largest is written last.
+    order = np.argsort(spent, kind="stable").tolist()
+    return {int(pairs[i]) // size: ARITHMETICS[int(pairs[i]) % size] for i in order}

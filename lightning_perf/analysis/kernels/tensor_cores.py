@@ -1,0 +1,236 @@
+"""Which devices have Tensor Cores, for which types, and which kernels could use them but do not."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.description import DeviceProperties
+from lightning_perf.trace.indexing import distinct_rows, used_codes
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "REASONS",
+    "EligibleUnused",
+    "device_properties",
+    "eligible_unused",
+    "has_tensor_cores",
+]
+
+
+def device_properties(trace: Trace, ordinal: int) -> DeviceProperties:
+    """The properties of one device, without any where the recording does not tell.
+
+    Under HIP and with visible devices restricted, kernels can carry an ordinal that no described device has. When all
+    described devices are of one kind, it is of that kind too.
+
+    Args:
+        trace: The recording.
+        ordinal: The device's number in `Trace.device`.
+    """
+    devices = trace.metadata.devices
+    for device in devices:
+        if device.ordinal == ordinal:
+            return device
+    return devices[0] if len({device.name for device in devices}) == 1 else DeviceProperties(ordinal)
+
+
+REASONS: dict[str, str] = {
+    "device_has_none": "the device has no Tensor Cores",
+    "fp64_inputs": "the inputs are FP64",
+    "fp32_only_operator": "autocast keeps this operator in FP32",
+    "tf32_off": "the inputs are FP32 and TF32 is off",
+    "fp32_inputs": "the inputs are FP32 and the device has no TF32: only 16-bit inputs would use them",
+    "dimensions": "a dimension is not a multiple of 8 (FP16, BF16), 16 (INT8, FP8) or 4 (TF32)",
+    "shapes_not_recorded": "the types fit; without recorded shapes the dimensions are not known",
+    "library_choice": "types and dimensions fit; the library chose another kernel",
+}
+"""Why a product ran without Tensor Cores."""
+
+# Multiples of 16 bytes let every algorithm use Tensor Cores:
+# https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc
+_MULTIPLE = {"fp16": 8, "bf16": 8, "int8": 16, "fp8": 16, "fp32": 4, "tf32": 4}
+
+# Operators that autocast runs in FP32 and that multiply matrices inside:
+# https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+_FP32_ONLY = re.compile(
+    r"^aten::(_?cdist\w*|_euclidean_dist|pdist|linalg_\w+|_linalg_\w+|cholesky\w*|inverse|pinverse|stft|istft|renorm)$"
+)
+
+# TF32 has one switch for cuDNN and MIOpen (convolutions, recurrent layers) and another for matrix products
+# (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). The operator
+# tells them apart, since a 1 x 1 convolution runs in a kernel that is named like a matrix product; PyTorch's own
+# convolutions (``slow_conv``) call such products. Memory-efficient attention heeds neither switch.
+_CUDNN_OPERATOR = re.compile(r"^aten::.*((?<!slow_)(?<!thnn_)conv|cudnn|miopen)")
+_MATMUL_OPERATOR = re.compile(r"^aten::(\w*mm|\w*mv|matmul|linear|dot|einsum|_?(slow|thnn)_conv\w*)$")
+_CUDNN_KERNEL = re.compile(r"conv|cudnn|grad_engine|dgrad|wgrad|fprop|igemm", re.IGNORECASE)
+_ATTENTION_KERNEL = re.compile(r"fmha|flash|attn|attention|sdpa", re.IGNORECASE)
+
+
+class _Switch(IntEnum):
+    """Which switch decides on TF32."""
+
+    NONE = 0
+    CUDNN = 1
+    MATMUL = 2
+
+
+@dataclass(frozen=True)
+class EligibleUnused:
+    """Matrix products without Tensor Cores, for one reason.
+
+    Attributes:
+        reason: A key of `REASONS`.
+        time_ns: Their time, over all averaged steps.
+        kernels: How many there were.
+        operators: The operators that launched most of it, most first, at most five.
+    """
+
+    reason: str
+    time_ns: int
+    kernels: int
+    operators: tuple[str, ...]
+
+
+def has_tensor_cores(device: DeviceProperties) -> bool | None:
+    """Whether a device has Tensor Cores (AMD: Matrix Cores); ``None`` when the recording does not tell.
+
+    NVIDIA: compute capability 7.0 and up, without the GTX 16 series (https://developer.nvidia.com/cuda-gpus). AMD: the
+    Instinct series from the MI100 on (https://rocm.docs.amd.com/en/latest/conceptual/gpu-arch/mi100.html).
+    """
+    name = device.name or ""
+    if "AMD" in name or "Radeon" in name or "Instinct" in name:
+        # HIP reports gfx9 as 9 and does not tell MI50 from MI300; names mostly do.
+        return False if re.search(r"MI(25|50|60)\b", name) else True if re.search(r"MI\d{3}", name) else None
+    if device.compute_major is None:
+        return None
+    return device.compute_major >= 7 and re.search(r"GTX 16\d\d", name) is None
+
+
+def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, ...]:
+    """Find matrix products that ran without Tensor Cores.
+
+    Args:
+        trace: The recording.
+        kernels: The rows of device work to look at.
+
+    Returns:
+        One entry a reason, the most time first.
+    """
+    plain = np.zeros(len(trace.names), dtype=np.bool_)
+    in_tf32 = np.zeros(len(trace.names), dtype=np.bool_)
+    for code in used_codes(trace.device.name[kernels]):
+        name = trace.names[code]
+        if is_product(name):
+            told = kernel_arithmetic(name)
+            plain[code] = told.tensor_cores is False
+            in_tf32[code] = told.arithmetic == "tf32"
+    on = set(_switches(trace, kernels[in_tf32[trace.device.name[kernels]]]).tolist()) - {_Switch.NONE}
+    rows = kernels[plain[trace.device.name[kernels]]]
+    if not len(rows):
+        return ()
+    operator = trace.links.device_operator[rows]
+    kept_in_fp32 = _inside(trace, operator, trace.names_where(lambda name: _FP32_ONLY.match(name) is not None))
+    known = operator != NO_ROW
+    shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
+    caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
+    kept, device_of = kept_in_fp32.astype(np.int8), trace.device.device[rows]
+    columns = (trace.device.name[rows], shapes, caller, kept, device_of, _switches(trace, rows))
+    first, index = distinct_rows(*columns)
+    groups = zip(*(column[first].tolist() for column in columns), strict=True)
+    spent = np.bincount(index, weights=trace.device.duration_ns[rows], minlength=len(first))
+    count = np.bincount(index, minlength=len(first))
+    time: dict[str, int] = defaultdict(int)
+    number: dict[str, int] = defaultdict(int)
+    callers: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for (code, shape, op, in_fp32, ordinal, switch), ns, n in zip(groups, spent.tolist(), count.tolist(), strict=True):
+        name = trace.names[code]
+        device = device_properties(trace, ordinal)
+        reason = _reason(name, trace.shape_lists[shape], bool(in_fp32), device, switch in on)
+        time[reason] += int(ns)
+        number[reason] += n
+        callers[reason][trace.names[op] if op >= 0 else name] += int(ns)
+    return tuple(
+        EligibleUnused(reason, time[reason], number[reason], _most(callers[reason]))
+        for reason in sorted(time, key=lambda r: (-time[r], r))
+    )
+
+
+def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DeviceProperties, tf32_is_on: bool) -> str:
+    arithmetic = kernel_arithmetic(name).arithmetic
+    if has_tensor_cores(device) is False:
+        return "device_has_none"
+    if arithmetic == "fp64":
+        return "fp64_inputs"
+    if kept_in_fp32:
+        return "fp32_only_operator"
+    if arithmetic == "fp32" and not tf32_is_on:
+        ampere = device.compute_major is not None and device.compute_major >= 8
+        return "tf32_off" if ampere else "fp32_inputs"
+    if not shapes_json:
+        return "shapes_not_recorded"
+    multiple = _MULTIPLE.get(arithmetic or "")
+    uneven = multiple is not None and any(size % multiple for size in _sizes(shapes_json))
+    return "dimensions" if uneven else "library_choice"
+
+
+@lru_cache(maxsize=65536)
+def _sizes(shapes_json: str) -> tuple[int, ...]:
+    """The sizes that an instruction's shape must divide: rows and columns of matrices, channels of convolutions."""
+    shapes = json_list(shapes_json)
+    tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
+    if any(len(shape) >= 4 for shape in tensors):
+        return tuple(shape[1] for shape in tensors if len(shape) >= 4)
+    return tuple(size for shape in tensors for size in shape[-2:])
+
+
+def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
+    """Whether each operator row, or one around it, has an accepted name."""
+    found = np.zeros(len(operator), dtype=np.bool_)
+    if not named.any():
+        return found
+    current = operator.copy()
+    while (current != NO_ROW).any():
+        known = current != NO_ROW
+        found[known] |= named[trace.operators.name[current[known]]]
+        current[known] = trace.links.operator_parent[current[known]]
+    return found
+
+
+def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
+    """The `_Switch` of each kernel: by its operator, or by its name where that tells nothing."""
+    by_name, by_operator = (
+        np.fromiter((switch(name) for name in trace.names), dtype=np.int8, count=len(trace.names))
+        for switch in (_kernel_switch, _operator_switch)
+    )
+    found: NDArray[np.int8] = by_name[trace.device.name[rows]]
+    operator = trace.links.device_operator[rows]
+    known = operator != NO_ROW
+    told = by_operator[trace.operators.name[operator[known]]]
+    found[known] = np.where(told == _Switch.NONE, found[known], told)
+    return found
+
+
+def _operator_switch(name: str) -> _Switch:
+    if _MATMUL_OPERATOR.match(name):
+        return _Switch.MATMUL
+    return _Switch.CUDNN if _CUDNN_OPERATOR.match(name) else _Switch.NONE
+
+
+def _kernel_switch(name: str) -> _Switch:
+    if _ATTENTION_KERNEL.search(name):
+        return _Switch.NONE
+    return _Switch.CUDNN if _CUDNN_KERNEL.search(name) else _Switch.MATMUL
+
+
+def _most(times: dict[str, int]) -> tuple[str, ...]:
+    return tuple(sorted(times, key=lambda name: (-times[name], name))[:5])

@@ -1,0 +1,1 @@
+"""What the model's parts cost: operators, modules, optimizers, memory."""

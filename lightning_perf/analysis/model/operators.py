@@ -1,0 +1,165 @@
+"""Operators: how often each ran, and what it cost on the host and on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import sum_by
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["OperatorRow", "OperatorTable", "operators"]
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """All calls of one operator.
+
+    *Self* is what a call spends outside the operators it calls, *total* what it spends with them. An operator inside
+    another of the same row adds nothing to the row's total, so that no total is counted twice.
+
+    Attributes:
+        name: The operator; nodes of the backward graph are operators too.
+        input_shapes: Dimensions of its inputs as JSON text, when asked for and recorded.
+        calls: Calls.
+        host_total_ns: Host time of the calls.
+        host_self_ns: Host time outside the operators they called.
+        device_total_ns: Time of the device work launched in the calls; None without a device.
+        device_self_ns: Time of the device work they launched themselves; None without a device.
+    """
+
+    name: str
+    input_shapes: str | None
+    calls: int
+    host_total_ns: int
+    host_self_ns: int
+    device_total_ns: int | None
+    device_self_ns: int | None
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """The operators of the averaged steps.
+
+    Attributes:
+        rows: The costliest first: by device self time, then by host self time.
+        steps: Steps that the figures are over; divide by it for a figure a step.
+        host_ns: Host time inside operators: the rows' self times together.
+        device_ns: Time of all device work, overlap counted as often as it happens; None without a device.
+        unattributed_device_ns: The part of it that no operator launched (a Triton kernel called from Python, a
+            replayed graph, a launch that was not recorded). The rest is the rows' device self times together.
+    """
+
+    rows: tuple[OperatorRow, ...]
+    steps: int
+    host_ns: int
+    device_ns: int | None
+    unattributed_device_ns: int | None
+
+
+def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
+    """Sum up the calls of each operator that began in an averaged step, and the device work that ran there.
+
+    Args:
+        trace: The recording.
+        by_shape: Whether calls with different input shapes get a row each.
+
+    Returns:
+        The table.
+    """
+    table, device = trace.operators, trace.device
+    counted = in_averaged_steps(trace, table.start_ns)
+    parents = trace.links.operator_parent
+    group, group_name, group_shape = _groups(trace, by_shape)
+    size = len(group_name)
+    outermost = _outermost(group, parents)
+
+    duration = table.duration_ns
+    host_self = duration.copy()
+    nested = parents >= 0
+    np.subtract.at(host_self, parents[nested], duration[nested])
+    # Siblings that overlap (a thread id used twice) would make it negative.
+    np.maximum(host_self, 0, out=host_self)
+    host_self_ns = sum_by(group[counted], host_self[counted], size)
+    host_total_ns = sum_by(group[counted & outermost], duration[counted & outermost], size)
+    calls = np.bincount(group[counted], minlength=size)
+
+    ran = in_averaged_steps(trace, device.start_ns)
+    device_self, unattributed = _device_self(trace, ran)
+    device_self_ns = sum_by(group, device_self, size)
+    device_total_ns = sum_by(group[outermost], _with_children(device_self, parents)[outermost], size)
+
+    has_device = len(device) > 0
+    chosen = np.flatnonzero((calls > 0) | (device_self_ns > 0))
+    rows = [
+        OperatorRow(
+            name=trace.names[group_name[g]],
+            input_shapes=trace.shape_lists[group_shape[g]] if by_shape and group_shape[g] else None,
+            calls=int(calls[g]),
+            host_total_ns=int(host_total_ns[g]),
+            host_self_ns=int(host_self_ns[g]),
+            device_total_ns=int(device_total_ns[g]) if has_device else None,
+            device_self_ns=int(device_self_ns[g]) if has_device else None,
+        )
+        for g in chosen.tolist()
+    ]
+    rows.sort(key=lambda row: (-(row.device_self_ns or 0), -row.host_self_ns, row.name, row.input_shapes or ""))
+    return OperatorTable(
+        rows=tuple(rows),
+        steps=int(averaged_steps(trace).sum()),
+        host_ns=int(host_self_ns.sum()),
+        device_ns=int(device.duration_ns[ran].sum()) if has_device else None,
+        unattributed_device_ns=unattributed if has_device else None,
+    )
+
+
+def _groups(trace: Trace, by_shape: bool) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The group of each operator row, and the name and shape codes of each group."""
+    table = trace.operators
+    if not by_shape:
+        names = np.arange(len(trace.names), dtype=np.int64)
+        return table.name.astype(np.int64), names, np.zeros_like(names)
+    shapes = max(len(trace.shape_lists), 1)
+    keys, group = np.unique(table.name.astype(np.int64) * shapes + table.input_shapes, return_inverse=True)
+    return group.astype(np.int64), keys // shapes, keys % shapes
+
+
+def _outermost(group: Int64Array, parents: Int32Array) -> BoolArray:
+    """Rows with no row of their own group around them."""
+    outermost = np.ones(len(group), dtype=np.bool_)
+    rows = np.flatnonzero(parents >= 0)
+    above = parents[rows]
+    while len(rows):  # as many rounds as operators are nested
+        same = group[above] == group[rows]
+        outermost[rows[same]] = False
+        above = parents[above]
+        still = ~same & (above >= 0)
+        rows, above = rows[still], above[still]
+    return outermost
+
+
+def _device_self(trace: Trace, ran: BoolArray) -> tuple[Int64Array, int]:
+    """Device time launched directly in each operator row, and what no operator launched."""
+    launcher = trace.links.device_operator
+    linked = ran & (launcher >= 0)
+    duration = trace.device.duration_ns
+    return (
+        sum_by(launcher[linked], duration[linked], len(trace.operators)),
+        int(duration[ran & (launcher < 0)].sum()),
+    )
+
+
+def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
+    """Each row's value plus those of all rows inside it."""
+    total = np.zeros_like(own)
+    at = np.flatnonzero(own).astype(np.int32)
+    amount = own[at]
+    while len(at):  # as many rounds as operators are nested
+        np.add.at(total, at, amount)
+        above = parents[at]
+        inside = above >= 0
+        at, amount = above[inside], amount[inside]
+    return total

@@ -1,0 +1,101 @@
+"""Optimizer steps: which optimizer, in which implementation, and what its steps cost."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.core.intervals import intersect, merge, subtract
+from lightning_perf.analysis.steps.phase_timeline import host_phases
+from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Implementation", "OptimizerSteps", "optimizer_steps"]
+
+Implementation = Literal["fused", "foreach", "loop"]
+
+# `torch.optim.Optimizer` marks its steps with its class: `Optimizer.step#AdamW.step`.
+_STEP = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step$")
+_ZERO_GRAD = "Optimizer.zero_grad#"
+
+
+@dataclass(frozen=True)
+class OptimizerSteps:
+    """The optimizer steps of the averaged steps, without what a closure that they run does.
+
+    Attributes:
+        name: The optimizer's class; several joined by ``, ``.
+        implementation: ``fused`` (one kernel for many parameters), ``foreach`` (one kernel an operation for many
+            parameters) or ``loop`` (a kernel an operation and parameter), by its operators; ``None`` when they tell
+            nothing.
+        steps: Steps that the figures are over.
+        calls: Optimizer steps.
+        operators: Operators that they called.
+        launches: Kernels that they launched.
+        host_ns: Host time inside them.
+        device_ns: Time of the kernels that they launched.
+        operator_names: Names of the operators and of what they call, sorted.
+    """
+
+    name: str
+    implementation: Implementation | None
+    steps: int
+    calls: int
+    operators: int
+    launches: int
+    host_ns: int
+    device_ns: int
+    operator_names: tuple[str, ...] = ()
+
+
+def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
+    """Measure the optimizer steps.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures, or ``None`` when the recording marks no optimizer step.
+    """
+    marks, operators, runtime = trace.annotations, trace.operators, trace.runtime
+    matches = {code: _STEP.match(trace.names[code]) for code in np.unique(marks.name).tolist()}
+    classes = {code: match.group("name") for code, match in matches.items() if match}
+    rows = np.flatnonzero(np.isin(marks.name, list(classes)) & in_averaged_steps(trace, marks.start_ns))
+    if not len(rows):
+        return None
+    threads = np.unique(marks.thread[rows])
+    # Under Lightning's automatic optimization `step` runs the closure, and so the whole training step.
+    stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
+    zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
+    inside = subtract(stepping, merge(marks.start_ns[zeroing], marks.end_ns[zeroing]))
+    called = inside.contains(operators.start_ns) & np.isin(operators.thread, threads)
+    issued = inside.contains(runtime.start_ns) & np.isin(runtime.thread, threads)
+    call = trace.links.device_runtime
+    launched = (call != NO_ROW) & np.append(issued, False)[call]  # row -1 reads the appended entry
+    names = {trace.names[code] for code in np.unique(operators.name[called])}
+    return OptimizerSteps(
+        name=", ".join(sorted({classes[code] for code in marks.name[rows].tolist()})),
+        implementation=_implementation(names),
+        steps=int(averaged_steps(trace).sum()),
+        calls=len(rows),
+        operators=int((called & (trace.links.operator_parent == NO_ROW)).sum()),
+        operator_names=tuple(sorted(names)),
+        launches=int(launched.sum()),
+        host_ns=inside.length_ns,
+        device_ns=int(trace.device.duration_ns[launched].sum()),
+    )
+
+
+def _implementation(operators: set[str]) -> Implementation | None:
+    if any(name.startswith("aten::_fused_") for name in operators):
+        return "fused"
+    if any(name.startswith("aten::_foreach_") for name in operators):
+        return "foreach"
+    # What every elementwise optimizer needs for each parameter, in place.
+    if operators & {"aten::add_", "aten::addcdiv_", "aten::addcmul_", "aten::mul_", "aten::sub_"}:
+        return "loop"
+    return None

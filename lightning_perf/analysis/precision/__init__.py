@@ -1,0 +1,1 @@
+"""Mixed precision: what it would gain, what casts cost, loss scale, underflow, drift."""

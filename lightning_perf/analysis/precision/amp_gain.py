@@ -1,0 +1,308 @@
+"""Predicted gain of mixed precision, from a recording in FP32 or TF32: an interval, and what bounds it.
+
+Every compute kernel falls into one of four parts. Matrix products move to 16-bit Tensor Cores; kernels that take what
+those leave (activations, batch norm, pooling) move half the bytes; what autocast keeps in FP32, the optimizer and
+integer work stay; so does what is in 16 bits already. Host, input, launches and idle time stay as they are, so that
+only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.host.host_pace import HostPace, bounded_by_host
+from lightning_perf.analysis.host.launches import Launches
+from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of
+from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
+from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
+from lightning_perf.analysis.kernels.tensor_cores import device_properties
+from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
+from lightning_perf.hardware import DevicePeak, find_device
+from lightning_perf.trace.columns import NO_ROW, Int64Array
+from lightning_perf.trace.indexing import distinct_rows
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "AmpCheck",
+    "AmpGain",
+    "AmpPart",
+    "amp_gain",
+    "check_prediction",
+]
+
+
+FROM_FP32 = (2.0, 4.0)
+FROM_TENSOR_CORES = (1.2, 2.0)
+FROM_THREE_PRODUCTS = (1.5, 6.0)
+HALF_THE_BYTES = (1.0, 2.0)
+"""Least and most speed-up of products without and with Tensor Cores, of memory-efficient attention in FP32, and of
+kernels that only move data. The most of the first is replaced by half the ratio of peak rates, where the device is
+known: large products reach about half. That attention makes each FP32 product of three in TF32 (CUTLASS's
+``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
+
+ATTAINABLE = 0.5
+
+_OPTIMIZER = PHASES.index("optimizer")
+
+MAX_DEPTH = 8
+"""Operators around a kernel that are asked what it is part of, inside out."""
+
+PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
+
+
+@dataclass(frozen=True)
+class AmpPart:
+    """A part of the compute time.
+
+    Attributes:
+        name: Which part.
+        kernels: Kernels in it, over all averaged steps.
+        time_ns: Their time.
+        fastest_ns: Their time in mixed precision at the least.
+        slowest_ns: At the most.
+        memory_bound_ns: The part of `time_ns` whose least time is set by memory: by reading the operands once in 16
+            bits at the device's full bandwidth. 0 where shapes or the device are not known.
+    """
+
+    name: PartName
+    kernels: int
+    time_ns: int
+    fastest_ns: float
+    slowest_ns: float
+    memory_bound_ns: int
+
+
+@dataclass(frozen=True)
+class AmpGain:
+    """What mixed precision can be expected to gain.
+
+    Attributes:
+        device: The device, as in `hardware`; None when its peak rates are not known, and general factors are used.
+        steps: Steps averaged over.
+        step_ns: Mean step time.
+        parts: The parts of the compute time, over all averaged steps.
+        casts_ns: Time a step that casting the weights and their gradients takes, at full bandwidth; 0 if not known.
+        least_saving_ns: Saving a step, lower end; below 0 where the casts may cost more than is won.
+        most_saving_ns: Upper end.
+    """
+
+    device: str | None
+    steps: int
+    step_ns: float
+    parts: tuple[AmpPart, ...]
+    casts_ns: float
+    least_saving_ns: float
+    most_saving_ns: float
+
+    @property
+    def eligible_share(self) -> float:
+        """Share of compute time that mixed precision can speed up, 0 to 1."""
+        total = sum(part.time_ns for part in self.parts)
+        movable = sum(part.time_ns for part in self.parts if part.name not in ("fixed", "in 16 bits"))
+        return movable / total if total else 0.0
+
+    @property
+    def speedup(self) -> tuple[float, float]:
+        """Least and most speed-up of a step; 1.25 is a step in four fifths of the time."""
+        return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)
+
+
+def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: HostPace | None) -> AmpGain | None:
+    """Predict what mixed precision gains.
+
+    Args:
+        trace: The recording of an FP32 or TF32 run.
+        steps: Its breakdown.
+        launches: Its launches.
+        pace: What its steps take the host.
+
+    Returns:
+        The prediction; None for a recording without compute kernels or steps, a truncated one, and one that is in 16
+        bits already.
+    """
+    kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
+    step_ns = steps.wall.mean_ns
+    number = int(averaged_steps(trace).sum())
+    if not len(kernels) or not number or not step_ns or trace.problems.truncated:
+        return None
+    properties = device_properties(trace, int(trace.device.device[kernels[0]]))
+    peak = find_device(properties.name, properties.total_memory_bytes)
+    parts, weights = _parts(trace, kernels, peak)
+    half_ns = sum(part.time_ns for part in parts if part.name == "in 16 bits")
+    total_ns = sum(part.time_ns for part in parts)
+    if not total_ns or half_ns > total_ns / 2:
+        return None
+    # A weight is read in 4 bytes and written in 2 for the forward pass, and its gradient the other way round.
+    casts_ns = 12 * weights / number / peak.bandwidth_bytes_per_s * 1e9 if peak is not None else 0.0
+    least_ns = sum(part.time_ns - part.slowest_ns for part in parts) / number - casts_ns
+    most_ns = sum(part.time_ns - part.fastest_ns for part in parts) / number
+    exposed_ns = steps.category("device_compute").mean_ns or 0.0
+    shown = min(1.0, exposed_ns / (total_ns / number))
+    if launches is not None and launches.launch_bound is not None:
+        shown *= 1 - launches.launch_bound.share
+    least_ns, most_ns = bounded_by_host(least_ns * shown, most_ns * shown, step_ns, pace)
+    return AmpGain(
+        device=peak.name if peak is not None else None,
+        steps=number,
+        step_ns=step_ns,
+        parts=parts,
+        casts_ns=casts_ns,
+        least_saving_ns=least_ns,
+        most_saving_ns=most_ns,
+    )
+
+
+def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[tuple[AmpPart, ...], int]:
+    """The parts, and how many elements of weights are multiplied in forward passes."""
+    owner = _owners(trace, kernels)
+    owned = owner != NO_ROW
+    sharing = np.bincount(owner[owned], minlength=1)  # kernels that one operator launched
+    time = trace.device.duration_ns[kernels].astype(np.float64)
+    # What decides is the same for thousands of kernels: operator, shapes, arithmetic, name, place, and the number of
+    # kernels that share the operator's operands.
+    columns = np.zeros((len(kernels), 6), dtype=np.int64)
+    columns[:, 0] = columns[:, 1] = NO_ROW
+    columns[owned, 0] = trace.operators.name[owner[owned]]
+    columns[owned, 1] = trace.operators.input_shapes[owner[owned]]
+    columns[:, 2] = arithmetic_of(trace, kernels)
+    columns[:, 3] = trace.device.name[kernels]
+    columns[:, 4] = launch_phases(trace)[kernels] == _OPTIMIZER  # and not by a closure that it runs
+    columns[owned, 5] = sharing[owner[owned]]
+    first, index = distinct_rows(*columns.T)
+    kinds = columns[first]
+    names: list[PartName] = []
+    factors = np.ones((len(kinds), 2))
+    read_ns = np.zeros(len(kinds))
+    for row, (name, shapes, code, kernel, stepping, shared) in enumerate(kinds.tolist()):
+        operator = trace.names[name] if name != NO_ROW else ""
+        part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping))
+        names.append(part)
+        factors[row] = _factors(part, ARITHMETICS[code], trace.names[kernel], peak)
+        if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
+            read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
+    read = np.minimum(read_ns[index], time)
+    fastest = np.maximum(time / factors[index, 1], read)
+    slowest = np.maximum(time / factors[index, 0], fastest)
+    bound = np.where(read > time / factors[index, 1], time, 0)
+    parts = []
+    for part in dict.fromkeys(names):
+        rows = np.array([name == part for name in names])[index]
+        sums = (float(values[rows].sum()) for values in (time, fastest, slowest, bound))
+        total_ns, fastest_ns, slowest_ns, bound_ns = sums
+        parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns, int(bound_ns)))
+    parts.sort(key=lambda part: -part.time_ns)
+    return tuple(parts), _weight_elements(trace, np.unique(owner[owned]))
+
+
+def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> PartName:
+    if arithmetic in ("fp16", "bf16", "fp8", "fp4"):
+        return "in 16 bits"
+    if in_optimizer or arithmetic not in ("fp32", "tf32"):
+        return "fixed"
+    if operator in _PRODUCTS:
+        on_tensor_cores = arithmetic == "tf32" or kernel_arithmetic(kernel).tensor_cores
+        return "products on Tensor Cores" if on_tensor_cores else "products"
+    return "following" if operator in TYPE_FOLLOWING else "fixed"
+
+
+_PRODUCTS = FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
+
+
+def _factors(part: PartName, arithmetic: str, kernel: str, peak: DevicePeak | None) -> tuple[float, float]:
+    if part == "following":
+        return HALF_THE_BYTES
+    if part == "products on Tensor Cores":
+        return FROM_THREE_PRODUCTS if arithmetic == "tf32" and "fmha_cutlass" in kernel else FROM_TENSOR_CORES
+    if part != "products":
+        return 1.0, 1.0
+    least, most = FROM_FP32
+    if peak is not None and "fp16" in peak.flops_per_s and arithmetic in peak.flops_per_s:
+        ratio = peak.flops_per_s["fp16"] / peak.flops_per_s[arithmetic]
+        # A device that is hardly faster in 16 bits has no Tensor Cores, or ones for graphics.
+        return (least, ATTAINABLE * ratio) if ATTAINABLE * ratio >= least else (1.0, ratio)
+    return least, most
+
+
+def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
+    """For each kernel the innermost operator around it that tells what it is, or else the one that launched it."""
+    telling = trace.names_where((_PRODUCTS | TYPE_FOLLOWING).__contains__)
+    first = trace.links.device_operator[kernels].astype(np.int64)
+    owner, at = first.copy(), first.copy()
+    found = np.zeros(len(first), dtype=np.bool_)
+    for _ in range(MAX_DEPTH):
+        known = (at != NO_ROW) & ~found
+        tells = known.copy()
+        tells[known] = telling[trace.operators.name[at[known]]]
+        owner[tells] = at[tells]
+        found |= tells
+        at[known] = trace.links.operator_parent[at[known]]
+    return owner
+
+
+def _weight_elements(trace: Trace, operators: Int64Array) -> int:
+    """Elements of the weights of forward convolutions and of products with a bias, each call counted."""
+    shapes = np.int64(max(len(trace.shape_lists), 1))
+    keys = trace.operators.name[operators] * shapes + trace.operators.input_shapes[operators]
+    total = 0
+    for key, calls in zip(*(part.tolist() for part in np.unique(keys, return_counts=True)), strict=True):
+        name = trace.names[key // int(shapes)]
+        place = 1 if name in CONVOLUTIONS else {"aten::addmm": 2, "aten::linear": 1}.get(name)
+        operands = _shapes(trace.shape_lists[key % int(shapes)])
+        if place is not None and len(operands) > place:
+            total += calls * prod(operands[place])
+    return total
+
+
+def _elements(shapes_json: str) -> int:
+    return sum(prod(shape) for shape in _shapes(shapes_json) if shape)
+
+
+@lru_cache(maxsize=65536)
+def _shapes(shapes_json: str) -> tuple[tuple[int, ...], ...]:
+    shapes = json_list(shapes_json)
+    return tuple(tuple(s) if isinstance(s, list) and all(type(n) is int and n >= 0 for n in s) else () for s in shapes)
+
+
+@dataclass(frozen=True)
+class AmpCheck:
+    """A prediction beside what was measured.
+
+    Attributes:
+        predicted: Least and most speed-up predicted.
+        measured: Step time in FP32 over that in mixed precision.
+        held: Whether what was measured is within what was predicted.
+    """
+
+    predicted: tuple[float, float]
+    measured: float
+    held: bool
+
+
+def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
+    """Put a prediction beside the step time that mixed precision then had.
+
+    Args:
+        gain: The prediction.
+        mixed_step_ns: Mean step time in mixed precision, measured as the recording's was.
+
+    Raises:
+        ValueError: The time is not above 0.
+
+    Example:
+        >>> gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
+        >>> check_prediction(gain, 50e6)
+        AmpCheck(predicted=(1.25, 2.5), measured=2.0, held=True)
+    """
+    if not mixed_step_ns > 0:
+        raise ValueError(f"a step of {mixed_step_ns} ns was not measured: give the mean step time of the mixed run")
+    low, high = gain.speedup
+    measured = gain.step_ns / mixed_step_ns
+    return AmpCheck((low, high), measured, low <= measured <= high)

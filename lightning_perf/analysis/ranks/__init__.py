@@ -1,0 +1,1 @@
+"""Several ranks: collectives, communication, who waits for whom."""

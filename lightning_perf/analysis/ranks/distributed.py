@@ -1,0 +1,367 @@
+"""Ranks compared: who waits for whom in collectives, and which rank is slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lightning_perf.analysis.ranks.rank_times import CollectiveCall, RankTimes
+
+__all__ = [
+    "Awaited",
+    "CollectiveSkew",
+    "CollectiveWaits",
+    "Distributed",
+    "RankShare",
+    "Straggler",
+    "collective_waits",
+    "distributed",
+]
+
+
+_COMPARABLE_SHARE = 0.95
+
+_SKEWS_LISTED = 20
+
+
+@dataclass(frozen=True)
+class CollectiveSkew:
+    """All matched calls of one collective.
+
+    Attributes:
+        name: The collective.
+        group: Process group; empty when not recorded.
+        calls: Calls matched between ranks.
+        mean_skew_ns: Mean time from the first rank's arrival to the last one's.
+        max_skew_ns: Greatest.
+        last_rank: The rank that arrived last most often.
+    """
+
+    name: str
+    group: str
+    calls: int
+    mean_skew_ns: int
+    max_skew_ns: int
+    last_rank: int
+
+
+@dataclass(frozen=True)
+class CollectiveWaits:
+    """The waits in all matched collectives, over all recorded steps.
+
+    Attributes:
+        clocks_comparable: Whether arrival is told by begins on a common clock. Otherwise by durations: a collective
+            ends for all at about the same time, so that the rank it takes least time arrived last. None when no
+            collectives could be matched.
+        matched: Collectives found on at least two ranks, by step, name, group and order.
+        wait_ns: What each rank waited for the last to arrive.
+        awaited_ns: What the others waited for each rank, together; it sums to what all waited.
+        last_arrivals: In how many collectives each rank arrived last.
+        skew: Skew by collective, greatest total first.
+    """
+
+    clocks_comparable: bool | None
+    matched: int
+    wait_ns: Mapping[int, int]
+    awaited_ns: Mapping[int, int]
+    last_arrivals: Mapping[int, int]
+    skew: tuple[CollectiveSkew, ...]
+
+
+_Key = tuple[int, str, str, int]
+"""Step, name, group, and the how-manieth of these in the step."""
+
+_Arrivals = dict[int, int]
+"""When each rank arrived, on a scale whose origin means nothing."""
+
+
+def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
+    """Match the ranks' collectives and tell who waited for whom.
+
+    Args:
+        by_rank: The ranks' times by number.
+
+    Returns:
+        The waits: of every rank, 0 where it was in no matched collective.
+    """
+    matched = _match(by_rank)
+    comparable = _comparable(matched)
+    arrivals = {
+        key: {rank: call.start_ns if comparable else -call.duration_ns for rank, call in calls.items()}
+        for key, calls in matched.items()
+    }
+    wait, awaited, last = (dict.fromkeys(by_rank, 0) for _ in range(3))
+    for arrived in arrivals.values():
+        late = _last(arrived)
+        for rank, time in arrived.items():
+            wait[rank] += arrived[late] - time
+            awaited[late] += arrived[late] - time
+        last[late] += min(arrived.values()) < arrived[late]
+    return CollectiveWaits(comparable, len(matched), wait, awaited, last, _skew(arrivals))
+
+
+def _match(by_rank: Mapping[int, RankTimes]) -> dict[_Key, dict[int, CollectiveCall]]:
+    found: dict[_Key, dict[int, CollectiveCall]] = defaultdict(dict)
+    for rank, times in by_rank.items():
+        count: Counter[tuple[int, str, str]] = Counter()
+        for call in times.collectives:
+            key = (call.step, call.name, call.group)
+            found[(*key, count[key])][rank] = call
+            count[key] += 1
+    return {key: calls for key, calls in found.items() if len(calls) > 1}
+
+
+def _comparable(matched: dict[_Key, dict[int, CollectiveCall]]) -> bool | None:
+    """Clocks agree if a collective ends nowhere before it began everywhere: it cannot."""
+    if not matched:
+        return None
+    possible = sum(
+        max(call.start_ns for call in calls.values())
+        <= min(call.start_ns + call.duration_ns for call in calls.values())
+        for calls in matched.values()
+    )
+    return possible >= _COMPARABLE_SHARE * len(matched)
+
+
+def _last(arrived: _Arrivals) -> int:
+    return max(arrived, key=lambda rank: (arrived[rank], -rank))
+
+
+def _skew(arrivals: dict[_Key, _Arrivals]) -> tuple[CollectiveSkew, ...]:
+    skews: dict[tuple[str, str], list[int]] = defaultdict(list)
+    last: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for (_, name, group, _), arrived in arrivals.items():
+        skews[name, group].append(max(arrived.values()) - min(arrived.values()))
+        last[name, group][_last(arrived)] += 1
+    rows = [
+        CollectiveSkew(*key, len(each), round(sum(each) / len(each)), max(each), last[key].most_common(1)[0][0])
+        for key, each in skews.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.mean_skew_ns * row.calls, row.name))[:_SKEWS_LISTED])
+
+
+_IMBALANCE = 0.01
+"""Ranks whose work differs by less than this part of it are taken for equal: no straggler is named. Nor is a
+rank for which the others wait less than that part of a step."""
+
+_MOST = 2 / 3
+"""A rank is what the others wait for when at least this part of all waits is for it, and they matter to a step."""
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """One rank, as means a step.
+
+    Attributes:
+        rank: The rank.
+        hostname: Its host; None when not recorded.
+        steps: Steps averaged.
+        step_ns: Wall time.
+        compute_ns: Device compute; None without a device.
+        exposed_communication_ns: Communication that compute does not hide; None without a device.
+        input_ns: Exposed wait for input.
+        wait_ns: Time that its collectives waited for other ranks; None when no collectives could be matched.
+        work_ns: Wall time without the waits, but not less than none: what the rank itself needs for a step.
+        last_arrivals: Matched collectives in which it arrived last.
+        awaited_ns: What the others' collectives waited for it, a step, as the mean over them; None when no collectives
+            could be matched.
+        late_ns: How much later than the first rank it began the first recorded step; None when the recordings have no
+            common first step or no common clock.
+    """
+
+    rank: int
+    hostname: str | None
+    steps: int
+    step_ns: float
+    compute_ns: float | None
+    exposed_communication_ns: float | None
+    input_ns: float
+    wait_ns: float | None
+    work_ns: float
+    last_arrivals: int
+    awaited_ns: float | None = None
+    late_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank whose own work takes longest.
+
+    Attributes:
+        rank: The rank.
+        category: The breakdown's category in which it takes longest beyond the others.
+        excess_ns: By how much, against the others' median, a step.
+        last_arrival_share: Part of the matched collectives in which it arrived last; None when none were matched.
+    """
+
+    rank: int
+    category: str
+    excess_ns: float
+    last_arrival_share: float | None
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """The rank that at least two thirds of all waits in collectives were for, if these take 1 % of a step.
+
+    It mostly is the straggler. Where it is not, it may have come late to the first recorded step, or has much to do
+    just before a collective and little elsewhere.
+
+    Attributes:
+        rank: The rank.
+        wait_ns: Its `RankShare.awaited_ns`.
+        share: The part of all waits that was for it, 0 to 1.
+        last_arrival_share: Part of the matched collectives in which it arrived last.
+        late_ns: Its `RankShare.late_ns` where no rank began later: then the waits come, up to that much, from before
+            the recording. None otherwise.
+    """
+
+    rank: int
+    wait_ns: float
+    share: float
+    last_arrival_share: float
+    late_ns: int | None
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """The ranks of a run, compared.
+
+    Attributes:
+        ranks: Each rank that was read, by number.
+        world_size: Ranks in the run; None when not recorded.
+        missing_ranks: Ranks of the run that were not read. Collectives tell nothing of those.
+        duplicate_ranks: Ranks that were given more than once; the first counted.
+        clocks_comparable: Whether arrival is told by begins on a common clock. Otherwise by durations: a collective
+            ends for all at about the same time, so that the rank it takes least time arrived last. None when no
+            collectives could be matched.
+        matched_collectives: Collectives found on at least two ranks, by step, name, group and order.
+        skew: Skew by collective, greatest total first.
+        imbalance: Longest work of a rank over the ranks' mean work, minus 1: 0 when all are equal.
+        balanced_saving_ns: What a step would gain if work were spread evenly: longest minus mean work.
+        straggler: The rank with the longest work; None when the ranks are equal or there is one only.
+        awaited: The rank that most of the waits were for; None when there is none such, and when no collectives could
+            be matched.
+    """
+
+    ranks: tuple[RankShare, ...]
+    world_size: int | None
+    missing_ranks: tuple[int, ...]
+    duplicate_ranks: tuple[int, ...]
+    clocks_comparable: bool | None
+    matched_collectives: int
+    skew: tuple[CollectiveSkew, ...]
+    imbalance: float
+    balanced_saving_ns: float
+    straggler: Straggler | None
+    awaited: Awaited | None = None
+
+
+def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
+    """Compare the ranks of a run.
+
+    Args:
+        ranks: What `rank_times` gave for each rank, in any order.
+
+    Returns:
+        The comparison, or None when there is but one rank and no sign of others.
+    """
+    by_rank: dict[int, RankTimes] = {}
+    for each in ranks:
+        by_rank.setdefault(each.rank, each)
+    world_size = max((each.world_size for each in ranks if each.world_size is not None), default=None)
+    if len(by_rank) < 2 and (world_size or 1) < 2:
+        return None
+    waits = collective_waits(by_rank)
+    late = _late(by_rank, waits)
+    shares = tuple(_share(by_rank[rank], waits, late.get(rank), len(by_rank)) for rank in sorted(by_rank))
+    works = [share.work_ns for share in shares]
+    mean = sum(works) / len(works) if works else 0.0
+    imbalance = max(works) / mean - 1 if mean else 0.0
+    seen = Counter(each.rank for each in ranks)
+    return Distributed(
+        ranks=shares,
+        world_size=world_size,
+        missing_ranks=tuple(rank for rank in range(world_size or 0) if rank not in by_rank),
+        duplicate_ranks=tuple(sorted(rank for rank, count in seen.items() if count > 1)),
+        clocks_comparable=waits.clocks_comparable,
+        matched_collectives=waits.matched,
+        skew=waits.skew,
+        imbalance=imbalance,
+        balanced_saving_ns=max(works) - mean if works else 0.0,
+        straggler=_straggler(by_rank, shares, waits.matched) if len(shares) > 1 and imbalance >= _IMBALANCE else None,
+        awaited=_awaited(shares, waits),
+    )
+
+
+def _late(by_rank: Mapping[int, RankTimes], waits: CollectiveWaits) -> dict[int, int]:
+    """How much later than the first each rank began the first recorded step."""
+    begins = {rank: times.begin_ns for rank, times in by_rank.items() if times.begin_ns is not None}
+    steps = {times.first_step for times in by_rank.values()}
+    if not waits.clocks_comparable or len(steps) > 1 or len(begins) < len(by_rank):
+        return {}
+    first = min(begins.values())
+    return {rank: begin - first for rank, begin in begins.items()}
+
+
+def _share(times: RankTimes, waits: CollectiveWaits, late_ns: int | None, ranks: int) -> RankShare:
+    categories = dict(times.categories_ns)
+    steps = max(times.steps, 1)
+    wait = waits.wait_ns[times.rank] / steps if waits.matched else None
+    # Only exposed waiting lengthens the step. On the host it is time in which no operator runs.
+    exposed = categories.get("communication", categories.get("host_other", 0.0))
+    return RankShare(
+        rank=times.rank,
+        hostname=times.hostname,
+        steps=times.steps,
+        step_ns=times.step_ns,
+        compute_ns=categories.get("device_compute"),
+        exposed_communication_ns=categories.get("communication"),
+        input_ns=categories.get("input", 0.0),
+        wait_ns=wait,
+        work_ns=max(times.step_ns - min(wait or 0.0, exposed), 0.0),
+        last_arrivals=waits.last_arrivals[times.rank],
+        awaited_ns=waits.awaited_ns[times.rank] / steps / max(ranks - 1, 1) if waits.matched else None,
+        late_ns=late_ns,
+    )
+
+
+def _awaited(shares: Sequence[RankShare], waits: CollectiveWaits) -> Awaited | None:
+    total = sum(waits.awaited_ns.values())
+    most = max(shares, key=lambda share: waits.awaited_ns[share.rank], default=None)
+    if most is None or not most.awaited_ns or waits.awaited_ns[most.rank] < _MOST * total:
+        return None
+    if most.awaited_ns < _IMBALANCE * statistics.fmean(share.step_ns for share in shares):
+        return None
+    began_last = most.late_ns is not None and most.late_ns == max(share.late_ns or 0 for share in shares) > 0
+    return Awaited(
+        rank=most.rank,
+        wait_ns=most.awaited_ns,
+        share=waits.awaited_ns[most.rank] / total,
+        last_arrival_share=most.last_arrivals / waits.matched,
+        late_ns=most.late_ns if began_last else None,
+    )
+
+
+def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], matched: int) -> Straggler:
+    slowest = max(shares, key=lambda share: share.work_ns)
+    own = _work_by_category(by_rank[slowest.rank], slowest)
+    others = [_work_by_category(by_rank[share.rank], share) for share in shares if share is not slowest]
+    excess = {name: time - statistics.median(other.get(name, 0.0) for other in others) for name, time in own.items()}
+    category = max(excess, key=lambda name: excess[name]) if excess else "host_other"
+    return Straggler(
+        slowest.rank,
+        category,
+        excess.get(category, 0.0),
+        slowest.last_arrivals / matched if matched else None,
+    )
+
+
+def _work_by_category(times: RankTimes, share: RankShare) -> dict[str, float]:
+    """The categories without the waits for other ranks, which are no reason to be waited for."""
+    categories = dict(times.categories_ns)
+    if categories.pop("communication", None) is None and "host_other" in categories:
+        categories["host_other"] -= share.step_ns - share.work_ns
+    return categories

@@ -1,0 +1,1 @@
+"""Where step time goes: breakdown, phases, idle time, step times."""

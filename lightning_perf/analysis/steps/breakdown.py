@@ -1,0 +1,242 @@
+"""Step-time breakdown: every nanosecond of a step belongs to exactly one category.
+
+At each instant the first active category of a fixed order has the time. XProf orders event kinds the same way
+(https://github.com/openxla/xprof, ``xprof/utils/event_span.h``), and so did the removed TensorBoard plugin
+(https://github.com/pytorch/kineto, ``tb_plugin/torch_tb_profiler/profiler/overall_parser.py``); ``docs/definitions.md``
+says where ours differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
+from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown"]
+
+_OUTLIER_STEPS = 5
+"""With fewer whole steps none is called an outlier."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of the recording.
+
+    Attributes:
+        number: The step's number, as the recording names it.
+        start_ns: When it began, from the begin of the recording.
+        wall_ns: How long it took.
+        complete: Whether the recording holds all of it; averages leave out those it does not.
+    """
+
+    number: int
+    start_ns: int
+    wall_ns: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class CategoryTime:
+    """What one category had of each step.
+
+    Mean, spread and share are over `Breakdown.averaged_steps`.
+
+    Attributes:
+        name: The category, as in `CATEGORIES`.
+        parent: The category that this one is part of, if any. The times of the rows without one sum to the wall time.
+        per_step_ns: Its time in each step of `Breakdown.steps`, or ``None`` where it does not apply: the rows of the
+            device in a recording without one.
+        mean_ns: Mean.
+        sd_ns: Standard deviation between steps (n − 1), ``None`` with fewer than two.
+        min_ns: Least.
+        max_ns: Most.
+        share: Part of the wall time, 0 to 1; ``None`` when the file is truncated, because device events come last in
+            one, and shares of what is left would mislead.
+    """
+
+    name: str
+    parent: str | None
+    per_step_ns: tuple[int, ...] | None
+    mean_ns: float | None
+    sd_ns: float | None
+    min_ns: int | None
+    max_ns: int | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A step whose wall time stands apart.
+
+    Attributes:
+        number: The step's number.
+        wall_ns: How long it took.
+        excess_ns: How much longer than the median step (negative: shorter).
+        category: The category that departs most, in the same direction, from its own median.
+    """
+
+    number: int
+    wall_ns: int
+    excess_ns: int
+    category: str
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the step time goes.
+
+    Attributes:
+        steps: The steps, in time order.
+        wall: The wall time of the steps: a row named ``wall`` with the mean and spread that the categories have.
+        categories: One row for each of `CATEGORIES`, in that order.
+        outliers: Steps whose wall time stands apart, by a robust rule.
+        averaged_steps: How many steps the averages are over: the complete ones, or all when none is complete.
+        averages_cut_steps: No step is complete, so that the averages are over steps that the recording cut off.
+        marked: Whether the recording marks its steps; otherwise the one step is the whole recording.
+        has_device: Whether the recording holds device work; otherwise the rows of the device are absent.
+        truncated: The file ends early. Device events come last in one, so times are lower bounds and there are no
+            shares.
+    """
+
+    steps: tuple[StepTime, ...]
+    wall: CategoryTime
+    categories: tuple[CategoryTime, ...]
+    outliers: tuple[Outlier, ...]
+    averaged_steps: int
+    averages_cut_steps: bool
+    marked: bool
+    has_device: bool
+    truncated: bool
+
+    def category(self, name: str) -> CategoryTime:
+        """The row of one category.
+
+        Raises:
+            KeyError: There is no category of that name.
+        """
+        for row in self.categories:
+            if row.name == name:
+                return row
+        raise KeyError(f"no category {name!r}; there are {', '.join(n for n, _ in CATEGORIES)}")
+
+
+def breakdown(trace: Trace) -> Breakdown:
+    """Divide the time of each step among the categories.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The categories' times per step, their mean and spread, and the steps that stand apart. In each step the
+        categories without a parent sum to its wall time, to the nanosecond.
+    """
+    steps = trace.steps
+    has_device = len(trace.device) > 0
+    wall = steps.end_ns - steps.start_ns
+    times = _category_times(trace)
+    averaged = averaged_steps(trace)
+    truncated = trace.problems.truncated
+    rows = tuple(
+        _row(name, parent, times[name] if has_device or not _is_device(name) else None, wall, averaged, truncated)
+        for name, parent in CATEGORIES
+    )
+    return Breakdown(
+        steps=tuple(
+            StepTime(number, start, length, complete)
+            for number, start, length, complete in zip(
+                steps.number.tolist(),
+                (steps.start_ns - trace.begin_ns).tolist(),
+                wall.tolist(),
+                steps.complete.tolist(),
+                strict=True,
+            )
+        ),
+        wall=_row("wall", None, wall, wall, averaged, truncated),
+        categories=rows,
+        outliers=_outliers(steps.number, wall, steps.complete, rows),
+        averaged_steps=int(averaged.sum()),
+        averages_cut_steps=not steps.complete.any(),
+        marked=steps.marked,
+        has_device=has_device,
+        truncated=truncated,
+    )
+
+
+def _category_times(trace: Trace) -> dict[str, Int64Array]:
+    def sets() -> Iterator[Intervals]:
+        for name, kind in DEVICE_CATEGORIES.items():
+            names.append(name)
+            rows = device_rows(trace, kind)
+            yield merge(trace.device.start_ns[rows], trace.device.end_ns[rows])
+        for name, active in host_sets(trace):
+            names.append(name)
+            yield active
+        names.append("host_other")
+
+    names: list[str] = []
+    lengths = list(exclusive_ns(sets(), trace.steps.start_ns, trace.steps.end_ns))
+    times = dict(zip(names, lengths, strict=True))
+    for name, parent in CATEGORIES:
+        if parent is not None:
+            times[parent] = times[parent] + times[name] if parent in times else times[name]
+    return times
+
+
+def _is_device(name: str) -> bool:
+    return name in DEVICE_CATEGORIES or name == "memcpy"
+
+
+def _row(
+    name: str,
+    parent: str | None,
+    times: Int64Array | None,
+    wall: Int64Array,
+    averaged: BoolArray,
+    truncated: bool,
+) -> CategoryTime:
+    if times is None or not len(times):
+        return CategoryTime(name, parent, None if times is None else (), None, None, None, None, None)
+    chosen = times[averaged]
+    total = int(wall[averaged].sum())
+    return CategoryTime(
+        name=name,
+        parent=parent,
+        per_step_ns=tuple(times.tolist()),
+        mean_ns=int(chosen.sum()) / len(chosen),
+        sd_ns=float(chosen.std(ddof=1)) if len(chosen) > 1 else None,
+        min_ns=int(chosen.min()),
+        max_ns=int(chosen.max()),
+        share=None if truncated or not total else int(chosen.sum()) / total,
+    )
+
+
+def _outliers(
+    number: Int64Array,
+    wall: Int64Array,
+    complete: BoolArray,
+    rows: tuple[CategoryTime, ...],
+) -> tuple[Outlier, ...]:
+    chosen = np.flatnonzero(complete)
+    if len(chosen) < _OUTLIER_STEPS:
+        return ()
+    strange = outlying(wall[chosen])
+    if not strange.any():
+        return ()
+    middle = float(np.median(wall[chosen]))
+    times = {row.name: np.array(row.per_step_ns) for row in rows if row.parent is None and row.per_step_ns is not None}
+    usual = {name: float(np.median(per_step[chosen])) for name, per_step in times.items()}
+    found = []
+    for step in chosen[strange].tolist():
+        excess = int(wall[step] - middle)
+        departure = {name: float(per_step[step]) - usual[name] for name, per_step in times.items()}
+        pick = max if excess > 0 else min
+        found.append(Outlier(int(number[step]), int(wall[step]), excess, pick(departure, key=departure.__getitem__)))
+    return tuple(found)

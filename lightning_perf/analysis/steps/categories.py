@@ -1,0 +1,151 @@
+"""Step time categories: device work by kind, runtime calls by purpose, and host operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
+from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
+from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
+from lightning_perf.trace.indexing import used_codes
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "CATEGORIES",
+    "DEVICE_CATEGORIES",
+    "RuntimeKind",
+    "call_kind",
+    "device_rows",
+    "host_sets",
+    "runtime_kinds",
+]
+
+
+class RuntimeKind(IntEnum):
+    """What a runtime or driver call is for, in the order of priority in the step-time breakdown."""
+
+    LAUNCH = 0
+    SYNC = 1
+    ALLOC = 2
+    OTHER = 3
+
+
+# The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`, and in copies between host and device that
+# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`); copies between devices, event queries and
+# `cudaStreamWaitEvent` return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization behavior")
+# and https://rocm.docs.amd.com/projects/HIP/. On Intel it blocks in Level Zero's `ze…Synchronize` and in Unified
+# Runtime's `urEventWait` and `urQueueFinish`: https://oneapi-src.github.io/unified-runtime/core/api.html
+_SYNC = re.compile(
+    r"^(cuda|cu|hip)(\w*Synchronize|Memcpy(?!\w*(Async|DtoD|DeviceToDevice|Peer)))"
+    r"|^ze\w*Synchronize|^ur(EventWait|QueueFinish)$",
+    re.IGNORECASE,
+)
+_ALLOC = re.compile(
+    r"^(cuda|hip)(Ext)?(Host)?(Malloc|Free|Alloc|Register|Unregister)"
+    r"|^cu(Mem(Alloc|Free|HostAlloc|Create|Release|Map|Unmap|SetAccess|Address(Reserve|Free))|MemHost)"
+    r"|^urUSM\w*(Alloc|Free)|^zeMem(Alloc|Free)",
+    re.IGNORECASE,
+)
+
+
+def call_kind(name: str) -> RuntimeKind:
+    """What a call that launches nothing is for, by its name.
+
+    Example:
+        >>> [call_kind(name).name for name in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
+        ['SYNC', 'ALLOC', 'OTHER']
+        >>> [call_kind(name).name for name in ("hipMemcpyWithStream", "cudaMemcpyAsync")]
+        ['SYNC', 'OTHER']
+    """
+    if _SYNC.match(name):
+        return RuntimeKind.SYNC
+    return RuntimeKind.ALLOC if _ALLOC.match(name) else RuntimeKind.OTHER
+
+
+def runtime_kinds(trace: Trace) -> NDArray[np.uint8]:
+    """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells.
+
+    A copy to pageable memory returns only when it is done, even where its call is named asynchronous
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
+    """
+    kind_of_name = np.full(len(trace.names) + 1, RuntimeKind.OTHER, dtype=np.uint8)
+    for code in used_codes(trace.runtime.name):
+        kind_of_name[code] = call_kind(trace.names[code])
+    kinds: NDArray[np.uint8] = kind_of_name[trace.runtime.name]
+    to_pageable = trace.names_where(lambda name: name.endswith("-> Pageable)"))[trace.device.name]
+    call = trace.links.device_runtime[to_pageable]
+    kinds[call[call != NO_ROW]] = RuntimeKind.SYNC
+    kinds[trace.links.is_launch] = RuntimeKind.LAUNCH
+    return kinds
+
+
+CATEGORIES: tuple[tuple[str, str | None], ...] = (
+    ("device_compute", None),
+    ("communication", None),
+    ("memcpy", None),
+    ("memcpy_h2d", "memcpy"),
+    ("memcpy_d2h", "memcpy"),
+    ("memcpy_d2d", "memcpy"),
+    ("memcpy_p2p", "memcpy"),
+    ("memcpy_unknown", "memcpy"),
+    ("memset", None),
+    ("input", None),
+    ("kernel_launch", None),
+    ("runtime", None),
+    ("runtime_sync", "runtime"),
+    ("runtime_alloc", "runtime"),
+    ("runtime_other", "runtime"),
+    ("host_compute", None),
+    ("host_other", None),
+)
+"""Every row and the row it is part of, in order of display, which is the order of priority too."""
+
+DEVICE_CATEGORIES: dict[str, DeviceKind] = {
+    "device_compute": DeviceKind.COMPUTE,
+    "communication": DeviceKind.COLLECTIVE,
+    "memcpy_h2d": DeviceKind.H2D,
+    "memcpy_d2h": DeviceKind.D2H,
+    "memcpy_d2d": DeviceKind.D2D,
+    "memcpy_p2p": DeviceKind.P2P,
+    "memcpy_unknown": DeviceKind.COPY,
+    "memset": DeviceKind.MEMSET,
+}
+"""The categories that device work fills, in order of priority."""
+
+_RUNTIME_CATEGORIES: dict[str, RuntimeKind] = {
+    "kernel_launch": RuntimeKind.LAUNCH,
+    "runtime_sync": RuntimeKind.SYNC,
+    "runtime_alloc": RuntimeKind.ALLOC,
+    "runtime_other": RuntimeKind.OTHER,
+}
+
+
+def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
+    """The rows of device work of one kind, ascending."""
+    return np.flatnonzero(trace.device.kind == kind)
+
+
+@once_per_trace
+def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
+    """The categories that the host fills and when each is active, in order of priority, without ``host_other``."""
+    return tuple(_host_sets(trace))
+
+
+def _host_sets(trace: Trace) -> Iterator[tuple[str, Intervals]]:
+    fetch = marks_by_phase(trace).get("fetch")
+    if fetch is None:
+        yield "input", EMPTY
+    else:
+        waits = fetch.thread == trace.steps.thread
+        yield "input", merge(fetch.start_ns[waits], fetch.end_ns[waits])
+    kinds = runtime_kinds(trace)
+    for name, kind in _RUNTIME_CATEGORIES.items():
+        rows = kinds == kind
+        yield name, merge(trace.runtime.start_ns[rows], trace.runtime.end_ns[rows])
+    yield "host_compute", merge(trace.operators.start_ns, trace.operators.end_ns)

@@ -1,0 +1,295 @@
+"""Idle time: the gaps in which no device works, and what the host did in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
+from lightning_perf.analysis.steps.categories import host_sets
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
+from lightning_perf.trace.trace import Trace
+
+__all__ = [
+    "GAP_CLASSES",
+    "REMEDIES",
+    "Gaps",
+    "Idle",
+    "IdleClass",
+    "IdleGap",
+    "device_busy",
+    "find_gaps",
+    "idle",
+    "queued_work",
+]
+
+
+GAP_CLASSES = (
+    "kernel_gap",
+    "input",
+    "kernel_launch",
+    "runtime_sync",
+    "runtime_alloc",
+    "runtime_other",
+    "host_compute",
+    "host_other",
+)
+"""What a device waits for, the first in priority first. In a ``kernel_gap`` work stands in the queue and has not
+started: the host is not at fault. The others are the host's categories of the breakdown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The device-idle gaps of the averaged steps, in time order; one that spans two steps is cut in two.
+
+    Attributes:
+        start_ns: Begins.
+        end_ns: Ends.
+        parts_ns: For each of `GAP_CLASSES`, how much of each gap it has; for every gap they sum to its length.
+    """
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+    parts_ns: dict[str, Int64Array]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@once_per_trace
+def device_busy(trace: Trace) -> Intervals:
+    """When any device works."""
+    return merge(trace.device.start_ns, trace.device.end_ns)
+
+
+def queued_work(trace: Trace) -> Intervals:
+    """When work stands in a device queue: its launch call has returned, and it has not started."""
+    rows = trace.links.device_runtime
+    linked = rows >= 0
+    return merge(trace.runtime.end_ns[rows[linked]], trace.device.start_ns[linked])
+
+
+@once_per_trace
+def find_gaps(trace: Trace) -> Gaps:
+    """Find the gaps and divide each among the classes: at each instant the first active class has the time."""
+    averaged = averaged_steps(trace) & (trace.steps.end_ns > trace.steps.start_ns)
+    # Steps may touch; kept apart here, so that no gap belongs to two.
+    steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
+    idle = subtract(steps, device_busy(trace))
+
+    def sets() -> Iterator[Intervals]:
+        yield queued_work(trace)
+        for _, active in host_sets(trace):
+            yield active
+
+    lengths = exclusive_ns(sets(), idle.start_ns, idle.end_ns)
+    return Gaps(idle.start_ns, idle.end_ns, dict(zip(GAP_CLASSES, lengths, strict=True)))
+
+
+REMEDIES = {
+    "kernel_gap": "Work was queued in time: fewer, larger kernels (torch.compile) or a CUDA graph close the gaps",
+    "input": "Fetch sooner: more DataLoader workers, persistent_workers=True, prefetch_factor, less work a sample",
+    "kernel_launch": "Launch less often: torch.compile, CUDA graphs, a fused optimizer, a larger batch",
+    "runtime_sync": "Do not wait for the device: no .item(), .cpu() or print of a tensor inside the step",
+    "runtime_alloc": "Allocate less often: warm up with the largest batch, keep buffers, pin host memory once",
+    "runtime_other": "Call the runtime less often inside the step",
+    "host_compute": "The host is too slow to issue operators: torch.compile, CUDA graphs, fewer and larger operators",
+    "host_other": "Python is at work: move logging, metrics and callbacks out of the step, or do them less often",
+}
+"""What would remove the gaps of each class."""
+
+_LONG_KERNEL_GAP_NS = 100_000
+"""A device starts queued work within some µs; beyond this, the work waited for something."""
+
+_LONG_KERNEL_GAP_REMEDY = (
+    "Work was queued, but waited for something other than the host's next launch: an event of another stream, another "
+    "rank, a host function"
+)
+
+_GAPS_LISTED = 10
+
+_STEP_MARK = "ProfilerStep#"
+
+
+@dataclass(frozen=True)
+class IdleClass:
+    """The device-idle time of one class.
+
+    Attributes:
+        name: One of `gaps.GAP_CLASSES`.
+        total_ns: Idle time in all averaged steps.
+        gaps: Gaps of which this class has the largest part.
+        share: Part of the steps' wall time, 0 to 1; None when the file is truncated.
+        remedy: What would remove it.
+    """
+
+    name: str
+    total_ns: int
+    gaps: int
+    share: float | None
+    remedy: str
+
+
+@dataclass(frozen=True)
+class IdleGap:
+    """One gap.
+
+    Attributes:
+        step: Number of its step.
+        start_ns: Its begin, from the begin of the recording.
+        length_ns: Its length.
+        cause: The class that has most of it.
+        parts_ns: Time of each class in it, in the order of `gaps.GAP_CLASSES`.
+        before: The device work that ended last before it; None at the begin of the recording.
+        after: The device work that ended it; None when the step ended first.
+        operator: The operator that the training thread (or the thread that launched `after`) ran.
+        annotation: The marked range it was in.
+        python: The Python function it ran (recorded with stacks only).
+        remedy: What would remove it.
+    """
+
+    step: int
+    start_ns: int
+    length_ns: int
+    cause: str
+    parts_ns: tuple[int, ...]
+    before: str | None
+    after: str | None
+    operator: str | None
+    annotation: str | None
+    python: str | None
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The device-idle time of the averaged steps: instants at which no device does anything.
+
+    Attributes:
+        steps: Steps that the figures are over.
+        wall_ns: Their wall time.
+        idle_ns: Device-idle time: the classes' totals together.
+        share: Part of the wall time, 0 to 1; None when the file is truncated.
+        gaps: Number of gaps.
+        median_gap_ns: Median length of a gap; None when there is none.
+        classes: One for each of `gaps.GAP_CLASSES`, most first.
+        longest: The longest gaps, longest first.
+        stalls: Gaps above 100 µs in most of which work was queued: it waited for more than the host's next launch.
+        stalled_ns: Time in these gaps in which work was queued.
+    """
+
+    steps: int
+    wall_ns: int
+    idle_ns: int
+    share: float | None
+    gaps: int
+    median_gap_ns: int | None
+    classes: tuple[IdleClass, ...]
+    longest: tuple[IdleGap, ...]
+    stalls: int = 0
+    stalled_ns: int = 0
+
+
+def idle(trace: Trace) -> Idle | None:
+    """Find every stretch of the averaged steps in which no device works, and class it by what the host did meanwhile.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The figures, or None for a recording without a device.
+    """
+    if not len(trace.device):
+        return None
+    averaged = averaged_steps(trace)
+    wall_ns = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
+    gaps = find_gaps(trace)
+    length = gaps.end_ns - gaps.start_ns
+    cause = np.zeros(len(gaps), dtype=np.intp)
+    largest = np.full(len(gaps), -1, dtype=np.int64)
+    for at, name in enumerate(GAP_CLASSES):
+        more = gaps.parts_ns[name] > largest
+        cause[more] = at
+        largest[more] = gaps.parts_ns[name][more]
+    caused = np.bincount(cause, minlength=len(GAP_CLASSES)).tolist()
+    idle_ns = int(length.sum())
+
+    def share(part_ns: int) -> float | None:
+        return None if trace.problems.truncated or not wall_ns else part_ns / wall_ns
+
+    totals = [int(gaps.parts_ns[name].sum()) for name in GAP_CLASSES]
+    classes = [
+        IdleClass(name, total_ns, count, share(total_ns), REMEDIES[name])
+        for name, total_ns, count in zip(GAP_CLASSES, totals, caused, strict=True)
+    ]
+    stalled = (cause == GAP_CLASSES.index("kernel_gap")) & (length > _LONG_KERNEL_GAP_NS)
+    top = np.argsort(-length, kind="stable")[:_GAPS_LISTED].tolist()
+    return Idle(
+        steps=int(averaged.sum()),
+        wall_ns=wall_ns,
+        idle_ns=idle_ns,
+        share=share(idle_ns),
+        gaps=len(gaps),
+        median_gap_ns=round(float(np.median(length))) if len(gaps) else None,
+        classes=tuple(sorted(classes, key=lambda row: -row.total_ns)),
+        longest=tuple(_describe(trace, gaps, row, GAP_CLASSES[cause[row]]) for row in top),
+        stalls=int(stalled.sum()),
+        stalled_ns=int(gaps.parts_ns["kernel_gap"][stalled].sum()),
+    )
+
+
+def _describe(trace: Trace, gaps: Gaps, row: int, cause: str) -> IdleGap:
+    start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
+    device, steps = trace.device, trace.steps
+    step = int(np.searchsorted(steps.start_ns, start, side="right")) - 1
+    first_after = int(np.searchsorted(device.start_ns, end, side="left"))
+    # A step can end before the next work begins.
+    ends_it = first_after < len(device) and int(device.start_ns[first_after]) == end
+    thread = steps.thread
+    if ends_it and (call := int(trace.links.device_runtime[first_after])) != NO_ROW:
+        thread = int(trace.runtime.thread[call])
+    is_step = trace.names_where(lambda name: name.startswith(_STEP_MARK))
+    marks = trace.annotations
+    return IdleGap(
+        step=int(steps.number[step]),
+        start_ns=start - trace.begin_ns,
+        length_ns=end - start,
+        cause=cause,
+        parts_ns=tuple(int(gaps.parts_ns[name][row]) for name in GAP_CLASSES),
+        before=_last_before(trace, start),
+        after=trace.names[int(device.name[first_after])] if ends_it else None,
+        operator=_running(trace, trace.operators, thread, start, end),
+        annotation=_running(trace, marks, thread, start, end, skip=is_step),
+        python=_running(trace, trace.python, thread, start, end),
+        remedy=_LONG_KERNEL_GAP_REMEDY
+        if cause == "kernel_gap" and end - start > _LONG_KERNEL_GAP_NS
+        else REMEDIES[cause],
+    )
+
+
+def _last_before(trace: Trace, time_ns: int) -> str | None:
+    began = int(np.searchsorted(trace.device.start_ns, time_ns, side="left"))
+    if not began:
+        return None
+    last = int(np.argmax(trace.device.end_ns[:began]))
+    return trace.names[int(trace.device.name[last])]
+
+
+def _running(
+    trace: Trace, table: Spans, thread: int, start_ns: int, end_ns: int, skip: BoolArray | None = None
+) -> str | None:
+    """What ran on a thread in a gap: the innermost span over half of it, or else the one that has most of it."""
+    began = int(np.searchsorted(table.start_ns, end_ns, side="left"))
+    rows = np.flatnonzero((table.end_ns[:began] > start_ns) & (table.thread[:began] == thread))
+    if skip is not None:
+        rows = rows[~skip[table.name[rows]]]
+    if not len(rows):
+        return None
+    overlap = np.minimum(table.end_ns[rows], end_ns) - np.maximum(table.start_ns[rows], start_ns)
+    over_half = np.flatnonzero(2 * overlap > end_ns - start_ns)
+    chosen = rows[over_half[-1]] if len(over_half) else rows[int(np.argmax(overlap))]
+    return trace.names[int(table.name[chosen])]

@@ -1,0 +1,170 @@
+"""Phase × category: the step time crossed with the phase of the training loop that issued it.
+
+Time on the host belongs to the phase the host is in. Device work belongs to the phase that launched it, whenever it
+runs; where work of two phases runs at the same time in one category, the phase that comes first in `PHASES` has the
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
+from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
+from lightning_perf.analysis.steps.phase_timeline import PHASES, has_own_marks, launch_phases, phase_timeline, phases_at
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
+
+_PARENTS = {parent for _, parent in CATEGORIES}
+LEAVES: tuple[str, ...] = tuple(name for name, _ in CATEGORIES if name not in _PARENTS)
+"""The categories that have no parts: the columns of the matrix."""
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """What one phase had of the steps.
+
+    Attributes:
+        name: One of `PHASES`.
+        mean_ns: Its time, mean over the averaged steps.
+        share: Part of the wall time, 0 to 1; ``None`` when the file is truncated.
+        per_step_ns: Its time in each step of the recording.
+        category_mean_ns: Its time in each of `Phases.categories`, mean over the averaged steps; ``None`` where the
+            category does not apply (device rows in a recording without a device).
+    """
+
+    name: str
+    mean_ns: float
+    share: float | None
+    per_step_ns: tuple[int, ...]
+    category_mean_ns: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Phase × category.
+
+    Attributes:
+        categories: The names of the columns: the categories of the breakdown that have no parts.
+        phases: One row for each of `PHASES`, in that order. All cells sum to the wall time, the cells of a column to
+            the category's time in the breakdown.
+        source: Where the phases come from: ``"own"`` ranges of `PerfCallback`, ``"foreign"`` marks of PyTorch or
+            Lightning (with forward and backward found by operators where no mark names them).
+        averaged_steps: How many steps the averages are over, as in `Breakdown`.
+        truncated: The file ends early: times are lower bounds and there are no shares.
+    """
+
+    categories: tuple[str, ...]
+    phases: tuple[PhaseTime, ...]
+    source: str
+    averaged_steps: int
+    truncated: bool
+
+    def phase(self, name: str) -> PhaseTime:
+        """The row of one phase.
+
+        Raises:
+            KeyError: There is no phase of that name.
+        """
+        for row in self.phases:
+            if row.name == name:
+                return row
+        raise KeyError(f"no phase {name!r}; there are {', '.join(PHASES)}")
+
+    def time_ns(self, phase: str, category: str) -> float | None:
+        """The mean time of a phase in a category, or in all parts of one that has parts.
+
+        Args:
+            phase: One of `PHASES`.
+            category: One of the breakdown's categories.
+
+        Returns:
+            Nanoseconds, or ``None`` where the category does not apply.
+
+        Raises:
+            KeyError: There is no phase of that name.
+        """
+        parts = {name for name, parent in CATEGORIES if category in (name, parent)}
+        cells = zip(self.categories, self.phase(phase).category_mean_ns, strict=True)
+        times = [time for name, time in cells if name in parts and time is not None]
+        return sum(times) if times else None
+
+
+def phases(trace: Trace) -> Phases:
+    """Divide the time of each step among phases and categories.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        The matrix. Its cells sum to the wall time of the steps, to the nanosecond.
+    """
+    times = phase_times(trace)
+    averaged = averaged_steps(trace)
+    count = max(int(averaged.sum()), 1)
+    totals = times[averaged].sum(axis=0)
+    wall = int(totals.sum())
+    absent = [name in DEVICE_CATEGORIES and not len(trace.device) for name in LEAVES]
+    truncated = trace.problems.truncated
+    rows = tuple(
+        PhaseTime(
+            name=name,
+            mean_ns=int(totals[p].sum()) / count,
+            share=None if truncated or not wall else int(totals[p].sum()) / wall,
+            per_step_ns=tuple(times[:, p].sum(axis=1).tolist()),
+            category_mean_ns=tuple(
+                None if missing else total / count for total, missing in zip(totals[p].tolist(), absent, strict=True)
+            ),
+        )
+        for p, name in enumerate(PHASES)
+    )
+    source = "own" if has_own_marks(trace) else "foreign"
+    return Phases(LEAVES, rows, source, int(averaged.sum()), truncated)
+
+
+def phase_times(trace: Trace) -> Int64Array:
+    """The whole matrix of every step.
+
+    Args:
+        trace: The recording.
+
+    Returns:
+        Nanoseconds, shape (steps, `PHASES`, `LEAVES`). For each step the cells sum to its wall time.
+    """
+    begin, _ = phase_timeline(trace)
+    steps = trace.steps
+    # Cut the steps where the host's phase changes: then each piece of host time lies in one step and one phase.
+    cuts = np.unique(np.concatenate((begin, steps.start_ns, steps.end_ns)))
+    step = np.searchsorted(steps.start_ns, cuts, side="right") - 1
+    inside = (step >= 0) & (cuts < steps.end_ns[np.maximum(step, 0)])
+    cut_end = np.append(cuts[1:], cuts[-1:])[inside]
+    cuts, step = cuts[inside], step[inside]
+    host_phase = phases_at(trace, cuts)
+
+    columns: list[tuple[int, int | None]] = []
+
+    def sets() -> Iterator[Intervals]:
+        launched_in = launch_phases(trace)
+        for name, kind in DEVICE_CATEGORIES.items():
+            rows = device_rows(trace, kind)
+            for p in np.unique(launched_in[rows]).tolist():
+                of_phase = rows[launched_in[rows] == p]
+                columns.append((LEAVES.index(name), p))
+                yield merge(trace.device.start_ns[of_phase], trace.device.end_ns[of_phase])
+        for name, active in host_sets(trace):
+            columns.append((LEAVES.index(name), None))
+            yield active
+        columns.append((LEAVES.index("host_other"), None))
+
+    times = np.zeros((len(steps), len(PHASES), len(LEAVES)), dtype=np.int64)
+    for i, lengths in enumerate(exclusive_ns(sets(), cuts, cut_end)):
+        column, launched = columns[i]
+        issued_in = host_phase if launched is None else np.full_like(host_phase, launched)
+        np.add.at(times[:, :, column], (step, issued_in), lengths)
+    return times

@@ -1,0 +1,151 @@
+"""Summary of the step times that a run measured without the profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.run_files.steps import StepSample
+from lightning_perf.trace.columns import Int64Array
+
+__all__ = ["StepTimes", "summarize_step_times"]
+
+WARMUP_STEPS = 5
+"""Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
+
+MIN_STEPS_A_SIDE = 8
+"""Steps that each of two parts of a run must have before their medians are compared."""
+
+MAX_OUTLIERS_LISTED = 10
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a run's steps took, by the always-on timer.
+
+    Percentiles, shares and rates are over the `steps` kept: warm-up and profiled steps are left out.
+
+    Attributes:
+        steps: Steps the figures below are over.
+        warmup_steps: Steps left out at the beginning of the run.
+        warmup_ns: Wall time of those.
+        profiled_steps: Profiled steps left out.
+        only_profiled: True when all steps after the warm-up were profiled; the figures are then over those.
+        total_ns: Wall time of the kept steps.
+        mean_ns: Mean step time.
+        p50_ns: Median step time.
+        p90_ns: 90th percentile of the step time.
+        p99_ns: 99th percentile of the step time.
+        data_wait_mean_ns: Mean wait for batches a step.
+        data_wait_p90_ns: 90th percentile of the wait for batches.
+        data_wait_share: Share of the steps' wall time spent waiting for batches, 0 to 1.
+        device_mean_ns: Mean device time a step, over the steps that have it; None when none has.
+        samples_per_second: Samples over wall time, over the steps that count their samples; None when none does.
+        drift: Median step time of the last quarter of the run over that of the first, minus 1 (0.05: it ended 5 %
+            slower than it began); None in a run too short to tell.
+        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None
+            when either side is too short to tell. A profiler that was not torn down leaves training slower.
+        outlier_steps: Steps beyond the outlier limit.
+        outlier_excess_ns: What those took beyond the median, together.
+        outliers: The longest of them, longest first.
+    """
+
+    steps: int
+    warmup_steps: int
+    warmup_ns: int
+    profiled_steps: int
+    only_profiled: bool
+    total_ns: int
+    mean_ns: int
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+    data_wait_mean_ns: int
+    data_wait_p90_ns: int
+    data_wait_share: float
+    device_mean_ns: int | None
+    samples_per_second: float | None
+    drift: float | None
+    after_profiling: float | None
+    outlier_steps: int
+    outlier_excess_ns: int
+    outliers: tuple[StepSample, ...]
+
+
+def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
+    """Summarise a run's step samples.
+
+    Args:
+        samples: The samples of one rank, in order.
+        warmup_steps: Steps to leave out at the beginning; in a short run less than half of its steps.
+
+    Returns:
+        The summary.
+
+    Raises:
+        ValueError: There are no samples.
+
+    Example:
+        >>> steps = [StepSample(n, 100_000_000 + 1_000_000 * (n % 3), 20_000_000, None, 32, False) for n in range(105)]
+        >>> times = summarize_step_times(steps)
+        >>> times.steps, times.p50_ns, round(times.samples_per_second)
+        (100, 101000000, 317)
+    """
+    if not samples:
+        raise ValueError("no step samples: the run ended before its first step did")
+    warmup = min(warmup_steps, (len(samples) - 1) // 2)
+    after_warmup = samples[warmup:]
+    kept = [sample for sample in after_warmup if not sample.profiled]
+    only_profiled = not kept
+    if only_profiled:
+        kept = list(after_warmup)
+    step_ns = np.array([sample.step_ns for sample in kept], dtype=np.int64)
+    wait_ns = np.array([sample.data_wait_ns for sample in kept], dtype=np.int64)
+    total_ns = int(step_ns.sum())
+    device_ns = [sample.device_ns for sample in kept if sample.device_ns is not None]
+    counted = [(sample.samples, sample.step_ns) for sample in kept if sample.samples is not None]
+    counted_ns = sum(ns for _, ns in counted)
+    p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
+    is_slow_outlier = outlying(step_ns) & (step_ns > p50)
+    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -kept[row].step_ns)
+    return StepTimes(
+        steps=len(kept),
+        warmup_steps=warmup,
+        warmup_ns=sum(sample.step_ns for sample in samples[:warmup]),
+        profiled_steps=0 if only_profiled else len(after_warmup) - len(kept),
+        only_profiled=only_profiled,
+        total_ns=total_ns,
+        mean_ns=round(total_ns / len(kept)),
+        p50_ns=p50,
+        p90_ns=p90,
+        p99_ns=p99,
+        data_wait_mean_ns=round(float(wait_ns.mean())),
+        data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
+        data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
+        device_mean_ns=round(sum(device_ns) / len(device_ns)) if device_ns else None,
+        samples_per_second=sum(count for count, _ in counted) / counted_ns * 1e9 if counted_ns else None,
+        drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
+        after_profiling=_after_profiling(after_warmup),
+        outlier_steps=int(is_slow_outlier.sum()),
+        outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
+        outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
+    )
+
+
+def _after_profiling(samples: Sequence[StepSample]) -> float | None:
+    profiled = [row for row, sample in enumerate(samples) if sample.profiled]
+    if not profiled:
+        return None
+    before = np.array([sample.step_ns for sample in samples[: profiled[0]]], dtype=np.int64)
+    after = np.array([sample.step_ns for sample in samples[profiled[-1] + 1 :]], dtype=np.int64)
+    return _change(before, after)
+
+
+def _change(before: Int64Array, after: Int64Array) -> float | None:
+    if min(len(before), len(after)) < MIN_STEPS_A_SIDE:
+        return None
+    base = float(np.median(before))
+    return float(np.median(after)) / base - 1 if base else None

@@ -1,0 +1,200 @@
+"""The run record: what one training run left, read from its file of lines.
+
+A record without its last line, `RunEnded`, is that of a run that was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.errors import TraceError
+from lightning_perf.report.predicted_speedup import read_predicted_speedup
+from lightning_perf.run_files.run_record import (
+    RECORD_NAME,
+    RUN_RECORD,
+    VERSION,
+    EpochEnded,
+    FactsAdded,
+    FactValue,
+    HealthSeen,
+    Outcome,
+    Place,
+    RunEnded,
+    RunStarted,
+)
+from lightning_perf.run_files.steps import STEPS
+
+__all__ = ["Epoch", "RunRecord", "find_records", "read_record"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a run.
+
+    Attributes:
+        epoch: Its number, from 0.
+        train_time_s: Training time from the start of the fit to the end of this epoch, its validation included.
+        steps: Optimizer steps since the start of training.
+        metrics: Metrics known at its end; None for nan.
+    """
+
+    epoch: int
+    train_time_s: float
+    steps: int
+    metrics: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one training run left.
+
+    Attributes:
+        run_id: Unique name of the run.
+        path: The record's file.
+        started_unix_s: When it started.
+        place: Its place in a study; None outside one.
+        facts: The fingerprint: everything that has to agree in a fair comparison.
+        notes: What need not agree: host, load.
+        epochs: The epochs in order.
+        outcome: How it ended.
+        error: What ended it, when it failed.
+        train_time_s: Training time; None when interrupted.
+        peak_device_bytes: Most device memory allocated at once, or None.
+        peak_host_bytes: Most resident memory of the process, or None.
+        problems: Why its times are invalid: throttling, foreign processes on the device.
+        remarks: What was seen of the device and does not make them invalid, as that it was at its power limit.
+        steps: Step times, or None when they are missing.
+        steps_problem: Why they cannot be read, when they are there.
+        predicted_speedup: Least and most speed-up of a step that mixed precision is predicted to bring, by the run's
+            report; None when the run was not profiled or had no device to profile.
+    """
+
+    run_id: str
+    path: Path
+    started_unix_s: float
+    place: Place | None
+    facts: Mapping[str, FactValue]
+    notes: Mapping[str, FactValue]
+    epochs: tuple[Epoch, ...]
+    outcome: Outcome
+    error: str | None
+    train_time_s: float | None
+    peak_device_bytes: int | None
+    peak_host_bytes: int | None
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+    steps: StepTimes | None = field(repr=False)
+    steps_problem: str | None = None
+    predicted_speedup: tuple[float, float] | None = None
+
+
+def read_record(path: str | Path) -> RunRecord:
+    """Read the record of one run.
+
+    Args:
+        path: A ``run.jsonl`` file. Its step samples are read from ``steps.rank0.jsonl`` beside it, and the prediction
+            from ``report.json``.
+
+    Returns:
+        The record.
+
+    Raises:
+        CompareError: The file cannot be read or is no record.
+    """
+    path = Path(path)
+    try:
+        lines = RUN_RECORD.read(path)
+    except TraceError as error:
+        raise CompareError(str(error)) from error
+    if not lines or not isinstance(lines[0], RunStarted):
+        raise CompareError(f"{path}: does not begin with the start of a run. Leave it out of the comparison.")
+    started = lines[0]
+    if started.version > VERSION:
+        raise CompareError(
+            f"{path}: has version {started.version} of the record, newer than this lightning_perf reads."
+        )
+    facts = dict(started.facts)
+    ended: RunEnded | None = None
+    epochs: list[Epoch] = []
+    health: list[HealthSeen] = []
+    for line in lines[1:]:
+        if isinstance(line, FactsAdded):
+            facts |= line.facts
+        elif isinstance(line, EpochEnded):
+            epochs.append(Epoch(line.epoch, line.train_time_s, line.steps, line.metrics))
+        elif isinstance(line, HealthSeen):
+            health.append(line)
+        elif isinstance(line, RunEnded):
+            ended = line
+    steps, steps_problem = _step_times(STEPS.path(path.parent, 0))
+    return RunRecord(
+        run_id=started.run_id,
+        path=path,
+        started_unix_s=started.started_unix_s,
+        place=started.place,
+        facts=facts,
+        notes=started.notes,
+        epochs=tuple(epochs),
+        outcome=ended.outcome if ended else Outcome.INTERRUPTED,
+        error=ended.error if ended else None,
+        train_time_s=ended.train_time_s if ended else None,
+        peak_device_bytes=ended.peak_device_bytes if ended else None,
+        peak_host_bytes=ended.peak_host_bytes if ended else None,
+        problems=tuple(dict.fromkeys(seen.problem for seen in health if seen.invalid)),
+        remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
+        steps=steps,
+        steps_problem=steps_problem,
+        predicted_speedup=read_predicted_speedup(path.parent),
+    )
+
+
+def find_records(path: str | Path) -> tuple[RunRecord, ...]:
+    """Read all records in a folder and below it.
+
+    A file in which not even the first line is whole is of a run that died, or met a full disk, as it began: it is
+    passed over.
+
+    Args:
+        path: A folder, or a single ``run.jsonl``.
+
+    Returns:
+        The records by start time.
+
+    Raises:
+        CompareError: There is none, or one cannot be read.
+    """
+    path = Path(path)
+    if path.is_file():
+        return (read_record(path),)
+    if not path.is_dir():
+        raise CompareError(f"{path}: does not exist. Give the log directory of runs with PerfCallback.")
+    files = sorted(path.rglob(RECORD_NAME))
+    if not files:
+        raise CompareError(f"{path}: holds no run record ({RECORD_NAME}). Runs with PerfCallback leave one.")
+    records = [read_record(file) for file in files if _has_begun(file)]
+    if not records:
+        raise CompareError(f"{path}: its runs died as they began: no {RECORD_NAME} in it has a whole line.")
+    return tuple(sorted(records, key=lambda record: record.started_unix_s))
+
+
+def _has_begun(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.readline().endswith(b"\n")
+    except OSError:
+        return True  # reading the record says what is wrong
+
+
+def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
+    """The step times, and why there are none although there is a file."""
+    if not path.exists():
+        return None, None
+    try:
+        samples = STEPS.read(path)
+    except TraceError as error:
+        return None, str(error)
+    return (summarize_step_times(samples) if samples else None), None

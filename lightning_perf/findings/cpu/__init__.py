@@ -1,0 +1,1 @@
+"""Findings for training on a CPU."""

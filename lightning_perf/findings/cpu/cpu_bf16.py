@@ -1,0 +1,88 @@
+"""A training on the processor multiplies in FP32 where the processor multiplies bfloat16 faster."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.host.host_compute import HostKind
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.cpu.processors import host_saving_ns, rows, time_ns
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.savings import each, step_ns, worth_it
+from lightning_perf.units import format_duration, format_share
+
+__all__ = ["cpu_bf16"]
+
+SPEED_UP = {"amx_bf16": (1.5, 8.0), "avx512_bf16": (1.5, 2.75), "bf16": (1.1, 4.0)}
+"""Least and most speed-up of FP32 products, by the processor's instruction, the fastest first.
+
+AVX-512: ``benchmarks/results/planted.md``; twice the products an instruction, and half the bytes. AMX: 1,024
+operations a cycle against 64 (https://docs.pytorch.org/tutorials/recipes/amx.html), of which training keeps half at
+most, since memory sets the pace. Arm: BFMMLA does four times the products of FMLA. The last two were not measured.
+"""
+
+CALL_NS = (10_000.0, 80_000.0)
+"""What a call of a product costs more, at least and at most: casts of its operands, and its set-up."""
+
+CAST_NS = (0.3, 3.0)
+"""To cast an element of a weight, and its gradient back, on one thread: 12 bytes in the cache, or of fresh memory."""
+
+GAINS: dict[HostKind, tuple[float, float]] = {
+    "normalization": (1.0, 2.5),
+    "normalization backward": (1.0, 2.5),
+    "elementwise": (1.0, 3.0),
+    "batched product": (0.9, 1.5),
+    "attention": (0.25, 1.5),
+    "long attention": (0.85, 2.0),
+    "grouped convolution": (0.33, 1.0),
+}
+"""Least and most speed-up of what else autocast puts into bfloat16. Some of torch's kernels get slower: attention of
+short sequences took up to four times as long, and the backward pass of grouped convolutions three times."""
+
+PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix product")
+
+
+def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
+    """Find FP32 trainings on a processor that mixed precision would speed up for sure.
+
+    Model: products get faster by a factor, each call and each element of a weight pays for casts, and other kinds of
+    operators have factors of their own, some below one.
+    """
+    compute, processor = analysis.host_compute, analysis.metadata.processor
+    if compute is None or processor is None or processor.bf16 is None:
+        return None
+    instruction = next((name for name in SPEED_UP if name in processor.bf16), None)
+    if instruction is None:
+        return None
+    products = rows(compute, *PRODUCTS, arithmetic="fp32")
+    calls = sum(row.calls for row in products) / compute.steps
+    weights = sum(row.weights for row in products if row.kind != "convolution backward") / compute.steps
+    products_ns = time_ns(products, compute)
+    savings = []
+    for end, factor in enumerate(SPEED_UP[instruction]):
+        others = sum(
+            time_ns(rows(compute, kind, arithmetic="fp32"), compute) * (1 - 1 / factors[end])
+            for kind, factors in GAINS.items()
+        )
+        casts_ns = calls * CALL_NS[1 - end] + weights * CAST_NS[1 - end] / (processor.threads or 1)
+        savings.append(products_ns * (1 - 1 / factor) + others - casts_ns)
+    low_ns, high_ns = host_saving_ns(analysis, *savings)
+    if low_ns <= 0 or not worth_it(high_ns, analysis):
+        return None
+    slow, fast = SPEED_UP[instruction]
+    convolutions_ns = time_ns((row for row in products if row.kind != "matrix product"), compute)
+    parts = [
+        f"{format_duration(ns)} {each(analysis)} in {what}"
+        for ns, what in ((convolutions_ns, "convolutions"), (products_ns - convolutions_ns, "matrix products"))
+        if ns > 0
+    ]
+    return finding(
+        "cpu-bf16",
+        f"FP32 on a processor that multiplies bfloat16: {format_share(products_ns / step_ns(analysis))} of the step "
+        "is FP32 products",
+        (f"{' and '.join(parts)}; {processor.name or 'the processor'} has {instruction}.",),
+        'Train in mixed precision: Trainer(precision="bf16-mixed").',
+        saving_ns=(low_ns, high_ns),
+        step_ns=step_ns(analysis),
+        model=f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times; each call and each weight "
+        "pays for casts.",
+        rank=analysis.rank,
+    )

@@ -1,0 +1,44 @@
+"""The device waits while Python runs outside of operators: logging, metrics, callbacks."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.savings import step_ns, worth_it
+from lightning_perf.units import format_duration, format_share
+
+__all__ = ["host_work"]
+
+
+PHASES = ("validation", "checkpoint", "other")
+"""Where such work is; Python in the forward pass is the model's own."""
+
+
+def host_work(analysis: RankAnalysis) -> Finding | None:
+    """Find steps in which the device idles in long stretches of nothing but Python.
+
+    What lies between operators counts as launch-bound instead. Model: the stretches go away with the work in them, or
+    shrink to a tenth when it is done every tenth step; half of it may be needed.
+    """
+    idle, launches = analysis.idle, analysis.launches
+    if idle is None:
+        return None
+    steps = max(idle.steps, 1)
+    idle_ns = next((row.total_ns for row in idle.classes if row.name == "host_other"), 0) / steps
+    if launches is not None and launches.launch_bound is not None:
+        idle_ns -= launches.launch_bound.python_ns / steps
+    around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in PHASES)
+    spent_ns = min(idle_ns, around_ns)
+    if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
+        return None  # a recording without steps also holds what came before and after the training
+    return finding(
+        "host-work",
+        f"Python holds up the device for {format_share(spent_ns / step_ns(analysis))} of the step",
+        (f"The device idles {format_duration(spent_ns)} a step while the host runs neither operators nor calls.",),
+        "Do less between batches: raise log_every_n_steps, compute metrics at the end of the epoch, and look at "
+        "on_train_batch_end of your callbacks.",
+        saving_ns=(spent_ns / 2, 0.9 * spent_ns),
+        step_ns=step_ns(analysis),
+        model="Done every tenth step, the work costs a tenth; half of it may have to stay.",
+        rank=analysis.rank,
+    )

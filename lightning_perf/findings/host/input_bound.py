@@ -1,0 +1,88 @@
+"""The training thread waits for its batches."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.savings import whole
+from lightning_perf.units import format_duration, format_share
+
+__all__ = ["input_bound"]
+
+MIN_SHARE = 0.05
+"""Waiting below this part of the step is not worth a change (XProf's line for a moderate input problem)."""
+
+OPERATOR_SHARE = 0.5
+"""Operators filling more than this part of the fetch: the work on tensors there is what takes the time."""
+
+COLD_SHARE = 0.1
+"""Up to this part of the wait is saved besides where the processor itself trains: after a wait its caches are cold (1
+to 6 % measured, benchmarks/results/planted.md)."""
+
+
+def input_bound(analysis: RankAnalysis) -> Finding | None:
+    """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
+
+    Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
+    ends, except that a step cannot be shorter than making its batch takes the loader; on the processor, caches that it
+    leaves cold may cost as much as a tenth of it besides. Cores shared with the training process may leave half of it.
+    """
+    breakdown, loading = analysis.breakdown, analysis.loading
+    waiting = breakdown.category("input")
+    step_ns = breakdown.wall.mean_ns
+    if loading is None or not waiting.mean_ns or not waiting.share or not step_ns or waiting.share < MIN_SHARE:
+        return None
+    wait_ns = waiting.mean_ns
+    low_ns = wait_ns / 2
+    if loading.loader == "workers":
+        # The loader's own period is the step that waits for it; twice the workers halve it at best.
+        best_ns = min(wait_ns, step_ns / 2)
+        low_ns = best_ns / 2
+        model = "Twice the workers halve the time between batches; at least half of that where cores allow it."
+    else:
+        best_ns = wait_ns
+        model = "Batches made while the device computes leave no wait; half of it where workers compete for cores."
+        if not breakdown.has_device:
+            best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
+            model = (
+                "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more); half of the "
+                "wait stays where they compete for cores."
+            )
+    evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
+    if loading.fetch_ns:
+        evidence.append(_who(loading.loader))
+        share = loading.operator_ns / loading.fetch_ns
+        if share >= OPERATOR_SHARE:
+            evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
+    return finding(
+        "input-bound",
+        f"Input-bound: {format_share(waiting.share)} of {whole(analysis)} waits for data",
+        evidence,
+        _action(loading.loader),
+        saving_ns=(low_ns, best_ns),
+        step_ns=step_ns,
+        model=model,
+        rank=analysis.rank,
+    )
+
+
+def _who(loader: str | None) -> str:
+    if loader == "in_process":
+        return (
+            "The DataLoader makes batches in the training process (num_workers=0), so loading and training take turns."
+        )
+    if loader == "workers":
+        return "The DataLoader has worker processes, but they make batches more slowly than the step uses them."
+    return "The recording does not tell whether the loader has worker processes."
+
+
+def _action(loader: str | None) -> str:
+    if loader == "workers":
+        return (
+            "Raise num_workers towards the number of cores, set persistent_workers=True, and make each batch cheaper: "
+            "decode smaller images, cache decoded ones, or move augmentation to the device."
+        )
+    return (
+        "Load in worker processes: DataLoader(…, num_workers=4, pin_memory=True, persistent_workers=True); "
+        "raise num_workers while the wait shrinks."
+    )

@@ -1,0 +1,60 @@
+"""Kernels so short that starting them costs the device as much as running them."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.savings import each, step_ns, worth_it
+from lightning_perf.units import format_count, format_duration, format_share
+
+__all__ = ["small_kernels"]
+
+MIN_SHORT_SHARE = 0.5
+"""Part of the kernels that must be short before fusing them is the remedy."""
+
+
+MAX_GAP_NS = 5_000
+"""Time that a device takes from one queued kernel to the next, at most; it is about 1 µs. What is longer has other
+reasons: a wait for another stream, or another process on the device."""
+
+
+def small_kernels(analysis: RankAnalysis) -> Finding | None:
+    """Find steps made of many short kernels whose gaps add up, though the host launches them in time.
+
+    Model: fused or replayed from a graph, kernels leave no gaps where work was queued already; fusing also saves up to
+    half of the short kernels' own time, which mostly reads and writes what the next one reads again. Where most kernels
+    are replayed from a graph already, only fusing is left.
+    """
+    launches, idle = analysis.launches, analysis.idle
+    if launches is None or idle is None or not launches.kernels:
+        return None
+    if launches.launch_bound is None or launches.launch_bound.bound:
+        return None  # a truncated file, or the host is the reason and has its own finding
+    short = launches.short_kernels / launches.kernels
+    steps = max(launches.steps, 1)
+    idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
+    gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
+    kernel_ns = launches.short_kernel_ns / steps
+    replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
+    low_ns = 0.0 if replayed else gap_ns / 2  # a graph leaves gaps as short as they get, unless kernels are fused
+    high_ns = gap_ns + kernel_ns / 2
+    if short < MIN_SHORT_SHARE or not worth_it(high_ns, analysis):
+        return None
+    return finding(
+        "small-kernels",
+        f"Many small kernels: {format_share(short)} of {format_count(launches.kernels / steps)} {each(analysis)} "
+        "are shorter than 10 µs",
+        (
+            (
+                f"They run {format_duration(kernel_ns)} {each(analysis)}; between kernels that were queued in time "
+                f"the device idles {format_duration(gap_ns)}."
+            ),
+        ),
+        "Fuse them: model = torch.compile(model)"
+        + ("." if replayed else '; mode="reduce-overhead" also replays them as a CUDA graph.'),
+        saving_ns=(low_ns, high_ns),
+        step_ns=step_ns(analysis),
+        model=f"Between {'nothing' if replayed else 'half of the gaps'}, and all of the gaps with half of the short "
+        "kernels' own time.",
+        rank=analysis.rank,
+    )

@@ -1,0 +1,1 @@
+"""Findings about arithmetic and layout on the device."""

@@ -1,0 +1,64 @@
+"""16-bit products that run without Tensor Cores."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.kernels.tensor_cores import REASONS
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
+from lightning_perf.units import format_count, format_duration
+
+__all__ = ["tensor_cores"]
+
+ACTIONS = {
+    "dimensions": (
+        "Make the sizes of layers, vocabularies and batches multiples of 8 (FP16, BF16) or 16 (INT8, FP8): pad an "
+        "embedding of 50257 to 50304, a batch of 30 to 32."
+    ),
+    "fp32_only_operator": (
+        "Autocast keeps these operators in FP32 for range. Where that is not needed, call them on 16-bit inputs inside "
+        "torch.autocast(device_type, enabled=False)."
+    ),
+    "library_choice": (
+        "Types and sizes fit, and the library still chose another kernel: try channels last, a larger batch, or "
+        "torch.backends.cudnn.benchmark = True."
+    ),
+}
+"""Reasons that a rule of their own does not cover."""
+
+SPEED_UP = (1.5, 3.0)
+"""Least and most speed-up of a product by Tensor Cores once its sizes fit, below that of large square ones."""
+
+
+def tensor_cores(analysis: RankAnalysis) -> Finding | None:
+    """Find products that could use Tensor Cores, and the main reason why they do not.
+
+    Model: the products with that reason speed up 1.5 to 3 times.
+    """
+    arithmetic = analysis.arithmetic
+    if arithmetic is None:
+        return None
+    unused = [row for row in arithmetic.eligible_unused if row.reason in ACTIONS]
+    if not unused:
+        return None
+    main = unused[0]
+    steps = max(arithmetic.steps, 1)
+    time_ns = main.time_ns / steps
+    low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in SPEED_UP))
+    if not worth_it(high_ns, analysis):
+        return None
+    return finding(
+        "tensor-cores",
+        f"Tensor Cores unused: {format_duration(time_ns)} {each(analysis)} of matrix products run without them",
+        (
+            (
+                f"{format_count(main.kernels / steps)} kernels {each(analysis)}, launched by "
+                f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}."
+            ),
+        ),
+        ACTIONS[main.reason],
+        saving_ns=(low_ns, high_ns),
+        step_ns=step_ns(analysis),
+        model="These products speed up 1.5 to 3 times.",
+        rank=analysis.rank,
+    )

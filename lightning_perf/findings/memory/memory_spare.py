@@ -1,0 +1,44 @@
+"""Most of the device's memory is free, while the step is bound by the host: the batch can grow."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.host.cold_start import is_cold
+from lightning_perf.units import format_bytes, format_share
+
+__all__ = ["memory_spare"]
+
+LIMIT = 0.4
+"""Part of the device's memory in use at the peak below which twice the batch is sure to fit."""
+
+
+def memory_spare(analysis: RankAnalysis) -> Finding | None:
+    """Find launch-bound steps on a device with room for twice the batch.
+
+    A larger batch gives each launch more work; a device that computes all the time would gain little from it, so that
+    alone is no finding. No saving a step is predicted, since a step of a larger batch is another step.
+    """
+    launches = analysis.launches
+    if launches is None or launches.launch_bound is None or not launches.launch_bound.bound or is_cold(analysis):
+        return None
+    devices = analysis.memory.devices if analysis.memory is not None else ()
+    used = [
+        (device.peak_reserved_bytes or device.peak_allocated_bytes, device.total_bytes)
+        for device in devices
+        if device.device is not None and device.total_bytes and device.absolute
+    ]
+    if not used or max(peak / total for peak, total in used) >= LIMIT:
+        return None
+    peak, total = max(used, key=lambda pair: pair[0] / pair[1])
+    return Finding(
+        kind="memory-spare",
+        severity="low",
+        title=f"The batch can grow: {format_share(1 - peak / total)} of device memory is never used",
+        evidence=(f"At its peak the run holds {format_bytes(peak)} of {format_bytes(total)}, and it is launch-bound.",),
+        action="Double batch_size while samples/s rise, and scale the learning rate with it.",
+        saving_low_ms=None,
+        saving_high_ms=None,
+        model="",
+        rank=analysis.rank,
+    )

@@ -1,0 +1,1 @@
+"""Operations counted, and the latency that a device's peak rates allow."""

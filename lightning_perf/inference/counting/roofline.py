@@ -1,0 +1,134 @@
+"""The roofline: the least time that arithmetic and memory traffic can take. Plain values and sums, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_perf.inference.counting.document import Count
+
+__all__ = ["LayerBound", "Peaks", "Roofline", "bound_latency"]
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a device can do at best.
+
+    Attributes:
+        device: Its name.
+        dtype: Arithmetic, as ``float32``.
+        threads: CPU threads that share the work; None on a GPU.
+        flops_per_s: Floating-point operations a second.
+        bandwidth_bytes_per_s: Memory traffic, read and written, in bytes a second.
+        source: Where the two come from.
+    """
+
+    device: str
+    dtype: str
+    threads: int | None
+    flops_per_s: float
+    bandwidth_bytes_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """The least time of one layer, run by itself with its tensors in memory.
+
+    Attributes:
+        path: As in `LayerCount`.
+        kind: Name of its class.
+        compute_ms: FLOPs divided by the peak rate.
+        memory_ms: Bytes moved divided by the bandwidth.
+        bound_ms: The larger of the two: both go on at once.
+        limit: Which that is.
+    """
+
+    path: str
+    kind: str
+    compute_ms: float
+    memory_ms: float
+    bound_ms: float
+    limit: Literal["compute", "memory"]
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time of a forward pass (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
+
+    It is a lower bound and no forecast: real kernels reach a part of either peak, and calls cost time of their own.
+    Measured latencies are several times longer, and models rank differently by it than by the clock. Algorithms with
+    fewer multiplications (Winograd's convolutions), arithmetic of other types (int8 when the peak is of float32) and
+    weights left out of the work can beat it.
+
+    Attributes:
+        peaks: What the device can do.
+        layers: Each layer by itself.
+        compute_ms: FLOPs of the model divided by the peak rate.
+        memory_ms: Bytes that any execution must move, weights, input and output once, divided by the bandwidth.
+        bound_ms: The larger of the two.
+        layer_by_layer_ms: Sum of the layers' bounds: the least time when each layer reads and writes memory, as eager
+            execution does with tensors larger than the caches. With smaller ones the measured latency may be below.
+    """
+
+    peaks: Peaks
+    layers: tuple[LayerBound, ...]
+    compute_ms: float
+    memory_ms: float
+    bound_ms: float
+    layer_by_layer_ms: float
+
+    def efficiency(self, latency_ms: float) -> float:
+        """Part of the peak that a measured latency reaches: the bound divided by it.
+
+        Args:
+            latency_ms: Measured time of the same forward pass.
+
+        Raises:
+            ValueError: It is not above 0.
+        """
+        if not latency_ms > 0:
+            raise ValueError(f"a latency must be above 0, got {latency_ms}")
+        return self.bound_ms / latency_ms
+
+
+def bound_latency(count: Count, peaks: Peaks) -> Roofline:
+    """Bound the time of a forward pass from below.
+
+    Args:
+        count: What it takes.
+        peaks: What the device can do, in the arithmetic that the model is counted in.
+
+    Raises:
+        ValueError: A peak is not above 0.
+
+    Example:
+        >>> from lightning_perf.inference.counting.document import LayerCount
+        >>> layer = LayerCount("fc", "Linear", 1, (1, 10), 1000, 2000, 110, 4000, 0.5)
+        >>> count = Count((1, 100), (1, 10), (layer,), 1000, 2000, 110, 0, 440, 4000, 880, 0.5)
+        >>> bound = bound_latency(count, Peaks("a device", "float32", 1, 1e6, 1e6, "an example"))
+        >>> bound.compute_ms, bound.memory_ms, bound.bound_ms, bound.layer_by_layer_ms
+        (2.0, 0.88, 2.0, 4.0)
+        >>> bound.layers[0].limit, bound.efficiency(latency_ms=8.0)
+        ('memory', 0.25)
+    """
+    if not (peaks.flops_per_s > 0 and peaks.bandwidth_bytes_per_s > 0):
+        raise ValueError(f"peak rates must be above 0, got {peaks}")
+
+    def times_ms(flops: int, moved_bytes: int) -> tuple[float, float]:
+        return 1e3 * flops / peaks.flops_per_s, 1e3 * moved_bytes / peaks.bandwidth_bytes_per_s
+
+    layers = []
+    for layer in count.layers:
+        compute_ms, memory_ms = times_ms(layer.flops, layer.bytes_moved)
+        limit: Literal["compute", "memory"] = "compute" if compute_ms > memory_ms else "memory"
+        layers.append(LayerBound(layer.path, layer.kind, compute_ms, memory_ms, max(compute_ms, memory_ms), limit))
+    compute_ms, memory_ms = times_ms(count.flops, count.compulsory_bytes)
+    return Roofline(
+        peaks=peaks,
+        layers=tuple(layers),
+        compute_ms=compute_ms,
+        memory_ms=memory_ms,
+        bound_ms=max(compute_ms, memory_ms),
+        layer_by_layer_ms=sum(layer.bound_ms for layer in layers),
+    )

@@ -1,0 +1,77 @@
+"""Messages between the measuring process and the worker processes that build and run variants."""
+
+from __future__ import annotations
+
+from lightning_perf.workers.messages import Message
+
+__all__ = ["BuildOrder", "Built", "Predict", "Predicted", "Ready", "Time", "Timed", "WorkOrder"]
+
+
+class BuildOrder(Message, frozen=True):
+    """Build one variant: all that `lightning_perf.inference.variants.worker.build` needs.
+
+    Paths of the pickled `Subject`, of the folder to fill, and of the ``.npy`` file for its outputs on the subject's
+    inputs; then what `Origin` holds.
+    """
+
+    subject: str
+    folder: str
+    outputs: str
+    variant: str
+    runtime: str
+    transforms: tuple[str, ...]
+    source: str
+    labels: tuple[str, ...]
+
+
+class Built(Message, frozen=True):
+    """The artefact is complete."""
+
+    seconds: float
+
+
+class WorkOrder(Message, frozen=True):
+    """Ask a worker process to load one artefact and to answer requests (`variants.worker.run`)."""
+
+    folder: str
+    device: str
+    threads: int
+    inputs: str
+
+
+class Ready(Message, frozen=True):
+    """It is loaded and has run once, on one input; what memory that took, None where the system does not tell."""
+
+    load_ms: float
+    first_call_ms: float
+    peak_rss_bytes: int | None
+    peak_device_bytes: int | None
+
+
+class Predict(Message, frozen=True):
+    """Run all inputs of a ``.npy`` file and write the outputs to another."""
+
+    inputs: str
+    outputs: str
+
+
+class Predicted(Message, frozen=True):
+    """The outputs are written."""
+
+
+class Time(Message, frozen=True):
+    """Time calls with a batch of this size: after untimed ones, until so much time is over and so many are done."""
+
+    batch: int
+    warmup: int
+    seconds: float
+    least: int
+    most: int
+
+
+class Timed(Message, frozen=True):
+    """Each call's wall time, process CPU time, and time on the device between events (CUDA only)."""
+
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    device_ns: tuple[int, ...]

@@ -1,0 +1,110 @@
+"""One timed call of a variant, and repeated ones."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lightning_perf.inference.measurement.messages import Time, Timed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_perf.inference.runtimes.base import Call
+
+__all__ = [
+    "finish",
+    "predict",
+    "time_calls",
+]
+
+
+WARMUP_S = 10.0
+"""No further call warms up after this time: of calls that take seconds the first ones are like the others."""
+
+
+def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
+    """Time calls with a batch, each to the end of its work on the device.
+
+    Args:
+        call: The model.
+        batch: Inputs on the device, ``(n, …)``.
+        device: Where it runs.
+        request: How many calls, and how long.
+    """
+    _warm_up(call, batch, device, request.warmup)
+    walls: list[int] = []
+    cpus: list[int] = []
+    devices: list[int] = []
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        stream = torch.cuda.current_stream(device)
+    gc.collect()
+    gc.disable()  # a collection in the midst of a call is no part of it
+    try:
+        deadline = time.perf_counter() + request.seconds
+        while len(walls) < request.most and (len(walls) < request.least or time.perf_counter() < deadline):
+            cpu = time.process_time_ns()
+            wall = time.perf_counter_ns()
+            if on_cuda:
+                start.record(stream)
+            call(batch)
+            if on_cuda:
+                stop.record(stream)
+                stop.synchronize()
+            walls.append(time.perf_counter_ns() - wall)
+            cpus.append(time.process_time_ns() - cpu)
+            if on_cuda:
+                devices.append(round(1e6 * start.elapsed_time(stop)))
+    finally:
+        gc.enable()
+    return Timed(tuple(walls), tuple(cpus), tuple(devices))
+
+
+def _warm_up(call: Call, batch: Tensor, device: torch.device, calls: int) -> None:
+    """Untimed calls; of slow ones not as many, but one at least, which may compile."""
+    deadline = time.perf_counter() + WARMUP_S
+    for _ in range(calls):
+        call(batch)
+        finish(device)
+        if time.perf_counter() > deadline:
+            break
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+BATCH = 32
+"""Inputs at a time. Who compares outputs of two processes has them made in the same batches: for another size a library
+may choose another kernel, which rounds otherwise."""
+
+
+def predict(call: Call, inputs: NDArray[np.float32], device: torch.device) -> NDArray[np.float32]:
+    """Run a variant on inputs, some at a time.
+
+    The last batch is filled up with inputs that were there before: runtimes that compile each batch size would take
+    seconds for that of the rest.
+
+    Args:
+        call: The variant.
+        inputs: ``(n, …)``, at least one; may be mapped from a file.
+        device: Where the variant runs.
+
+    Returns:
+        ``(n, …)``.
+    """
+    parts = []
+    for start in range(0, len(inputs), BATCH):
+        rows = np.array(inputs[max(0, min(start, len(inputs) - BATCH)) : start + BATCH])
+        outputs = call(torch.from_numpy(rows).to(device)).cpu().numpy()
+        parts.append(outputs[-len(inputs[start : start + BATCH]) :])
+    return np.concatenate(parts)

@@ -1,0 +1,1 @@
+"""The model to measure: where it comes from, its samples, its device."""

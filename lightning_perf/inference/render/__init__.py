@@ -1,1 +1,0 @@
-"""Renderers of a `Tradeoff`: they show what it holds and compute nothing."""

@@ -1,0 +1,1 @@
+"""The trade-off table, its recommendation, its plot and its renderers."""

@@ -1,0 +1,202 @@
+"""The plot of accuracy against latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_perf.extras import import_extra
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.measurement.measure import Latency
+from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
+from lightning_perf.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "draw_tradeoff",
+    "name_points",
+    "save_plot",
+]
+
+
+OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for x in (8, -8))
+"""Places beside a point, in points, the best first."""
+
+
+def name_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """Put names beside their points, each at the first place where it covers no other.
+
+    Args:
+        figure: The figure, complete but for the names: where they fit depends on its size and scales.
+        axes: The axes that the points are drawn in.
+        points: Name and place, in the units of the axes.
+    """
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()
+    taken: list[Any] = []
+    for name, x, y in sorted(points, key=lambda point: (-point[2], point[1])):
+        text = None
+        for offset in OFFSETS:
+            if text is not None:
+                text.remove()
+            text = axes.annotate(
+                name,
+                (x, y),
+                xytext=offset,
+                textcoords="offset points",
+                horizontalalignment="left" if offset[0] > 0 else "right",
+                fontsize=8,
+                arrowprops={"arrowstyle": "-", "color": "#9aa5b1", "lw": 0.5},
+                zorder=5,
+            )
+            text.get_window_extent()  # puts it into its place; what it returns holds the line to the point, too
+            box = Text.get_window_extent(text)
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(box)
+
+
+BEST, OTHER, ORIGINAL = "#0a5fb4", "#9aa5b1", "#d1495b"
+AREA = 900.0
+"""Area of the largest variant, in points²."""
+
+LEAST_AREA = 25.0
+
+
+MOST_NAMES = 10
+"""Variants that a plot has room to name at their points."""
+
+
+def save_plot(tradeoff: Tradeoff, path: Path) -> None:
+    """Plot the first batch size and number of threads; see `Tradeoff.save_plot`."""
+    figure = draw_tradeoff(tradeoff)
+    from lightning_perf.compare.plots.style import drawing
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with drawing():
+            figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InferenceError(f"{path}: cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
+
+
+def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
+    """Draw the variants of one batch size and number of threads.
+
+    Args:
+        tradeoff: The document.
+        cell: Which; the first when not given.
+
+    Raises:
+        InferenceError: Nothing was measured.
+        MissingExtraError: matplotlib is not installed.
+    """
+    import_extra("matplotlib", "infer")
+    from lightning_perf.compare.plots.style import drawing, new_figure
+
+    cell = cell or tradeoff.cells[0]
+    shown = [
+        (row, latency)
+        for row in tradeoff.rows
+        if row.reason is None and (latency := row.latency(cell.threads, cell.batch)) is not None
+    ]
+    if not shown:
+        raise InferenceError("nothing was measured: there is nothing to draw.")
+    has_accuracy = all(row.accuracy is not None for row, _ in shown)
+    points = [(row, latency, _height(row, n, has_accuracy)) for n, (row, latency) in enumerate(shown)]
+    largest = max(row.size_bytes or 1 for row, _ in shown)
+    with drawing():
+        figure = new_figure(5.6)
+        axes = figure.subplots()
+        for row, latency, height in points:
+            _draw_row(axes, row, latency, height, cell, largest, is_original=row is tradeoff.rows[0])
+        if has_accuracy:
+            _draw_front(axes, [(latency.p50_ms, height, row.variant) for row, latency, height in points], cell)
+        _finish(axes, tradeoff, cell, has_accuracy, largest)
+        named = [(row.variant, latency.p50_ms, height) for row, latency, height in points]
+        if len(named) > MOST_NAMES:
+            named = _number(axes, named)
+        name_points(figure, axes, named)
+    return figure
+
+
+def _height(row: Row, number: int, has_accuracy: bool) -> float:
+    return 100 * row.accuracy.share if has_accuracy and row.accuracy is not None else -float(number)
+
+
+def _draw_row(
+    axes: Axes, row: Row, latency: Latency, height: float, cell: Cell, largest: int, *, is_original: bool
+) -> None:
+    colour = ORIGINAL if is_original else BEST if row.variant in cell.front else OTHER
+    slow = latency.p90_ms if latency.p90_ms is not None else latency.p50_ms
+    axes.plot([latency.p10_ms, slow], [height, height], color=colour, lw=1.5, zorder=3, solid_capstyle="butt")
+    if row.accuracy is not None:
+        ends = [100 * row.accuracy.low, 100 * row.accuracy.high]
+        axes.plot([latency.p50_ms, latency.p50_ms], ends, color=colour, lw=0.7, alpha=0.5, zorder=2)
+    area = max(LEAST_AREA, AREA * (row.size_bytes or 1) / largest)
+    axes.scatter([latency.p50_ms], [height], s=area, color=colour, alpha=0.45, lw=0, zorder=3)
+    axes.scatter([latency.p50_ms], [height], s=10, color=colour, zorder=4)
+
+
+def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) -> None:
+    front = sorted((x, y) for x, y, name in points if name in cell.front)
+    best: list[tuple[float, float]] = []
+    for x, y in front:  # of variants as fast within the noise, the staircase goes through the more accurate
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    if not best:
+        return
+    right = max(x for x, _, _ in points) * 1.3
+    xs = [*(x for x, _ in best), right]
+    ys = [*(y for _, y in best), best[-1][1]]
+    axes.step(xs, ys, where="post", color=BEST, lw=1.2, ls="--", zorder=1)
+
+
+def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, largest: int) -> None:
+    from matplotlib import ticker
+
+    from lightning_perf.compare.plots.style import short_name
+
+    axes.set_xscale("log")
+    formatter = ticker.FuncFormatter(lambda value, _: format_duration(1e6 * value))
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(formatter)
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.margins(x=0.18, y=0.12)
+    axes.set_xlabel("latency of a call: median, bar from p10 to p90 (logarithmic)")
+    if has_accuracy:
+        axes.set_ylabel(f"accuracy on {tradeoff.validation_inputs} held-out inputs, % (line: 95 % interval)")
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel("accuracy was not measured")
+    axes.grid(axis="both", which="major", color="#e4e7eb", lw=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    threads = f"{cell.threads} thread{'' if cell.threads == 1 else 's'}"
+    shape = "×".join(map(str, tradeoff.input_shape))
+    title = short_name(tradeoff.model)
+    where = short_name(tradeoff.machine.device)
+    axes.set_title(
+        f"{title}: batch {cell.batch}, {threads}, inputs {shape} float32, {where}\n"
+        f"area: size of the files, the largest {format_bytes(largest)}; "
+        f"blue: unbeaten; red: the original; A/A noise {100 * cell.tie:.1f} %",
+        fontsize=10,
+        loc="left",
+    )
+
+
+def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    """Numbers for names that would cover each other, fastest first, with a key beside the plot."""
+    from matplotlib.lines import Line2D
+
+    axes.tick_params(axis="x", labelsize=7)  # the key takes room from them
+    points = sorted(points, key=lambda point: point[1])
+    key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
+    axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)
+    return [(str(number), x, y) for number, (_, x, y) in enumerate(points, 1)]

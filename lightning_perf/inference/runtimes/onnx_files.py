@@ -1,0 +1,248 @@
+"""ONNX files: export, and quantization with calibration."""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_perf.inference.errors import missing_package, package_versions, require, variant_errors
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.torch_export import (
+    CALIBRATION_BATCH,
+    dynamic_batch,
+    example_batch,
+    require_calibration,
+    tracing,
+)
+from lightning_perf.processor import cpu_flags
+
+__all__ = [
+    "FOR_CPU",
+    "FOR_TENSORRT",
+    "INPUT_NAME",
+    "ONNX_FILE",
+    "OUTPUT_NAME",
+    "QdqStyle",
+    "calibration_reader",
+    "require_onnx",
+    "weights_apart",
+    "write_dynamic_onnx",
+    "write_onnx",
+    "write_qdq_onnx",
+]
+
+
+ONNX_FILE = "model.onnx"
+INPUT_NAME = "input"
+OUTPUT_NAME = "output"
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 2**26
+"""A protobuf message, and so an ONNX file, ends at 2 GiB; larger weights lie in a file beside. A little is left for the
+graph."""
+
+
+def require_onnx() -> None:
+    """Make sure that ONNX files can be written.
+
+    Raises:
+        VariantError: A package is missing.
+    """
+    require(*(missing_package(name, "lightning-perf[infer]") for name in ("onnx", "onnxscript")))
+
+
+def weights_apart(module: torch.nn.Module) -> bool:
+    """Whether the weights are too large for one file."""
+    tensors = (*module.parameters(), *module.buffers())
+    return sum(tensor.nbytes for tensor in tensors) > PROTOBUF_LIMIT_BYTES
+
+
+def write_onnx(subject: Subject, path: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Export the model by torch.export.
+
+    Args:
+        subject: The model and its inputs.
+        path: The file.
+        dtype: Type of weights, input and output.
+
+    Raises:
+        VariantError: A package is missing, or the model cannot be exported.
+    """
+    require_onnx()
+    with variant_errors("torch.onnx cannot export this model"), tracing():
+        module = copy.deepcopy(subject.module).to(dtype)
+        torch.onnx.export(
+            module,
+            (example_batch(subject.inputs).to(dtype),),
+            str(path),
+            dynamo=True,
+            dynamic_shapes=dynamic_batch(),
+            input_names=[INPUT_NAME],
+            output_names=[OUTPUT_NAME],
+            external_data=weights_apart(module),
+            verbose=False,
+        )
+
+
+VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+@dataclass(frozen=True)
+class QdqStyle:
+    """How a runtime wants its quantized graph.
+
+    Attributes:
+        symmetric: Zero points are 0: activations in int8. Otherwise in uint8 with the zero point that fits.
+        operators: What is quantized; None for all that ONNX Runtime can.
+        options: The quantizer's further options (``extra_options`` of ``onnxruntime.quantization.quantize_static``).
+    """
+
+    symmetric: bool
+    operators: tuple[str, ...] | None
+    options: tuple[tuple[str, bool], ...]
+
+
+FOR_CPU = QdqStyle(symmetric=False, operators=None, options=())
+"""uint8 activations and int8 weights: the pair that x86's VNNI multiplies (onnxruntime.ai, "Quantize ONNX models")."""
+
+FOR_TENSORRT = QdqStyle(
+    symmetric=True,
+    operators=("Conv", "ConvTranspose", "Gemm", "MatMul", "Add"),
+    options=(
+        ("ActivationSymmetric", True),
+        ("WeightSymmetric", True),
+        ("AddQDQPairToWeight", True),
+        ("DedicatedQDQPair", True),
+        ("QuantizeBias", False),
+    ),
+)
+"""What TensorRT takes: zero points 0 everywhere, float biases, weights behind a pair of their own (NVIDIA TensorRT
+developer guide, "Working with quantized types")."""
+
+
+def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> Mapping[str, str]:
+    """Export the model, run the calibration inputs, and write it with quantize and dequantize pairs.
+
+    Weights are scaled per output channel. Activations take the whole range seen (min–max), which needs no histograms of
+    every activation; ``benchmarks/int8.py`` sets it beside percentiles and least entropy.
+
+    Args:
+        subject: The model, and the inputs to calibrate with.
+        path: The file.
+        style: What the runtime wants.
+
+    Returns:
+        Settings that decided the outcome.
+
+    Raises:
+        VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
+    """
+    _require_quantizer()
+    require_calibration(subject)
+    with TemporaryDirectory() as scratch:
+        plain, prepared = Path(scratch, "float.onnx"), Path(scratch, "prepared.onnx")
+        write_onnx(subject, plain)
+        apart = weights_apart(subject.module)
+        narrow = not style.symmetric and _saturates()
+        with variant_errors("ONNX Runtime cannot quantize this model"):
+            from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+            from onnxruntime.quantization.shape_inference import quant_pre_process
+
+            quant_pre_process(plain, prepared, save_as_external_data=apart)
+            quantize_static(
+                prepared,
+                path,
+                calibration_reader(subject.calibration),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=style.operators,
+                per_channel=True,
+                reduce_range=narrow,
+                activation_type=QuantType.QInt8 if style.symmetric else QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                use_external_data_format=apart,
+                calibrate_method=CalibrationMethod.MinMax,
+                extra_options=dict(style.options),
+            )
+    return {
+        "weights": "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else ""),
+        "activations": "int8, zero points 0" if style.symmetric else "uint8",
+        "calibration": f"{len(subject.calibration)} inputs, min-max",
+        **package_versions("onnx", "onnxscript", "onnxruntime"),
+    }
+
+
+def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
+    """Export the model and write it with int8 weights; ranges of activations are found anew in each call.
+
+    Args:
+        subject: The model.
+        path: The file.
+
+    Returns:
+        Settings that decided the outcome.
+
+    Raises:
+        VariantError: A package is missing, or the model cannot be exported or quantized.
+    """
+    _require_quantizer()
+    with TemporaryDirectory() as scratch:
+        plain = Path(scratch, "float.onnx")
+        write_onnx(subject, plain)
+        narrow = _saturates()
+        with variant_errors("ONNX Runtime cannot quantize this model"):
+            import onnx
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            model = onnx.load(plain)
+            # The quantizer transposes weights of Gemm, and would then find the exporter's shapes of them wrong.
+            del model.graph.value_info[:]
+            quantize_dynamic(
+                model,
+                path,
+                op_types_to_quantize=["MatMul", "Gemm", "Attention", "LSTM", "Gather"],
+                per_channel=True,
+                reduce_range=narrow,
+                weight_type=QuantType.QInt8,
+                use_external_data_format=weights_apart(subject.module),
+            )
+    return {
+        "weights": "int8 per channel" + (", 7 bits: this processor has no VNNI" if narrow else ""),
+        "activations": "uint8, ranges found in each call",
+        **package_versions("onnx", "onnxscript", "onnxruntime"),
+    }
+
+
+def _require_quantizer() -> None:
+    require_onnx()
+    require(missing_package("onnxruntime", "lightning-perf[infer]"))
+
+
+def _saturates() -> bool:
+    """Whether products of uint8 and int8 overflow their 16-bit sums: x86 without VNNI adds them by ``vpmaddubsw``.
+
+    Weights of 7 bits then keep the sums in range (onnxruntime.ai, "Quantize ONNX models", ``reduce_range``).
+    """
+    flags = cpu_flags()
+    return platform.machine() in {"x86_64", "AMD64"} and flags is not None and not flags & VNNI_FLAGS
+
+
+def calibration_reader(calibration: Tensor) -> Any:
+    """What ONNX Runtime's quantizer reads calibration inputs from, ``(n, …)``."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._batches: Iterator[Tensor] = iter(torch.split(calibration, CALIBRATION_BATCH))
+
+        def get_next(self) -> dict[str, Any] | None:
+            batch = next(self._batches, None)
+            return None if batch is None else {INPUT_NAME: batch.numpy()}
+
+    return Reader()

@@ -1,0 +1,217 @@
+"""ONNX Runtime in FP32, static int8 and dynamic int8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_perf.inference.errors import (
+    VariantError,
+    missing_package,
+    package_versions,
+    reason_of,
+    require,
+    variant_errors,
+)
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.onnx_files import (
+    INPUT_NAME,
+    ONNX_FILE,
+    OUTPUT_NAME,
+    write_dynamic_onnx,
+    write_onnx,
+    write_qdq_onnx,
+)
+
+__all__ = [
+    "OnnxRuntime",
+    "OnnxRuntimeInt8",
+    "OnnxRuntimeInt8Dynamic",
+    "load_session",
+    "missing_provider",
+]
+
+
+_QUIET = 3
+"""ONNX Runtime's severity ``ERROR``: warnings advise its own developers."""
+
+
+def missing_provider(device: torch.device) -> str | None:
+    """Say that ONNX Runtime is not installed, or None when it is.
+
+    Whether it was built for the GPU is known only after its import: `load_session` says so.
+    """
+    if device.type not in {"cpu", "cuda"}:
+        return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
+    return missing_package("onnxruntime", "onnxruntime-gpu" if device.type == "cuda" else "lightning-perf[infer]")
+
+
+def require_provider(device: torch.device) -> None:
+    """Make sure that ONNX Runtime was built for the device.
+
+    Raises:
+        VariantError: It was not.
+    """
+    import onnxruntime
+
+    if device.type == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise VariantError(
+            "this ONNX Runtime has no CUDAExecutionProvider. Replace it: pip uninstall onnxruntime, then "
+            "pip install onnxruntime-gpu"
+        )
+
+
+def load_session(path: Path, device: torch.device, threads: int) -> Call:
+    """Load an ONNX file.
+
+    Args:
+        path: The file.
+        device: Where it runs.
+        threads: CPU threads of the session; one operator runs at a time.
+
+    Raises:
+        VariantError: It cannot be loaded here.
+    """
+    require_provider(device)
+    with variant_errors(f"ONNX Runtime cannot load {path.name}"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.log_severity_level = _QUIET
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+            cuda = ("CUDAExecutionProvider", {"device_id": device.index})
+            session = onnxruntime.InferenceSession(path, options, providers=[cuda, "CPUExecutionProvider"])
+            if "CUDAExecutionProvider" not in session.get_providers():
+                raise VariantError("ONNX Runtime fell back to the CPU: its CUDA libraries do not load here")
+            return _cuda_call(session, device)
+        return _cpu_call(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+
+
+def _cpu_call(session: Any) -> Call:
+    def call(inputs: Tensor) -> Tensor:
+        try:
+            (outputs,) = session.run([OUTPUT_NAME], {INPUT_NAME: inputs.detach().contiguous().numpy()})
+        except Exception as error:  # its errors derive from Exception alone
+            raise VariantError(f"ONNX Runtime: {reason_of(error)}") from error
+        return torch.from_numpy(outputs)
+
+    return call
+
+
+def _cuda_call(session: Any, device: torch.device) -> Call:
+    """Inputs and outputs stay on the GPU: the session reads and writes torch's memory."""
+    import numpy as np
+
+    places = tuple(session.get_outputs()[0].shape[1:])
+    if not all(isinstance(size, int) for size in places):
+        raise VariantError(f"the shape of the output is not known beforehand: {places}")
+
+    def call(inputs: Tensor) -> Tensor:
+        inputs = inputs.detach().contiguous()
+        outputs = torch.empty((len(inputs), *places), device=device)
+        binding = session.io_binding()
+        at = ("cuda", device.index, np.float32)
+        binding.bind_input(INPUT_NAME, *at, tuple(inputs.shape), inputs.data_ptr())
+        binding.bind_output(OUTPUT_NAME, *at, tuple(outputs.shape), outputs.data_ptr())
+        # The session has a stream of its own: what torch has queued for the input must be done before, and the session
+        # waits for its own work before it returns.
+        torch.cuda.current_stream(device).synchronize()
+        session.run_with_iobinding(binding)
+        return outputs
+
+    return call
+
+
+class OnnxRuntime:
+    """The model as an ONNX file. It runs without torch, without the model's class and without a compiler."""
+
+    name = "onnxruntime"
+    summary = "ONNX Runtime, float32"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that ONNX Runtime is not installed."""
+        return missing_provider(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export the model.
+
+        Raises:
+            VariantError: A package is missing, or the model cannot be exported.
+        """
+        require(missing_provider(subject.device))
+        require_provider(subject.device)
+        write_onnx(subject, folder / ONNX_FILE)
+        return {"dtype": "float32", **package_versions("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
+        """Start a session with so many threads."""
+        return load_session(folder / ONNX_FILE, device, threads)
+
+
+class OnnxRuntimeInt8:
+    """Weights and activations in int8, calibrated on real inputs. No compiler is needed to build or run it."""
+
+    name = "onnxruntime-int8"
+    summary = "ONNX Runtime, int8 weights and activations, calibrated"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that ONNX Runtime is not installed, or that this is a GPU."""
+        if device.type != "cpu":
+            return "ONNX Runtime's CUDA kernels do not compute convolutions in int8: use tensorrt-int8"
+        return missing_provider(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export, calibrate and quantize.
+
+        Raises:
+            VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
+        """
+        return write_qdq_onnx(subject, folder / ONNX_FILE)
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
+        """Start a session with so many threads."""
+        return load_session(folder / ONNX_FILE, device, threads)
+
+
+class OnnxRuntimeInt8Dynamic:
+    """For models of linear layers, as transformers: no calibration needed.
+
+    Convolutions are refused: ONNX Runtime has no fast kernel for them in this scheme, and a ResNet-18 ran nine times
+    slower than in float32.
+    """
+
+    name = "onnxruntime-int8-dynamic"
+    summary = "ONNX Runtime, int8 weights, activations quantized in each call; no convolutions"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that ONNX Runtime is not installed, or that this is a GPU."""
+        if device.type != "cpu":
+            return "ONNX Runtime quantizes activations in each call on CPUs alone: use tensorrt-int8"
+        return missing_provider(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export and quantize.
+
+        Raises:
+            VariantError: The model has convolutions, a package is missing, or it cannot be exported or quantized.
+        """
+        convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in subject.module.modules())
+        if convolutions:
+            raise VariantError(
+                f"the model has {convolutions} convolutions, which are many times slower with ranges found in each "
+                "call: use onnxruntime-int8"
+            )
+        return write_dynamic_onnx(subject, folder / ONNX_FILE)
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
+        """Start a session with so many threads."""
+        return load_session(folder / ONNX_FILE, device, threads)

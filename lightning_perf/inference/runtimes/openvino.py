@@ -1,0 +1,119 @@
+"""OpenVINO in FP32 and int8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lightning_perf.inference.errors import (
+    VariantError,
+    missing_package,
+    package_versions,
+    reason_of,
+    require,
+    variant_errors,
+)
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.onnx_files import ONNX_FILE, write_onnx, write_qdq_onnx
+
+__all__ = [
+    "OpenVino",
+    "OpenVinoInt8",
+    "load_openvino",
+    "missing_openvino",
+]
+
+
+def missing_openvino(device: torch.device) -> str | None:
+    """Say that OpenVINO is not installed, or that it does not run there."""
+    if device.type != "cpu":
+        return f"OpenVINO is used on CPUs here, not on {device.type}"
+    return missing_package("openvino", "lightning-perf[openvino]")
+
+
+def load_openvino(path: Path, threads: int) -> Call:
+    """Compile an ONNX file for one request at a time on so many threads.
+
+    What is float32 stays float32: by itself OpenVINO takes bfloat16 on processors that have it.
+
+    Raises:
+        VariantError: It cannot be loaded here.
+    """
+    with variant_errors(f"OpenVINO cannot load {path.name}"):
+        import openvino
+
+        core = openvino.Core()
+        compiled = core.compile_model(
+            core.read_model(path),
+            "CPU",
+            {
+                "INFERENCE_NUM_THREADS": threads,
+                "NUM_STREAMS": 1,
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "f32",
+            },
+        )
+        request = compiled.create_infer_request()
+
+    def call(inputs: Tensor) -> Tensor:
+        try:
+            # Outputs are copied: the request writes its next ones to the same memory.
+            results = request.infer([inputs.detach().contiguous().numpy()], share_inputs=True, share_outputs=False)
+        except RuntimeError as error:
+            raise VariantError(f"OpenVINO: {reason_of(error)}") from error
+        return torch.from_numpy(results[0])
+
+    return call
+
+
+class OpenVino:
+    """The ONNX file of `OnnxRuntime`, run by OpenVINO on x86 and Arm CPUs."""
+
+    name = "openvino"
+    summary = "OpenVINO, float32"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that OpenVINO is not installed, or that this is no CPU."""
+        return missing_openvino(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export the model.
+
+        Raises:
+            VariantError: A package is missing, or the model cannot be exported.
+        """
+        require(missing_openvino(subject.device))
+        write_onnx(subject, folder / ONNX_FILE)
+        return {"dtype": "float32", **package_versions("onnx", "onnxscript", "openvino")}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Compile it for so many threads."""
+        return load_openvino(folder / ONNX_FILE, threads)
+
+
+class OpenVinoInt8:
+    """The quantized ONNX file of `OnnxRuntimeInt8`, run by OpenVINO."""
+
+    name = "openvino-int8"
+    summary = "OpenVINO, int8 weights and activations, calibrated"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that OpenVINO is not installed, or that this is no CPU."""
+        return missing_openvino(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export, calibrate and quantize; ONNX Runtime's quantizer does it.
+
+        Raises:
+            VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
+        """
+        require(missing_openvino(subject.device))
+        return {**write_qdq_onnx(subject, folder / ONNX_FILE), **package_versions("openvino")}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Compile it for so many threads."""
+        return load_openvino(folder / ONNX_FILE, threads)

@@ -1,0 +1,187 @@
+"""TensorRT engines in FP16 and int8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_perf.inference.errors import VariantError, missing_package, package_versions, require, variant_errors
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.onnx_files import (
+    FOR_TENSORRT,
+    INPUT_NAME,
+    OUTPUT_NAME,
+    write_onnx,
+    write_qdq_onnx,
+)
+
+__all__ = [
+    "ENGINE_FILE",
+    "MAX_BATCH",
+    "TensorRtFp16",
+    "TensorRtInt8",
+    "build_engine",
+    "load_engine",
+    "missing_tensorrt",
+]
+
+
+ENGINE_FILE = "model.engine"
+
+MAX_BATCH = 64
+"""The largest batch that an engine is laid out for; larger ones run in parts."""
+
+OPTIMAL_BATCH = 8
+"""The batch that kernels are timed with."""
+
+WORKSPACE_BYTES = 2**32
+
+
+def missing_tensorrt(device: torch.device) -> str | None:
+    """Say that there is no NVIDIA GPU or no TensorRT."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"TensorRT runs on NVIDIA GPUs, not on {device.type}"
+    return missing_package("tensorrt", "tensorrt")
+
+
+def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> None:
+    """Build an engine for this GPU and this TensorRT from an ONNX file.
+
+    The network is strongly typed: each layer computes in the type that the file says. TensorRT 11 knows nothing else
+    (builder flags for types and calibrators were removed), TensorRT 10 does the same when told.
+
+    Args:
+        model: The ONNX file.
+        engine: The file to write.
+        input_shape: Shape of one input, without the batch.
+
+    Raises:
+        VariantError: TensorRT does not take the model.
+    """
+    with variant_errors("TensorRT cannot build an engine"):
+        import tensorrt
+
+        logger = tensorrt.Logger(tensorrt.Logger.ERROR)
+        builder = tensorrt.Builder(logger)
+        network = builder.create_network(1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = tensorrt.OnnxParser(network, logger)
+        if not parser.parse_from_file(str(model)):
+            faults = "; ".join(str(parser.get_error(index).desc()) for index in range(parser.num_errors))
+            raise VariantError(f"TensorRT {tensorrt.__version__} cannot read the model: {faults}")
+        config = builder.create_builder_config()
+        config.set_memory_pool_limit(tensorrt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
+        profile = builder.create_optimization_profile()
+        profile.set_shape(INPUT_NAME, (1, *input_shape), (OPTIMAL_BATCH, *input_shape), (MAX_BATCH, *input_shape))
+        config.add_optimization_profile(profile)
+        plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            raise VariantError(f"TensorRT {tensorrt.__version__} found no kernels for the model")
+        engine.write_bytes(bytes(plan))
+
+
+def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
+    """Load an engine. It holds native code of whoever built it.
+
+    Args:
+        path: The file.
+        device: The GPU; of the kind that it was built on.
+        dtype: Type of its input and output.
+
+    Raises:
+        VariantError: It was built for another GPU or by another TensorRT.
+    """
+    with variant_errors(f"TensorRT cannot load {path.name}"):
+        import tensorrt
+
+        runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.ERROR))
+        with torch.cuda.device(device):
+            engine = runtime.deserialize_cuda_engine(path.read_bytes())
+            if engine is None:
+                raise VariantError(
+                    f"{path.name} was built for another GPU or by another TensorRT than {tensorrt.__version__}: "
+                    "build it again here"
+                )
+            context = engine.create_execution_context()
+
+    def call(inputs: Tensor) -> Tensor:
+        with torch.cuda.device(device), torch.inference_mode():
+            parts = [_execute(context, part) for part in torch.split(inputs.to(dtype).contiguous(), MAX_BATCH)]
+            return (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
+
+    return call
+
+
+def _execute(context: Any, inputs: Tensor) -> Tensor:
+    context.set_input_shape(INPUT_NAME, tuple(inputs.shape))
+    outputs = torch.empty(tuple(context.get_tensor_shape(OUTPUT_NAME)), dtype=inputs.dtype, device=inputs.device)
+    context.set_tensor_address(INPUT_NAME, inputs.data_ptr())
+    context.set_tensor_address(OUTPUT_NAME, outputs.data_ptr())
+    if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
+        raise VariantError("TensorRT could not run the engine")
+    return outputs
+
+
+class TensorRtFp16:
+    """The model exported in float16, as an engine for this GPU and this version of TensorRT."""
+
+    name = "tensorrt-fp16"
+    summary = "TensorRT, float16"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that there is no NVIDIA GPU or no TensorRT."""
+        return missing_tensorrt(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export in float16 and build the engine.
+
+        Raises:
+            VariantError: A package or a GPU is missing, or the model cannot be exported or built.
+        """
+        require(missing_tensorrt(subject.device))
+        with TemporaryDirectory() as scratch:
+            model = Path(scratch, "float16.onnx")
+            write_onnx(subject, model, torch.float16)
+            build_engine(model, folder / ENGINE_FILE, subject.input_shape)
+        return {"dtype": "float16", "max_batch": str(MAX_BATCH), **package_versions("onnx", "onnxscript", "tensorrt")}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Load the engine."""
+        return load_engine(folder / ENGINE_FILE, device, torch.float16)
+
+
+class TensorRtInt8:
+    """The model with int8 weights and activations, calibrated, as an engine for this GPU and this version of TensorRT.
+
+    ONNX Runtime's quantizer finds the ranges, on the CPU: TensorRT 11 has no calibrators.
+    """
+
+    name = "tensorrt-int8"
+    summary = "TensorRT, int8 weights and activations, calibrated"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that there is no NVIDIA GPU or no TensorRT."""
+        return missing_tensorrt(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export, calibrate, quantize and build the engine.
+
+        Raises:
+            VariantError: A package, a GPU or the calibration inputs are missing, or the model cannot be exported,
+                quantized or built.
+        """
+        require(missing_tensorrt(subject.device))
+        with TemporaryDirectory() as scratch:
+            model = Path(scratch, "int8.onnx")
+            settings = write_qdq_onnx(subject, model, FOR_TENSORRT)
+            build_engine(model, folder / ENGINE_FILE, subject.input_shape)
+        return {**settings, "max_batch": str(MAX_BATCH), **package_versions("tensorrt")}
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Load the engine."""
+        return load_engine(folder / ENGINE_FILE, device, torch.float32)

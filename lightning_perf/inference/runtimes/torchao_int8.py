@@ -1,0 +1,160 @@
+"""int8 by torchao: static quantization of an exported graph, and weight-only quantization."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lightning_perf.inference.errors import (
+    VariantError,
+    missing_package,
+    package_versions,
+    quietly,
+    reason_of,
+    variant_errors,
+)
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.compiled import compiled_call, missing_inductor_tools
+from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
+from lightning_perf.inference.runtimes.torch_export import (
+    CALIBRATION_BATCH,
+    export_program,
+    require_calibration,
+    tracing,
+)
+
+__all__ = [
+    "Int8Pt2e",
+    "Int8WeightOnly",
+]
+
+
+PROGRAM_FILE = "program.pt2"
+
+
+class Int8Pt2e:
+    """Weights and activations in int8 where oneDNN has kernels, calibrated; compiled in each process, as `Compile`.
+
+    What is quantized is torchao's choice for x86 (`X86InductorQuantizer`): convolutions and linear layers with what
+    fuses into them. The file holds the quantized program, not the model's class.
+    """
+
+    name = "int8-pt2e"
+    summary = "int8 weights and activations by torchao, compiled by TorchInductor"
+
+    def missing(self, device: torch.device) -> str | None:
+        """Say that torchao or a compiler is missing, or that this is no CPU."""
+        if device.type != "cpu":
+            return "torchao quantizes exported programs for x86 CPUs: on a GPU use tensorrt-int8"
+        return missing_package("torchao", "lightning-perf[infer]") or missing_inductor_tools(device)
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Export, calibrate, convert and write the program; it is compiled when it is first called.
+
+        Raises:
+            VariantError: There are no calibration inputs, or the model cannot be exported or quantized.
+        """
+        require_calibration(subject)
+        # Traced by bytecode: traced by running, torchvision's ResNets fail in the quantizer.
+        program = export_program(copy.deepcopy(subject.module), subject.inputs, strict=True)
+        with variant_errors("torchao cannot quantize this model"), tracing():
+            from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+            from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
+                X86InductorQuantizer,
+                get_default_x86_inductor_quantization_config,
+            )
+
+            quantizer = X86InductorQuantizer().set_global(get_default_x86_inductor_quantization_config())
+            prepared = prepare_pt2e(program.module(), quantizer)
+            for batch in torch.split(subject.calibration, CALIBRATION_BATCH):
+                prepared(batch)
+            converted = convert_pt2e(prepared)
+            _drop_unused_weights(converted)
+            torch.export.save(export_program(converted, subject.inputs), folder / PROGRAM_FILE)
+        return {
+            "dtype": "int8",
+            "calibration": f"{len(subject.calibration)} inputs, ranges by histogram",
+            "compiled": "in each process, for each batch size",
+            **package_versions("torchao"),
+        }
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Read the program; the first call with each batch size compiles it for so many threads."""
+        path = folder / PROGRAM_FILE
+        try:
+            with quietly(), tracing():
+                # Its import defines the operators that the program is written in, and teaches TorchInductor to make
+                # int8 kernels of them: without, it computes in float32 all the same.
+                import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
+
+                return compiled_call(torch.export.load(path).module(), threads)
+        except (OSError, RuntimeError, ImportError) as error:
+            raise VariantError(f"{path} cannot be loaded: {reason_of(error)}") from error
+
+
+def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
+    """Take out the float weights that int8 ones have replaced: an exported program keeps all that its module has."""
+    used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
+    for owner_name, owner in module.named_modules():
+        for tensors in (owner._parameters, owner._buffers):
+            for name in list(tensors):
+                if ".".join(filter(None, (owner_name, name))) not in used:
+                    del tensors[name]
+
+
+class Int8WeightOnly:
+    """Linear layers keep their weights in int8 and widen them when they multiply; convolutions stay as they are.
+
+    It saves memory, and time only where reading weights is what takes the time: large linear layers and small batches.
+    The file is a pickle of the whole module, as `Eager`'s; threads are torch's own.
+    """
+
+    name = "int8-weight-only"
+    summary = "int8 weights of linear layers by torchao, float32 activations"
+
+    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
+        """Say that torchao is not installed."""
+        return missing_package("torchao", "lightning-perf[infer]")
+
+    def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
+        """Quantize the linear layers and write the module.
+
+        Raises:
+            VariantError: It has no linear layers.
+        """
+        linear = _count(subject.module, nn.Linear)
+        convolutions = _count(subject.module, nn.modules.conv._ConvNd)
+        if linear == 0:
+            raise VariantError(
+                f"torchao's weight-only int8 covers linear layers, and the model has none ({convolutions} convolutions "
+                "would stay float32): use onnxruntime-int8"
+            )
+        with variant_errors("torchao cannot quantize this model"), tracing():
+            from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+            module = copy.deepcopy(subject.module)
+            quantize_(module, Int8WeightOnlyConfig())
+            for layer in module.modules():
+                # torchao hangs its description on each layer, and the description cannot be pickled.
+                layer.__dict__.pop("extra_repr", None)
+            module_call(module)(subject.inputs[:1])
+        save_module(module, folder)
+        return {
+            "dtype": "int8 weights, float32 activations",
+            "covered": f"{linear} linear layers; {convolutions} convolutions stay float32",
+            **package_versions("torchao"),
+        }
+
+    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
+        """Read the module."""
+        with quietly():  # the import of torchao, which unpickling brings about, warns
+            return module_call(load_module(folder, device))
+
+
+def _count(module: nn.Module, kind: type[nn.Module]) -> int:
+    return sum(isinstance(layer, kind) for layer in module.modules())

@@ -1,0 +1,1 @@
+"""Backbones without training, compared by latency."""

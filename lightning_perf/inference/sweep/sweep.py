@@ -1,0 +1,196 @@
+"""Time untrained backbones at one input and device, before anything is trained: `sweep_backbones`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lightning_perf import __version__
+from lightning_perf.inference.counting.document import Count
+from lightning_perf.inference.counting.peaks import find_peaks
+from lightning_perf.inference.counting.roofline import Peaks, bound_latency
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.measurement.measure import Effort, Rounds, Timer, speedup, summarise, take_turns
+from lightning_perf.inference.measurement.messages import Time, Timed
+from lightning_perf.inference.measurement.timing import time_calls
+from lightning_perf.inference.model.subject import on_device, usable_device
+from lightning_perf.inference.run import describe_machine, load_average
+from lightning_perf.inference.sweep.backbones import DEFAULT_BACKBONES, Shape, make_backbone
+from lightning_perf.inference.sweep.document import SCHEMA_VERSION, Sweep, SweepRow
+from lightning_perf.statistics.values import Estimate
+
+__all__ = ["sweep_backbones"]
+
+_AGAIN = ":again"
+"""Ends the key of the first backbone's second measurement; no backbone's name ends so."""
+
+
+def sweep_backbones(
+    names: Sequence[str] = DEFAULT_BACKBONES,
+    input_shape: Sequence[int] = (3, 224, 224),
+    *,
+    classes: int = 1000,
+    batch: int = 1,
+    threads: int = 1,
+    device: torch.device | str = "cpu",
+    effort: Effort | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Sweep:
+    """Time backbones with random weights as PyTorch runs them, in turns, in float32.
+
+    The weights do not change the time; so the shortlist can be made before any of them is trained. Nothing is
+    downloaded.
+
+    Args:
+        names: As `make_backbone` takes them. The first one is what others' speed-up is over.
+        input_shape: Of one input: channels, height and width.
+        classes: Outputs.
+        batch: Inputs a call.
+        threads: CPU threads.
+        device: Where they run.
+        effort: How much is measured.
+        on_progress: Called with each line of progress.
+
+    Returns:
+        The document; a backbone that fails is a row with its reason.
+
+    Raises:
+        InferenceError: A setting cannot be used.
+    """
+    on_progress = on_progress or (lambda _: None)
+    effort = effort or Effort()
+    device = usable_device(device)
+    shape = _check(names, input_shape, classes, batch, threads)
+    rows = {name: SweepRow(name) for name in dict.fromkeys(names)}
+    counts: dict[str, Count] = {}
+    timers: dict[str, Timer] = {}
+    machine = describe_machine(device)
+    inputs = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+
+    def fail(name: str, error: VariantError) -> None:
+        first = name.removesuffix(_AGAIN)
+        rows[first] = replace(rows[first], reason=str(error))
+
+    with _threads(threads), on_device(device), torch.inference_mode():
+        for name in rows:
+            on_progress(f"Making {name}")
+            try:
+                module, count = make_backbone(name, shape, classes, batch)
+                timers[name] = _timer(module, inputs, device)
+            except VariantError as error:
+                fail(name, error)
+                continue
+            counts[name] = count
+            rows[name] = _counted(rows[name], count)
+        # The smallest model's memory: what fits in a cache must not be held to the memory's bandwidth.
+        working_set = min((count.compulsory_bytes for count in counts.values()), default=2**28)
+        peaks = find_peaks(device, threads, working_set_bytes=working_set)
+        if timers:
+            on_progress(f"Timing {len(timers)} backbones in turns")
+            first = next(iter(timers))
+            timers[first + _AGAIN] = timers[first]
+        rounds = take_turns(timers, batch, effort, fail)
+    finished = tuple(
+        _timed(row, rounds, counts[name], peaks, batch, threads) if name in rounds else row
+        for name, row in rows.items()
+    )
+    return Sweep(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        input_shape=shape,
+        classes=classes,
+        batch=batch,
+        threads=threads,
+        machine=replace(machine, load_after=load_average()),
+        effort=effort,
+        peaks=peaks,
+        noise=_noise(rounds),
+        macs_correlation=_correlation(finished),
+        rows=tuple(sorted(finished, key=_median_ms)),
+    )
+
+
+def _check(names: Sequence[str], input_shape: Sequence[int], classes: int, batch: int, threads: int) -> Shape:
+    if not names:
+        raise InferenceError("No backbones are named. Name some of torchvision's or timm's, as resnet18.")
+    if len(input_shape) != 3 or min(input_shape) < 1:
+        shape = ",".join(map(str, input_shape))
+        raise InferenceError(f"The input shape must be channels, height and width, as 3,224,224; got {shape}.")
+    for what, number in (("classes", classes), ("batch", batch), ("threads", threads)):
+        if number < 1:
+            raise InferenceError(f"{what} must be at least 1, got {number}.")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+def _timer(module: nn.Module, inputs: Tensor, device: torch.device) -> Timer:
+    """Times calls of a backbone that is on the device and has run once."""
+
+    def run(request: Time) -> Timed:
+        try:
+            return time_calls(module.to(device), inputs, device, request)
+        except Exception as error:  # out of memory, or a network that fails only now
+            raise VariantError(f"it does not run ({type(error).__name__}: {error})") from error
+
+    run(Time(batch=len(inputs), warmup=1, seconds=0.0, least=0, most=0))
+    return run
+
+
+def _counted(row: SweepRow, count: Count) -> SweepRow:
+    return replace(
+        row,
+        parameters=count.parameters,
+        macs=count.macs,
+        size_bytes=count.size_bytes,
+        uncounted=bool(count.uncounted),
+    )
+
+
+def _timed(
+    row: SweepRow, rounds: Mapping[str, Rounds], count: Count, peaks: Peaks, batch: int, threads: int
+) -> SweepRow:
+    first = next(iter(rounds))
+    baseline = None if row.name == first else rounds[first]
+    latency = summarise(rounds[row.name], baseline, batch=batch, threads=threads)
+    bound = bound_latency(count, peaks)
+    return replace(row, latency=latency, bound_ms=bound.bound_ms, efficiency=bound.efficiency(latency.p50_ms))
+
+
+def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
+    for name, again in rounds.items():
+        if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
+            return speedup(again, first)
+    return None
+
+
+def _median_ms(row: SweepRow) -> float:
+    return math.inf if row.latency is None else row.latency.p50_ms
+
+
+def _correlation(rows: Sequence[SweepRow]) -> float | None:
+    """Spearman's rank correlation of MACs and latency."""
+    pairs = [(row.macs, row.latency.p50_ms) for row in rows if row.latency is not None and row.macs is not None]
+    if len(pairs) < 3:
+        return None
+    from scipy.stats import spearmanr
+
+    macs, latencies = np.array(pairs, dtype=float).T
+    if len(set(macs)) == 1:
+        return None
+    return float(spearmanr(macs, latencies).statistic)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,1 @@
+"""Training that transforms need: distillation and fine-tuning."""

@@ -1,0 +1,78 @@
+"""Distillation: a smaller network trained on the original's outputs, and the same network trained without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module, require_training
+
+__all__ = [
+    "Alone",
+    "Distil",
+]
+
+
+class Alone:
+    """Trains a student on the labels alone.
+
+    Without this row nobody can tell whether the teacher taught the student of ``distil-NAME`` anything.
+
+    Args:
+        student: Its name.
+        make: Makes the untrained student.
+    """
+
+    needs_training = True
+
+    def __init__(self, student: str, make: Callable[[], nn.Module]) -> None:
+        self.name = f"alone-{student}"
+        self.summary = f"{student} trained on the labels alone"
+        self._make = make
+
+    def missing(self) -> str | None:
+        """Nothing can be missing."""
+        return None
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
+        """Make the student and train it."""
+        train = require_training(self.name, fine_tune)
+        student = check_outputs(self.name, copy_module(self._make()), subject)
+        return check_outputs(self.name, train(student, None), subject)
+
+
+class Distil:
+    """Trains a student on the outputs of the model under study.
+
+    The teacher is always the original, also after other transforms: it knows best.
+
+    Args:
+        student: Its name; None for the model that the transforms before it made.
+        make: Makes the untrained student; needed with a name.
+    """
+
+    needs_training = True
+
+    def __init__(self, student: str | None = None, make: Callable[[], nn.Module] | None = None) -> None:
+        self.name = "distil" if student is None else f"distil-{student}"
+        self.summary = f"{student or 'the changed model'} trained on the original's outputs and the labels"
+        self._make = make
+
+    def missing(self) -> str | None:
+        """Nothing can be missing."""
+        return None
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
+        """Make the student, or take what came before, and train it."""
+        train = require_training(self.name, fine_tune)
+        if self._make is not None:
+            student = copy_module(self._make())
+        elif module is subject.module:
+            raise VariantError("distil needs a student: a transform before it, as prune-50+distil, or distil-NAME")
+        else:
+            student = copy_module(module)
+        check_outputs(self.name, student, subject)
+        return check_outputs(self.name, train(student, subject.module), subject)

@@ -1,0 +1,138 @@
+"""Pruning: whole channels, or single weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+from lightning_perf.inference.errors import VariantError, missing_package, variant_errors
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.transforms.base import (
+    FineTune,
+    check_outputs,
+    copy_module,
+    require_training,
+    weight_layers,
+)
+
+__all__ = [
+    "Prune",
+    "Sparsify",
+]
+
+
+ROUND_TO = 8
+"""Channels stay multiples of this: what vector units and Tensor Cores take at full speed."""
+
+
+class Prune:
+    """Removes channels of small norm and fine-tunes what is left.
+
+    Channels that residual additions and concatenations tie together go together; their importance is the mean L2 norm
+    of the group's weights (torch-pruning's DepGraph: Fang et al., arXiv:2301.12900). The classifier keeps its outputs.
+
+    Args:
+        percent: Share of each layer's channels to remove, from 1 to 95. MACs shrink about with the square of the rest.
+    """
+
+    needs_training = True
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        self.name = f"prune-{percent}"
+        self.summary = f"{percent} % of the channels removed, then fine-tuned"
+
+    def missing(self) -> str | None:
+        """Say whether torch-pruning is missing."""
+        return missing_package("torch_pruning", "lightning-perf[infer]")
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
+        """Prune a copy and fine-tune it."""
+        train = require_training(self.name, fine_tune)
+        changed = copy_module(module)
+        before = _parameters(changed)
+        self._prune(changed, subject.inputs[:1])
+        if _parameters(changed) == before:
+            raise VariantError(
+                f"{self.name} removes nothing: no layer has enough channels to leave fewer in a multiple of {ROUND_TO}"
+            )
+        check_outputs(self.name, changed, subject)
+        return check_outputs(self.name, train(changed, None), subject)
+
+    def _prune(self, module: nn.Module, example: Tensor) -> None:
+        import torch_pruning as tp
+
+        # It reads the dependencies off the graph of a backward pass.
+        with variant_errors("torch-pruning cannot follow this model"), torch.enable_grad():
+            tp.pruner.BasePruner(
+                module,
+                example,
+                importance=tp.importance.GroupMagnitudeImportance(p=2),
+                pruning_ratio=self.percent / 100,
+                ignored_layers=_output_layers(module, example),
+                round_to=ROUND_TO,
+            ).step()
+        module.zero_grad(set_to_none=True)
+
+
+def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
+    """The last layer with weights to run: its channels are the model's outputs."""
+    ran: list[nn.Module] = []
+    handles = [layer.register_forward_hook(lambda layer, *_: ran.append(layer)) for layer in weight_layers(module)]
+    try:
+        with torch.no_grad():
+            module(example.clone())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return ran[-1:]
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+HARMLESS_PERCENT = 50
+"""Up to here a trained network usually keeps its accuracy without training (Han et al., arXiv:1506.02626, fig. 5)."""
+
+
+class Sparsify:
+    """Sets the smallest weights of all layers together to zero.
+
+    It is no faster: dense kernels multiply by zero as by any other number. What it gains is size, once stored packed
+    or compressed (`measure_storage`).
+
+    Args:
+        percent: Share of the weights to set to zero, from 1 to 99. Above 50 the rest is fine-tuned.
+    """
+
+    def __init__(self, percent: int) -> None:
+        self.percent = percent
+        self.name = f"sparsify-{percent}"
+        self.needs_training = percent > HARMLESS_PERCENT
+        after = ", then fine-tuned" if self.needs_training else ""
+        self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, no faster"
+
+    def missing(self) -> str | None:
+        """Nothing can be missing."""
+        return None
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
+        """Set weights of a copy to zero; fine-tuning leaves them zero."""
+        changed = copy_module(module)
+        layers = weight_layers(changed)
+        if not layers:
+            raise VariantError(f"{self.name} finds no linear layers and no convolutions in {type(module).__name__}")
+        prune.global_unstructured(
+            [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=self.percent / 100
+        )
+        if self.needs_training:
+            changed = require_training(self.name, fine_tune)(changed, None)
+        for layer in weight_layers(changed):
+            if prune.is_pruned(layer):
+                # Else the model could not be copied or exported.
+                prune.remove(layer, "weight")  # type: ignore[no-untyped-call]
+                with torch.no_grad():
+                    layer.weight.add_(0.0)  # -0.0, which is not all bits zero, becomes 0.0
+        return check_outputs(self.name, changed, subject)

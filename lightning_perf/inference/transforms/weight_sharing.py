@@ -1,0 +1,97 @@
+"""Weight sharing: each layer keeps a few distinct weights, found by k-means."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.model.subject import Subject
+from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module
+
+__all__ = [
+    "Share",
+    "cluster",
+]
+
+
+MOST_ROUNDS = 300
+"""Lloyd's rounds at most; millions of weights and 32 values settle within about a hundred."""
+
+
+def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Find k numbers with a small sum of squared distances from the values to their nearest one.
+
+    Lloyd's algorithm (Lloyd 1982, doi:10.1109/TIT.1982.1056489) from the values' quantiles: deterministic, and on one
+    axis a round takes k look-ups, since each cluster is a run of the sorted values.
+
+    Args:
+        values: Finite numbers, ``(n,)``.
+        k: How many to find, at least 1.
+
+    Returns:
+        The numbers, ascending, at most k of them, and for each value the index of its nearest one.
+
+    Example:
+        >>> codebook, indices = cluster(np.array([0.0, 0.1, 5.0, 5.2, 9.0], dtype=np.float32), 3)
+        >>> [round(float(value), 2) for value in codebook], indices.tolist()
+        ([0.05, 5.1, 9.0], [0, 0, 1, 1, 2])
+    """
+    ordered = np.sort(values).astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    centres = np.unique(np.quantile(ordered, (np.arange(k) + 0.5) / k))
+    for _ in range(MOST_ROUNDS):
+        edges = np.searchsorted(ordered, (centres[:-1] + centres[1:]) / 2, side="right")
+        bounds = np.concatenate([[0], edges, [len(ordered)]])
+        counts = np.diff(bounds)
+        filled = counts > 0
+        moved = np.diff(sums[bounds])[filled] / counts[filled]
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    codebook = np.unique(centres.astype(np.float32))
+    # In single precision and with the same rule, so that each value gets the nearest number as it is stored.
+    middles = (codebook[:-1].astype(np.float64) + codebook[1:].astype(np.float64)) / 2
+    return codebook, np.searchsorted(middles, values.astype(np.float64), side="left")
+
+
+class Share:
+    """Replaces each weight by the nearest of ``2**bits`` values, which k-means finds for each layer.
+
+    It is no faster: the kernels see ordinary weights. What it gains is size, stored as codebooks and indices
+    (`lightning_perf.inference.variants.chains.pack_weights`; Han, Mao, Dally, arXiv:1510.00149, section 3). Biases and
+    normalisation, which have one dimension, stay as they are.
+
+    Args:
+        bits: Bits of an index, from 1 to 8.
+    """
+
+    needs_training = False
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self.name = f"share-{bits}bit"
+        self.summary = f"weights of {2**bits} values a layer by k-means: smaller when packed, no faster"
+
+    def missing(self) -> str | None:
+        """Nothing can be missing."""
+        return None
+
+    def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
+        """Share the weights of a copy."""
+        changed = copy_module(module)
+        shared = 0
+        with torch.no_grad():
+            for weight in changed.parameters():
+                if weight.ndim < 2 or weight.numel() <= 2**self.bits:
+                    continue
+                if not torch.isfinite(weight).all():
+                    raise VariantError(f"{self.name}: weights of {type(module).__name__} are not finite")
+                codebook, indices = cluster(weight.float().flatten().numpy(), 2**self.bits)
+                weight.copy_(torch.from_numpy(codebook[indices]).view_as(weight))
+                shared += 1
+        if not shared:
+            raise VariantError(f"{self.name} finds no layer with more than {2**self.bits} weights")
+        return check_outputs(self.name, changed, subject)

@@ -1,0 +1,1 @@
+"""Variants: a transform and a runtime, built and run in worker processes."""

@@ -1,0 +1,139 @@
+"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.inference.errors import InferenceError, VariantError, reason_of
+from lightning_perf.inference.measurement.messages import BuildOrder, Built, Predict, Predicted, Ready, Time, WorkOrder
+from lightning_perf.workers.channel import Channel
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["build", "describe_error", "run"]
+
+
+def build(channel: Channel) -> None:
+    """Build the variant of a `BuildOrder`, run it once, and write what it is and what it gave."""
+    channel.describe = describe_error
+    order = channel.receive(BuildOrder)
+    import numpy as np
+    import torch
+
+    from lightning_perf.inference.measurement.timing import predict
+    from lightning_perf.inference.model.subject import Subject, on_device
+    from lightning_perf.inference.runtimes.registry import find_runtime
+    from lightning_perf.inference.variants.artefact import Origin, save_artefact
+
+    subject = torch.load(order.subject, weights_only=False)
+    if not isinstance(subject, Subject):
+        raise TypeError(f"{order.subject} holds a {type(subject).__name__}")
+    torch.set_num_threads(subject.threads)
+    folder = Path(order.folder)
+    runtime = find_runtime(order.runtime)
+    with on_device(subject.device):
+        began = time.perf_counter()
+        provenance = runtime.build(subject, folder)
+        seconds = time.perf_counter() - began
+        with torch.inference_mode():
+            call = runtime.load(folder, subject.device, subject.threads)
+            outputs = predict(call, subject.inputs.numpy(), subject.device)
+    if len(outputs) != len(subject.inputs):
+        raise VariantError(f"it gave {len(outputs)} rows for {len(subject.inputs)} inputs")
+    if not np.isfinite(outputs).all():
+        raise VariantError("its outputs are not finite: numbers overflowed its type")
+    np.save(order.outputs, outputs)
+    save_artefact(
+        folder,
+        subject,
+        Origin(
+            variant=order.variant,
+            runtime=order.runtime,
+            transforms=order.transforms,
+            source=order.source,
+            labels=order.labels,
+        ),
+        output_shape=tuple(outputs.shape[1:]),
+        provenance=provenance,
+    )
+    channel.send(Built(seconds))
+
+
+def run(channel: Channel) -> None:
+    """Load the artefact of a `WorkOrder`, then do what is asked until the supervisor asks to stop."""
+    channel.describe = describe_error
+    order = channel.receive(WorkOrder)
+    import numpy as np
+    import torch
+
+    from lightning_perf.inference.measurement.timing import finish, predict, time_calls
+    from lightning_perf.inference.model.subject import on_device
+    from lightning_perf.inference.variants.artefact import load_artefact
+
+    torch.set_num_threads(order.threads)
+    device = torch.device(order.device)
+    if device.type == "cuda":
+        torch.zeros(1, device=device)  # the context is the process's, not the variant's
+    with on_device(device), torch.inference_mode():
+        # Made here, as those of later calls: runtimes compile anew for tensors that are not of inference mode.
+        inputs = torch.from_numpy(np.load(order.inputs))
+        began = time.perf_counter()
+        call = load_artefact(Path(order.folder), device, order.threads)
+        loaded = time.perf_counter()
+        call(inputs[:1].to(device))
+        finish(device)
+        called = time.perf_counter()
+        channel.send(
+            Ready(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), _peak_device_bytes(device))
+        )
+        batches: dict[int, Tensor] = {}
+        while True:
+            request: Predict | Time = channel.receive(Predict, Time)
+            if isinstance(request, Predict):
+                np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
+                channel.send(Predicted())
+            else:
+                if request.batch not in batches:
+                    batches[request.batch] = _batch(inputs, request.batch).to(device)
+                channel.send(time_calls(call, batches[request.batch], device, request))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the reason that an error gives for a variant's row."""
+    return str(error) if isinstance(error, (VariantError, InferenceError)) else reason_of(error)
+
+
+def _batch(inputs: Tensor, size: int) -> Tensor:
+    """A batch of this size out of the real inputs, from the first again when they run out."""
+    import torch
+
+    return inputs[torch.arange(size) % len(inputs)].contiguous()
+
+
+def _peak_rss_bytes() -> int | None:
+    """The most memory that this process held.
+
+    Linux starts ``ru_maxrss`` of a new program at its parent's peak (``exec_mmap`` in fs/exec.c), so the process's own
+    high-water mark is read where there is one.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _peak_device_bytes(device: torch.device) -> int | None:
+    """The most memory that torch held on the device; other runtimes' memory is not in it."""
+    import torch
+
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None

@@ -1,0 +1,75 @@
+"""Whether the recorded steps were slower than the rest of the run, and what slowed them."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.step_times import StepTimes
+from lightning_perf.analysis.trust import Trust
+from lightning_perf.report.labels import count_of
+from lightning_perf.units import format_duration, format_ratio
+
+__all__ = ["slowness_notes"]
+
+NOTABLE = 1.2
+"""From this ratio on, of recorded to usual step time or of a mean with slow steps to that without, it is said."""
+
+
+def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trusted: Trust | None) -> list[str]:
+    """Say what to think of recorded steps that are much slower than those of the run, or than each other.
+
+    Args:
+        lead: The rank that the report speaks of first.
+        step_times: The steps of the run that were not recorded.
+        trusted: What the profiler did to the run.
+
+    Returns:
+        One line each; none where recorded steps are like the others.
+    """
+    if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
+        return []
+    stalls, recorded_ns = _stalls(lead.breakdown)
+    usual_ns = step_times.p50_ns
+    if not recorded_ns or not usual_ns or recorded_ns < NOTABLE * usual_ns:
+        return stalls
+    slower = f"Recorded steps took {format_ratio(recorded_ns / usual_ns)} as long as"
+    windows = trusted.windows if trusted is not None else ()
+    overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
+    if overheads and max(overheads) < NOTABLE:
+        return [
+            *stalls,
+            (
+                f"{slower} the run's median step ({format_duration(usual_ns)}), and so did the steps just before them: "
+                "the recording shows a slow stretch of the run, not its usual step."
+            ),
+        ]
+    return [
+        *stalls,
+        (
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}): its cost, or other work on the "
+            "machine just then, slowed the host down, so that the host's shares are smaller than shown."
+        ),
+    ]
+
+
+def _stalls(breakdown: Breakdown) -> tuple[list[str], float | None]:
+    """What to think of averages that a few steps make; and the mean of the other steps, which the rest is judged by."""
+    wall = breakdown.wall
+    apart = {outlier.number for outlier in breakdown.outliers if outlier.excess_ns > 0}
+    others = [step.wall_ns for step in breakdown.steps if step.complete and step.number not in apart]
+    if not apart or not others or not wall.mean_ns:
+        return [], wall.mean_ns
+    others_ns = sum(others) / len(others)
+    if wall.mean_ns < NOTABLE * others_ns:
+        return [], wall.mean_ns
+    longest = max(breakdown.outliers, key=lambda outlier: outlier.wall_ns)
+    longest_time = format_duration(longest.wall_ns)
+    slow = f"Step {longest.number} took {longest_time}"
+    if len(apart) > 1:
+        slow = f"{count_of(len(apart), 'recorded step')} took up to {longest_time} (step {longest.number})"
+    return [
+        (
+            f"{slow}, the other recorded steps {format_duration(others_ns)} on average: the means, which are of all of "
+            f"them ({format_duration(wall.mean_ns)}), are lifted by that."
+        )
+    ], others_ns

@@ -1,0 +1,154 @@
+"""Text that any terminal can show: an ASCII fallback, and control characters made harmless."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+__all__ = [
+    "LEGIBLE",
+    "UNBREAKABLE",
+    "Label",
+    "kernel_text",
+    "legible",
+    "plain",
+    "prose",
+    "shorten",
+]
+
+
+LEGIBLE = "legible"
+"""The handler's name: ``text.encode("ascii", LEGIBLE)``."""
+
+_NEAREST = {
+    "µ": "u", "×": "x", "…": "...", "–": "-", "—": "-", "−": "-", "‑": "-", "·": "*", "→": "->", "►": ">", "±": "+/-",
+    "≥": ">=", "≤": "<=", "°": " deg ", "²": "^2", "√": "sqrt ", "─": "-", "━": "-", "│": "|", "•": "*",
+    "‖": "||", "¹": "^1", "⁻": "^-", "⁶": "^6", "▏": " ", "▎": " ",
+    "▍": " ", "▌": "#", "▋": "#", "▊": "#", "▉": "#", "█": "#",
+}  # fmt: skip
+
+
+def legible(text: str, encoding: str | None) -> str:
+    """Text as an output stream can show it.
+
+    Args:
+        text: What is to be written.
+        encoding: The stream's encoding; None for one that takes any text.
+
+    Example:
+        >>> legible("100 µs, 1.04× …", "ascii")
+        '100 us, 1.04x ...'
+        >>> legible("100 µs, 1.04× …", "latin-1")
+        '100 µs, 1.04× ...'
+    """
+    return text if encoding is None else text.encode(encoding, LEGIBLE).decode(encoding)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    # What replaces a character has to be encodable itself: all of it is ASCII.
+    return "".join(_NEAREST.get(char, "?") for char in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(LEGIBLE, _replace)
+
+
+UNBREAKABLE = "\u2800"
+"""A blank that rich takes for part of a word (BRAILLE PATTERN BLANK); `ReportConsole` prints a space."""
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
+
+LEAST_LABEL = 12
+"""Columns that a label keeps on a narrow page."""
+
+_COMMON = re.compile(r"\bat::native::|\(anonymous namespace\)::|, (?:at::detail::A|std::a)rray<char\*, \d+(?:ul)?>")
+
+# Control and format characters (escape sequences, line breaks, reversed writing), surrogates, private use, unassigned.
+_UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def plain(text: str, style: str = "") -> Text:
+    r"""Text that prints as itself: neither markup nor escape sequences in it do anything.
+
+    Example:
+        >>> plain("[red]a\x1b[31mb\u202e").plain
+        '[red]a\\x1b[31mb\\u202e'
+    """
+    return Text("".join(char if _is_safe(char) else ascii(char)[1:-1] for char in text), style=style)
+
+
+def prose(text: str, style: str = "") -> Text:
+    """Sentences that are wrapped, but not between a figure and its unit; otherwise as `plain`.
+
+    Example:
+        >>> prose("33.4 % of 178 ms in 5 steps").plain.replace(UNBREAKABLE, "_")
+        '33.4_% of 178_ms in 5 steps'
+    """
+    return plain(_UNIT.sub(UNBREAKABLE, text), style)
+
+
+@dataclass(frozen=True)
+class Label:
+    """A name in a table: one line, cut in the middle to the width that there is.
+
+    Attributes:
+        text: The name, made safe by `plain`.
+    """
+
+    text: Text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """From nearly nothing to the whole name."""
+        return Measurement(min(self.text.cell_len, LEAST_LABEL), self.text.cell_len).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The name as it fits."""
+        shown = self.text.plain
+        if self.text.cell_len <= options.max_width:
+            yield self.text
+        else:
+            yield Text(shorten(shown, options.max_width), self.text.style, no_wrap=True, overflow="ellipsis")
+
+
+def kernel_text(name: str) -> str:
+    """A kernel's name without what hardly tells two kernels apart: its return type, namespaces of torch, arguments.
+
+    Example:
+        >>> kernel_text("void at::native::reduce_kernel<512, at::native::Sum<float> >(at::native::Sum<float>)")
+        'reduce_kernel<512, Sum<float> >'
+        >>> kernel_text("Memcpy HtoD (Pageable -> Device)")
+        'Memcpy HtoD (Pageable -> Device)'
+    """
+    short = _COMMON.sub("", name.removeprefix("void "))
+    if short.startswith(("Memcpy", "Memset")) or not short.endswith(")"):
+        return short
+    depth = 0
+    for place in range(len(short) - 1, 0, -1):
+        depth += {")": 1, "(": -1}.get(short[place], 0)
+        if depth == 0:
+            return short[:place].rstrip()
+    return short
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a long name in the middle: names of kernels and operators differ at both ends.
+
+    Example:
+        >>> shorten("void at::native::elementwise_kernel<128, 4>", 20)
+        'void at::n…l<128, 4>'
+    """
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _is_safe(char: str) -> bool:
+    return unicodedata.category(char) not in _UNSAFE

@@ -1,0 +1,271 @@
+"""Values as the file spells them become columns: exact times, numbers with defaults, interned strings."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.trace.columns import Int64Array, Thread
+
+__all__ = [
+    "UNREADABLE_NS",
+    "InexactTimeError",
+    "JsonTexts",
+    "Names",
+    "RawTexts",
+    "Rows",
+    "Threads",
+    "decimal_ns",
+    "nanoseconds",
+]
+
+
+UNREADABLE_NS = int(np.iinfo(np.int64).min)
+"""Stands for a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
+
+FLOAT_EXACT_BELOW_US = 2.0**43
+_LIMIT_NS = 2**61
+_LIMIT_US = _LIMIT_NS // 1000
+_BLOCK_ROWS = 1 << 18
+
+
+class InexactTimeError(ValueError):
+    """Float64 does not hold these times to the nanosecond: read them as decimals."""
+
+
+def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
+    """Convert times or durations: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
+
+    Args:
+        microseconds: Times; nan where the file has none.
+
+    Returns:
+        Nanoseconds; `UNREADABLE_NS` for what is missing or out of range.
+
+    Raises:
+        InexactTimeError: If one is in range but too large to be exact to the nanosecond.
+
+    Example:
+        >>> nanoseconds(np.array([4203669604595.407, 3])).tolist()
+        [4203669604595407, 3000]
+    """
+    result = np.empty(len(microseconds), dtype=np.int64)
+    for begin in range(0, len(microseconds), _BLOCK_ROWS):
+        values = microseconds[begin : begin + _BLOCK_ROWS]
+        size = np.abs(values)
+        readable = size < _LIMIT_US
+        if not readable.all():
+            values, size = np.where(readable, values, 0.0), np.where(readable, size, 0.0)
+        if size.max() >= FLOAT_EXACT_BELOW_US:
+            raise InexactTimeError
+        whole = np.floor(values)
+        ns = whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+        result[begin : begin + _BLOCK_ROWS] = np.where(readable, ns, UNREADABLE_NS)
+    return result
+
+
+def decimal_ns(microseconds: Decimal | int) -> int:
+    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` when out of range.
+
+    Example:
+        >>> decimal_ns(Decimal("1712195495502094.565"))
+        1712195495502094565
+    """
+    if not -_LIMIT_US < microseconds < _LIMIT_US:
+        return UNREADABLE_NS
+    return round(microseconds * 1000)
+
+
+_NOT_IN_64_BITS = (TypeError, OverflowError)
+_LIMITS = {"i": 2**31, "q": 2**63}
+
+
+class Rows:
+    """The columns of one kind of event.
+
+    Args:
+        exact: Whether times come as integers and decimals and are kept in nanoseconds, not as float microseconds.
+        columns: The array type code of each further column.
+    """
+
+    def __init__(self, exact: bool, **columns: str) -> None:
+        self._exact = exact
+        self.times: array[Any] = array("q" if exact else "d")
+        self.durations: array[Any] = array("q" if exact else "d")
+        self.columns: dict[str, array[Any]] = {name: array(code) for name, code in columns.items()}
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def add_times(self, times: list[Any], durations: list[Any]) -> None:
+        """Add microseconds; None and what is no time of 64 bits is kept as unreadable."""
+        for column, values in ((self.times, times), (self.durations, durations)):
+            if self._exact:
+                column.extend(_exact_ns(values))
+                continue
+            try:
+                column.fromlist(values)
+            except _NOT_IN_64_BITS:
+                column.extend([_float(value) for value in values])
+
+    def add_codes(self, column: str, codes: list[int]) -> None:
+        """Add numbers that are known to fit."""
+        self.columns[column].fromlist(codes)
+
+    def add_integers(self, column: str, values: list[Any], default: int) -> None:
+        """Add numbers from the file: text of digits counts, anything else becomes the default."""
+        target = self.columns[column]
+        try:
+            target.fromlist(values)
+        except _NOT_IN_64_BITS:
+            limit = _LIMITS[target.typecode]
+            clean = [_integer(value, default) for value in values]
+            target.extend([value if -limit <= value < limit else default for value in clean])
+
+    def add_floats(self, column: str, values: list[Any]) -> None:
+        """Add numbers from the file; anything else becomes nan."""
+        target = self.columns[column]
+        try:
+            target.fromlist(values)
+        except _NOT_IN_64_BITS:
+            target.extend([_float(value) for value in values])
+
+    def take(self, column: str) -> NDArray[Any]:
+        """A finished column as NumPy sees it, without a copy."""
+        return np.asarray(self.columns.pop(column))
+
+
+def _exact_ns(values: Sequence[int | Decimal | None]) -> list[int]:
+    return [UNREADABLE_NS if value is None else decimal_ns(value) for value in values]
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, int | float | Decimal):
+        try:
+            return float(value)
+        except OverflowError:
+            pass
+    return float("nan")
+
+
+def _integer(value: Any, default: int) -> int:
+    if isinstance(value, str):
+        # "stream 7" of the recordings of 2021, "0x1f" of ROCm, plain digits.
+        try:
+            return int(value.strip().rsplit(" ", 1)[-1][:40], 0)
+        except ValueError:
+            return default
+    if isinstance(value, float):
+        return int(value) if np.isfinite(value) else default
+    return value if isinstance(value, int) else default
+
+
+_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class Names(dict[str, int]):
+    """Names in the order they were first seen: ``names[text]`` is its code."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = code = len(self)
+        return code
+
+    def strings(self) -> tuple[str, ...]:
+        """The names by code."""
+        return tuple(self)
+
+
+class JsonTexts(dict[bytes, int]):
+    """Lists as JSON text, by their raw text; whatever its blanks, one list has one code. Code 0 is the empty one."""
+
+    def __init__(self) -> None:
+        super().__init__({b"": 0})
+        self._codes = {"": 0, "[]": 0, "null": 0}
+        self._texts = [""]
+
+    def __missing__(self, raw: bytes) -> int:
+        try:
+            text = msgspec.json.encode(msgspec.json.decode(raw)).decode()
+        except _FAULTS:
+            text = ""
+        code = self._codes.get(text)
+        if code is None:
+            self._codes[text] = code = len(self._texts)
+            self._texts.append(text)
+        self[raw] = code
+        return code
+
+    def strings(self) -> tuple[str, ...]:
+        """The texts by code."""
+        return tuple(self._texts)
+
+
+class RawTexts(dict[bytes, int]):
+    """Arguments by their raw text. Code 0 is a missing one."""
+
+    def __init__(self) -> None:
+        super().__init__({b"": 0})
+
+    def __missing__(self, raw: bytes) -> int:
+        self[raw] = code = len(self)
+        return code
+
+    def texts(self) -> list[str]:
+        """The texts by code."""
+        return [raw.decode("utf-8", "replace") for raw in self]
+
+    def products(self) -> Int64Array:
+        """By code the product of dimensions (``[16, 1, 1]``); 0 for what is no list of sizes."""
+        return np.array([_product(raw) for raw in self], dtype=np.int64)
+
+
+def _product(raw: bytes) -> int:
+    try:
+        sizes = msgspec.json.decode(raw, type=list[int])
+    except _FAULTS:
+        return 0
+    if not sizes or len(sizes) > 3 or not all(0 <= size < 2**32 for size in sizes):
+        return 0
+    return min(math.prod(sizes), 2**62)
+
+
+class Threads:
+    """Threads by (pid, tid) as they stand in the file; the same number as text is the same thread."""
+
+    def __init__(self) -> None:
+        self._processes: dict[object, _ThreadsOfProcess] = {}
+        self._codes: dict[tuple[str, str], int] = {}
+        self._named: dict[tuple[str, str], str] = {}
+
+    def of_process(self, process: object) -> dict[object, int]:
+        """The codes of a process's threads, by tid."""
+        threads = self._processes.get(process)
+        if threads is None:
+            self._processes[process] = threads = _ThreadsOfProcess(str(process), self._codes)
+        return threads
+
+    def name(self, process: object, thread: object, name: str) -> None:
+        """Note the recorded name of a thread."""
+        self._named[str(process), str(thread)] = name
+
+    def values_by_code(self) -> tuple[Thread, ...]:
+        """The threads by code."""
+        return tuple(Thread(*key, name=self._named.get(key, "")) for key in self._codes)
+
+
+class _ThreadsOfProcess(dict[object, int]):
+    def __init__(self, process: str, codes: dict[tuple[str, str], int]) -> None:
+        super().__init__()
+        self._process = process
+        self._codes = codes
+
+    def __missing__(self, thread: object) -> int:
+        self[thread] = code = self._codes.setdefault((self._process, str(thread)), len(self._codes))
+        return code

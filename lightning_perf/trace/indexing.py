@@ -1,0 +1,189 @@
+"""Fast lookups over columns: distinct values, rows in time order, and which interval contains which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
+
+__all__ = [
+    "distinct",
+    "distinct_rows",
+    "enclosing_rows",
+    "parent_rows",
+    "time_order",
+    "used_codes",
+]
+
+
+_TABLE_ROWS = 1 << 20
+
+
+def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
+    """What ``np.unique(values, return_inverse=True)`` returns, without sorting where a table will do.
+
+    Args:
+        values: Codes: integers, of which the largest is not much larger than they are many.
+
+    Returns:
+        The distinct values, ascending, and for each row the place of its value among them.
+
+    Example:
+        >>> values, place = distinct(np.array([7, 3, 7, 4]))
+        >>> values.tolist(), place.tolist()
+        ([3, 4, 7], [2, 0, 2, 1])
+    """
+    if not len(values):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    least, greatest = int(values.min()), int(values.max())
+    span = greatest - least + 1
+    if span > max(_TABLE_ROWS, 4 * len(values)):
+        found, place = np.unique(values, return_inverse=True)
+        return found.astype(np.int64), place
+    at = values.astype(np.int64)
+    at -= least
+    used = np.zeros(span, dtype=np.bool_)
+    used[at] = True
+    found = np.flatnonzero(used)
+    place_of = np.zeros(span, dtype=np.int64)
+    place_of[found] = np.arange(len(found))
+    return found + least, place_of[at]
+
+
+def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
+    """The distinct rows of several columns.
+
+    Args:
+        columns: Columns of codes, of equal length.
+
+    Returns:
+        For each distinct row the place where it first stands, in the order of its values (the first column's first);
+        and for each row its number among the distinct ones.
+
+    Example:
+        >>> first, place = distinct_rows(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0]))
+        >>> first.tolist(), place.tolist()
+        ([3, 1, 0], [2, 1, 2, 0])
+    """
+    _, place = distinct(columns[0])
+    for column in columns[1:]:
+        values, at = distinct(column)
+        _, place = distinct(place * len(values) + at)
+    first = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
+    first[place[::-1]] = np.arange(len(place) - 1, -1, -1)
+    return first, place
+
+
+def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
+    """The codes that stand in a column, ascending.
+
+    Args:
+        codes: Codes into one of the lists of a `Trace`: none is negative, and none is large.
+
+    Example:
+        >>> used_codes(np.array([7, 3, 7, 4]))
+        [3, 4, 7]
+    """
+    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
+    return found
+
+
+def parent_rows(spans: Spans) -> Int32Array:
+    """For each interval the row of the innermost other interval on its thread that contains it.
+
+    Among intervals in table order (begin ascending, longer first) that is the nearest earlier row of the thread whose
+    end is not earlier: a "previous greater element" query, answered for all rows at once by pointer doubling. Between
+    a row and its candidate all ends are earlier than the row's own, so a candidate that ends too early can be replaced
+    by its own candidate: every round at least doubles the distance covered.
+
+    Args:
+        spans: A table in its sorted order.
+
+    Returns:
+        Row numbers into `spans`; `NO_ROW` at the top of a thread.
+    """
+    order, ends, first = _by_thread(spans)
+    candidate = np.arange(-1, len(order) - 1, dtype=np.int64)
+    candidate[first] = NO_ROW
+    open_ = np.flatnonzero(candidate >= 0)
+    open_ = open_[ends[candidate[open_]] < ends[open_]]
+    while len(open_):
+        candidate[open_] = candidate[candidate[open_]]
+        open_ = open_[candidate[open_] >= 0]
+        open_ = open_[ends[candidate[open_]] < ends[open_]]
+    return _to_rows(candidate, order)
+
+
+def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int32Array:
+    """For each interval of one table the innermost interval of another that contains it on its thread.
+
+    Args:
+        inner: The intervals to place.
+        outer: The intervals that may contain them.
+        outer_parents: `parent_rows` of `outer`.
+
+    Returns:
+        Row numbers into `outer`; `NO_ROW` where none contains the interval.
+    """
+    found = np.full(len(inner), NO_ROW, dtype=np.int32)
+    for thread in used_codes(inner.thread):
+        rows = np.flatnonzero(inner.thread == thread)
+        places = np.flatnonzero(outer.thread == thread)
+        if not len(places):
+            continue
+        starts, ends = inner.start_ns[rows], inner.end_ns[rows]
+        last = np.searchsorted(outer.start_ns[places], starts, side="right") - 1
+        at = np.where(last >= 0, places[np.maximum(last, 0)], NO_ROW).astype(np.int32)
+        # Upwards through the parents until the interval fits: as many rounds as operators are nested.
+        open_ = np.flatnonzero(at >= 0)
+        open_ = open_[outer.end_ns[at[open_]] < ends[open_]]
+        while len(open_):
+            at[open_] = outer_parents[at[open_]]
+            open_ = open_[at[open_] >= 0]
+            open_ = open_[outer.end_ns[at[open_]] < ends[open_]]
+        found[rows] = at
+    return found
+
+
+def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The rows grouped by thread, their ends in that order, and where each thread begins."""
+    order = np.argsort(spans.thread, kind="stable")
+    threads = spans.thread[order]
+    first = np.flatnonzero(np.concatenate(([True], threads[1:] != threads[:-1]))) if len(order) else order
+    return order, spans.end_ns[order], first
+
+
+def _to_rows(positions: Int64Array, order: Int64Array) -> Int32Array:
+    """References between places in `order` as references between rows of the table."""
+    rows = np.full(len(order), NO_ROW, dtype=np.int32)
+    inside = positions >= 0
+    rows[order[inside]] = order[positions[inside]]
+    return rows
+
+
+def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:
+    """The order by begin, of equal begins the longer first; None when the rows stand in that order already.
+
+    Recordings are nearly sorted, which a stable sort uses; only rows with equal begins are then looked at again.
+    """
+    if len(start_ns) < 2:
+        return None
+    order = None
+    starts, ends = start_ns, end_ns
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    wrong = (starts[1:] == starts[:-1]) & (ends[1:] > ends[:-1])
+    if not wrong.any():
+        return order
+    tied = np.zeros(len(starts), dtype=np.bool_)
+    tied[1:] = starts[1:] == starts[:-1]
+    tied[:-1] |= tied[1:]
+    rows = np.flatnonzero(tied)
+    if order is None:
+        order = np.arange(len(starts))
+    order[rows] = order[rows[np.lexsort((-ends[rows], starts[rows]))]]
+    return order

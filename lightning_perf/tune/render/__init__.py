@@ -1,1 +1,0 @@
-"""One renderer a format."""

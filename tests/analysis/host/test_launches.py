@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.host.launches import LaunchDelay, Launches, launches
+from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.trace.reader import read_trace
+from tests.conftest import corpus_rows
+from tests.support.trace_builder import TraceBuilder
+
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def test_counts_delays_and_exposed_time():
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 200)
+        .annotation(FETCH, 0, 10)
+        .launch("a", call_us=5, call_duration_us=10, start_us=20, duration_us=30)  # 5 µs of the call are input's
+        .launch("b", call_us=25, call_duration_us=10, start_us=50, duration_us=50)  # hidden behind a
+        .launch("c", call_us=95, call_duration_us=20, start_us=120, duration_us=4)  # 5 µs hidden behind b
+        .kernel("ncclKernel_AllReduce", 130, 15)
+        .build()
+    )
+    value = launches(trace)
+    assert value is not None
+    assert (value.steps, value.calls, value.call_ns, value.exposed_ns) == (1, 3, 40_000, 20_000)
+    assert value.delay is not None
+    assert (value.delay.p50_ns, value.delay.p90_ns) == (25_000, 25_000)
+    assert (value.kernels, value.unlinked_kernels) == (4, 1)
+    assert (value.short_kernels, value.short_kernel_ns, value.outrun_kernels) == (1, 4_000, 1)
+    assert value.graphs is None
+    assert value.queue is not None
+    assert value.queue.max == 1
+
+
+def test_graph_launches():
+    builder = TraceBuilder().step(1, 0, 100)
+    for graph in (1, 2):
+        builder.runtime("cudaGraphLaunch", 20 * graph, 8, graph)
+        for kernel in range(3):
+            builder.kernel(f"k{kernel}", 20 * graph + 10 + 2 * kernel, 2, graph)
+    value = launches(builder.build())
+    assert value is not None
+    assert value.graphs is not None
+    assert (value.graphs.calls, value.graphs.kernels, value.graphs.kernels_per_graph) == (2, 6, 3)
+    assert value.graphs.call_ns == 16_000
+    # The second and third kernel of a graph wait for the one before them, not for a launch of their own.
+    assert value.delay == LaunchDelay(10_000, 10_000, 10_000)
+    assert value.outrun_kernels == 0
+
+
+def eager_step(*, kernel_us: float) -> TraceBuilder:
+    """Fifty operators of 20 µs, 5 µs of Python between them; each launches a kernel that starts when it can."""
+    builder, free = TraceBuilder().step(1, 0, 1250), 0.0
+    for n in range(50):
+        at = 25 * n
+        builder.op("aten::relu", at, 20)
+        free = max(free, at + 12) + kernel_us
+        builder.launch("relu", call_us=at + 5, call_duration_us=6, start_us=free - kernel_us, duration_us=kernel_us)
+    return builder
+
+
+def test_small_kernels_are_launch_bound():
+    value = launches(eager_step(kernel_us=3).build())
+    assert value is not None
+    bound = value.launch_bound
+    assert bound is not None
+    assert bound.bound
+    # In each period of 25 µs the kernel runs 3, stands in the queue for 1, and 6 are a launch call.
+    assert (bound.launch_ns, bound.operator_ns, bound.python_ns) == (300_000, 50 * 10_000, 250_000)
+    assert bound.waiting_ns == 1_050_000
+    assert bound.share == pytest.approx(1050 / 1250)
+
+
+def test_large_kernels_are_not():
+    value = launches(eager_step(kernel_us=100).build())
+    assert value is not None
+    assert value.launch_bound is not None
+    assert not value.launch_bound.bound
+    assert value.launch_bound.waiting_ns == 11_000
+
+
+def test_long_python_is_not_launching():
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 1000)
+        .launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=90)
+        .op("aten::relu", 880, 12)
+        .launch("b", call_us=882, call_duration_us=10, start_us=892, duration_us=108)
+        .build()
+    )
+    value = launches(trace)
+    assert value is not None
+    assert value.launch_bound is not None
+    assert (value.launch_bound.waiting_ns, value.launch_bound.python_ns) == (22_000, 0)
+
+
+def test_a_stall_is_not_launching():
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 10_000)
+        .launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=990)
+        .op("aten::convolution", 1000, 8000)
+        .launch("b", call_us=1000, call_duration_us=7000, start_us=9000, duration_us=1000)
+        .build()
+    )
+    value = launches(trace)
+    assert value is not None
+    assert value.launch_bound is not None
+    assert (value.launch_bound.bound, value.launch_bound.waiting_ns) == (False, 10_000)
+
+
+def test_no_device_gives_nothing():
+    assert launches(TraceBuilder().op("aten::mm", 0, 5).build()) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
+def test_real_traces(corpus, row):
+    trace = read_trace(corpus / "traces" / row["file"])
+    value = launches(trace)
+    if value is None:
+        assert len(trace.device) == 0
+        return
+    exposed = breakdown(trace).category("kernel_launch").per_step_ns
+    assert value.exposed_ns == sum(np.array(exposed)[averaged_steps(trace)])
+    assert value.unlinked_kernels <= value.kernels
+    if value.queue is not None:
+        assert min(value.queue.series.value) >= 0
+        assert value.queue.max == max(value.queue.series.value)
+        assert sum(stream.items for stream in value.queue.streams) <= len(trace.device)
+    assert msgspec.json.decode(msgspec.json.encode(value), type=Launches) == value

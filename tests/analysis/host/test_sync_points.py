@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from lightning_perf.analysis.host.sync_points import sync_points
+from tests.support.trace_builder import TraceBuilder
+
+
+def test_wait_drain_and_gain() -> None:
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 1000)
+        .launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=290)
+        .op("aten::to", 100, 210)
+        .op("aten::_to_copy", 110, 195)
+        .runtime("cudaStreamSynchronize", 200, 100)  # until the kernel ends
+        .launch("b", call_us=440, call_duration_us=5, start_us=450, duration_us=50)
+        .runtime("cudaDeviceSynchronize", 480, 30)  # no operator; nothing is launched after it
+        .build()
+    )
+    found = sync_points(trace)
+    assert found is not None
+    assert (found.calls, found.wait_ns) == (2, 130_000)
+    first, second = sorted(found.points, key=lambda point: (point.calls and point.operator) or "", reverse=True)
+    assert (first.operator, first.wait_ns, first.drained_ns, first.regained_ns) == (
+        "aten::to",
+        100_000,
+        150_000,
+        100_000,
+    )
+    # From its end to the end of the step.
+    assert (second.operator, second.wait_ns, second.drained_ns, second.regained_ns) == (None, 30_000, 490_000, 30_000)
+
+
+def test_a_copy_to_pageable_memory_and_the_wait_after_it_are_one() -> None:
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 1000)
+        .launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=190)
+        .op("aten::item", 90, 130)
+        .runtime("cudaMemcpyAsync", 100, 110, 7)
+        .device("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 200, 5, correlation=7)
+        .runtime("cudaStreamSynchronize", 211, 2)
+        .launch("b", call_us=240, call_duration_us=5, start_us=250, duration_us=50)
+        .build()
+    )
+    found = sync_points(trace)
+    assert found is not None
+    (point,) = found.points
+    assert (point.operator, point.call, point.calls) == ("aten::item", "cudaMemcpyAsync", 1)
+    # From the end of the second call to the next kernel; after that the device has nothing to do either.
+    assert (point.wait_ns, point.drained_ns, point.regained_ns) == (112_000, 37_000, 112_000)
+
+
+def test_waits_with_a_launch_between_them_are_two() -> None:
+    builder = TraceBuilder().step(1, 0, 1000).op("aten::nonzero", 0, 500)
+    builder.launch("a", call_us=10, call_duration_us=5, start_us=20, duration_us=80)
+    builder.runtime("cudaStreamSynchronize", 30, 70)
+    builder.launch("b", call_us=150, call_duration_us=5, start_us=160, duration_us=40)
+    builder.runtime("cudaStreamSynchronize", 170, 30)
+    found = sync_points(builder.build())
+    assert found is not None
+    assert (found.calls, found.wait_ns) == (2, 100_000)
+
+
+def test_the_wait_for_input_is_not_its_fault() -> None:
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 1000)
+        .launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=190)
+        .runtime("cudaStreamSynchronize", 100, 100)
+        .annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 220, 500)
+        .launch("b", call_us=750, call_duration_us=5, start_us=760, duration_us=240)
+        .build()
+    )
+    found = sync_points(trace)
+    assert found is not None
+    # Without the wait the fetch begins as much sooner, and so does what comes after it.
+    assert (found.drained_ns, found.regained_ns) == (60_000, 100_000)
+
+
+def test_no_device_no_answer() -> None:
+    assert sync_points(TraceBuilder().op("aten::mm", 0, 10).build()) is None
+
+
+def test_a_wait_at_the_end_of_a_step_leaves_the_device_without_work_in_the_next() -> None:
+    """As the progress bar's, once a batch is done: the next work comes after the next batch was fetched and moved."""
+    builder = TraceBuilder()
+    for step in range(3):
+        start = 1000 * step
+        builder.step(step + (5 if step == 2 else 0), start, 1000)  # the third is of another window
+        builder.annotation("perf::fetch", start, 30).annotation("perf::forward", start + 50, 300)
+        builder.launch("a", call_us=start + 190, call_duration_us=5, start_us=start + 200, duration_us=700)
+        builder.op("aten::item", start + 400, 540).runtime("cudaStreamSynchronize", start + 410, 520)
+    found = sync_points(builder.build())
+    assert found is not None
+    (point,) = found.points
+    assert (point.operator, point.phase, point.calls, point.wait_ns) == ("aten::item", "other", 3, 3 * 520_000)
+    # From 930 to 1200 without the fetch; what follows on the second and the third was not recorded.
+    assert (point.drained_ns, point.regained_ns) == (3 * 240_000, 3 * 270_000)
+
+
+def test_one_operator_in_two_phases_is_two_places() -> None:
+    builder = TraceBuilder().step(1, 0, 1000).annotation("perf::forward", 0, 400)
+    for at, name in ((100, "a"), (600, "b")):
+        builder.launch(name, call_us=at, call_duration_us=5, start_us=at + 10, duration_us=90)
+        builder.op("aten::item", at + 50, 60).runtime("cudaStreamSynchronize", at + 55, 50)
+    found = sync_points(builder.build())
+    assert found is not None
+    assert {(point.operator, point.phase) for point in found.points} == {
+        ("aten::item", "forward"),
+        ("aten::item", "other"),
+    }
+
+
+def test_a_second_read_finds_an_empty_queue() -> None:
+    builder = TraceBuilder().step(1, 0, 1000).launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=490)
+    for at, wait_us in ((100, 400), (520, 2)):
+        builder.op("aten::item", at, wait_us + 4).runtime("cudaStreamSynchronize", at + 2, wait_us)
+    trace = builder.launch("b", call_us=795, call_duration_us=5, start_us=802, duration_us=190).build()
+    found = sync_points(trace)
+    assert found is not None
+    # One wait, from which on the device idles until b, 524 to 802, and after it.
+    assert (found.calls, found.wait_ns, found.drained_ns, found.regained_ns) == (1, 402_000, 278_000, 286_000)

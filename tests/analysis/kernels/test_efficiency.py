@@ -1,0 +1,177 @@
+import msgspec
+import pytest
+
+from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.trace.reader import read_trace
+from tests.analysis.kernels.test_arithmetic import BF16, FLOAT, Kernels
+from tests.support.trace_builder import TraceBuilder
+
+SHAPES = [[1024, 1024], [1024, 1024]]
+FLOPS = 2 * 1024**3
+
+
+def a100(builder):
+    return builder.gpu("NVIDIA A100-SXM4-40GB", computeMajor=8, numSms=108, totalGlobalMem=40 * 10**9)
+
+
+def test_busy_sm_efficiency_and_occupancy():
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", numSms=100).step(1, 0, 100)
+    builder.kernel("a", 0, 20, **{"blocks per SM": 4.0, "est. achieved occupancy %": 50})  # fills all
+    builder.kernel("b", 10, 20, stream=9, **{"blocks per SM": 0.5, "est. achieved occupancy %": 25})  # overlaps by 10
+    builder.kernel("c", 50, 10, grid=[25, 1, 1])  # a quarter of 100 multiprocessors, no occupancy
+    (device,) = efficiency(builder.build()).devices
+    assert device.busy == pytest.approx(0.40)
+    assert device.sm_efficiency == pytest.approx((20 * 1 + 20 * 0.5 + 10 * 0.25) / 100)
+    assert device.occupancy == pytest.approx((50 + 25) / 2 / 100)
+
+
+def test_kernels_that_run_at_once_never_fill_more_than_all():
+    builder = TraceBuilder().step(1, 0, 100)
+    for stream in range(3):
+        builder.kernel("a", 0, 100, stream=stream, **{"blocks per SM": 2.0})
+    (device,) = efficiency(builder.build()).devices
+    assert (device.busy, device.sm_efficiency) == (1, 1)
+
+
+def test_copies_do_not_keep_a_device_busy():
+    builder = TraceBuilder().step(1, 0, 100).memcpy("HtoD", 0, 90).kernel("a", 95, 5)
+    (device,) = efficiency(builder.build()).devices
+    assert device.busy == pytest.approx(0.05)
+    assert device.sm_efficiency is None
+
+
+def test_mfu_is_the_time_at_peak_over_wall_time():
+    builder = a100(Kernels()).run("cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_64x6_tn_align8", BF16, dims=SHAPES)
+    value = efficiency(builder.build())
+    assert value.flops == FLOPS
+    assert value.flops_by_arithmetic == {"bf16": FLOPS}
+    assert value.flops_per_s == pytest.approx(FLOPS / 10e-3)
+    assert value.mfu == pytest.approx(FLOPS / 312e12 / 10e-3)
+    assert value.mfu_missing is None
+
+
+def test_each_arithmetic_is_held_to_its_own_peak():
+    builder = a100(Kernels()).run("cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_64x6_tn_align8", BF16, dims=SHAPES)
+    value = efficiency(builder.run("ampere_sgemm_128x64_nn", FLOAT, dims=SHAPES).build())
+    assert value.flops_by_arithmetic == {"bf16": FLOPS, "fp32": FLOPS}
+    assert value.mfu == pytest.approx((FLOPS / 312e12 + FLOPS / 19.5e12) / 10e-3)
+
+
+def test_an_operator_inside_another_does_not_count_again():
+    builder = a100(TraceBuilder()).step(1, 0, 1000)
+    builder.op("aten::linear", 10, 50, types=BF16, dims=[[4, 256, 1024], [1024, 1024], [1024]])
+    builder.op("aten::addmm", 15, 40, types=BF16, dims=[[1024], [1024, 1024], [1024, 1024]])
+    builder.launch("nvjet_tst_128x256_64x4", call_us=20, call_duration_us=5, start_us=40, duration_us=10)
+    assert efficiency(builder.build()).flops == FLOPS
+
+
+def conv_step(kernels_in_backward):
+    """A convolution whose backward launches one or two product kernels."""
+    builder = a100(TraceBuilder()).step(1, 0, 1000)
+    data, weight, out = [8, 64, 56, 56], [128, 64, 3, 3], [8, 128, 28, 28]
+    builder.op("aten::conv2d", 0, 60, types=FLOAT, dims=[data, weight, [128]])
+    builder.op("aten::cudnn_convolution", 5, 50, types=FLOAT, dims=[data, weight])
+    builder.launch("ampere_scudnn_128x64_relu", call_us=10, call_duration_us=5, start_us=20, duration_us=10)
+    builder.op("aten::convolution_backward", 100, 100, types=FLOAT, dims=[out, data, weight])
+    for i in range(kernels_in_backward):
+        builder.launch(
+            "ampere_scudnn_128x64_b", call_us=110 + 20 * i, call_duration_us=5, start_us=150 + 20 * i, duration_us=9
+        )
+    return builder, 2 * 8 * 128 * 28 * 28 * 64 * 9
+
+
+@pytest.mark.parametrize(("kernels", "passes"), [(2, 3), (1, 2)])
+def test_a_forward_convolution_learns_its_output_from_its_backward(kernels, passes):
+    """The backward of a first layer has no gradient of the data: one kernel instead of two."""
+    builder, flops = conv_step(kernels)
+    value = efficiency(builder.build())
+    assert value.flops == passes * flops
+    assert value.flops_coverage == 1
+
+
+def test_recorded_flops_stand_in_where_shapes_do_not_tell():
+    builder = a100(TraceBuilder()).step(1, 0, 1000)
+    builder.op("aten::conv2d", 0, 60, types=FLOAT, dims=[[8, 64, 56, 56], [128, 64, 3, 3]], flops=12345)
+    builder.launch("ampere_scudnn_128x64_relu", call_us=10, call_duration_us=5, start_us=20, duration_us=10)
+    assert efficiency(builder.build()).flops == 12345
+
+
+@pytest.mark.parametrize("size", [2**40, 10**18, 10**60])
+@pytest.mark.parametrize("operator", ["aten::mm", "aten::linear", "aten::convolution_backward"])
+def test_shapes_that_no_device_could_work_through_are_not_counted(operator, size):
+    dims = [[size, size, 3, 3]] * 3 if "conv" in operator else [[size, size], [size, size]]
+    builder = a100(TraceBuilder()).step(1, 0, 1000)
+    for start in (0, 100, 200):
+        builder.op(operator, start, 60, types=FLOAT, dims=dims, flops=min(size, 2**62))
+        call = {"call_us": start + 5, "call_duration_us": 5, "start_us": start + 20, "duration_us": 9}
+        builder.launch("ampere_sgemm_128x64_nn", **call)
+    builder.op("aten::mm", 400, 60, types=FLOAT, dims=SHAPES)
+    found = efficiency(builder.build())
+    recorded = 3 * size if size <= 10**18 else 0  # what the recording itself says stands in, as far as it is plausible
+    assert found.flops == FLOPS + recorded
+
+
+def test_a_total_beyond_64_bits_is_exact():
+    builder = a100(TraceBuilder()).step(1, 0, 10_000)
+    for start in range(0, 2000, 100):
+        builder.op("aten::mm", start, 60, types=FLOAT, dims=[], flops=10**18)
+    assert efficiency(builder.kernel("ampere_sgemm_128x64_nn", 0, 10).build()).flops == 20 * 10**18
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda b: b.op("aten::mm", 0, 10, types=FLOAT, dims=SHAPES), "no kernels"),
+        (lambda b: a100(b).kernel("ampere_sgemm_128x64_nn", 0, 10), "record_shapes=True"),
+        (lambda b: Kernels().run("ampere_sgemm_128x64_nn", FLOAT, dims=SHAPES), "no peak rate is known for an unnamed"),
+        (
+            lambda b: a100(Kernels()).run("ampere_sgemm_a", FLOAT, dims=SHAPES).run("ampere_sgemm_b", FLOAT),
+            "only 50.0 % of the matrix products",
+        ),
+        (
+            lambda b: Kernels().gpu("Tesla V100-SXM2-32GB").run("nvjet_tst_128x256_64x4", BF16, dims=SHAPES),
+            "known for bf16",
+        ),
+    ],
+)
+def test_why_there_is_no_mfu(build, reason):
+    value = efficiency(build(TraceBuilder().step(1, 0, 1000)).build())
+    assert value.mfu is None
+    assert reason in value.mfu_missing
+
+
+def test_the_value_survives_json():
+    value = efficiency(conv_step(2)[0].build())
+    assert msgspec.json.decode(msgspec.json.encode(value), type=Efficiency) == value
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("file", "macs", "first_convolution", "batch", "steps"),
+    [
+        # MACs a picture as torchvision publishes them for 224 × 224; the first convolution has no gradient of its data.
+        (
+            "kineto/resnet50_num_workers_4/worker0.1623212756351.234cf25.pt.trace.json.gz",
+            4_089_184_256,
+            118_013_952,
+            32,
+            6,
+        ),
+        ("tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.941dea2.json.gz", 1_814_073_344, 118_013_952, 512, 5),
+    ],
+)
+def test_training_a_known_network_counts_its_published_flops(file, macs, first_convolution, batch, steps, corpus):
+    (path,) = (corpus / "traces").rglob(file)
+    value = efficiency(read_trace(path))
+    assert value.flops == 2 * batch * steps * (3 * macs - first_convolution)
+    assert value.flops_coverage == 1
+    assert 0 < value.mfu < 1
+
+
+@pytest.mark.corpus
+def test_device_use_equals_what_the_former_plugin_published_for_its_sample(corpus):
+    """The TensorBoard plugin's own front-end test data for this recording: 54.68 % and 49.13 %."""
+    (path,) = (corpus / "traces").rglob("worker0.1623143089861.*.pt.trace.json.gz")
+    (device,) = efficiency(read_trace(path)).devices
+    assert round(100 * device.sm_efficiency, 2) == 54.68
+    assert round(100 * device.occupancy, 2) == 49.13

@@ -1,0 +1,130 @@
+"""Kernel names: every row of the table by its own example, and names of known kernels from public recordings."""
+
+import pytest
+
+from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
+from lightning_perf.trace.reader import read_trace
+from tests.conftest import corpus_rows
+
+KNOWN = [
+    # cuBLAS's letters: A and B, compute, output.
+    ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN", "bf16", True),
+    ("nvjet_sm90_hss_320x128_64x3_1x2_h_bz_coopB_NNT", "fp16", True),
+    ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "fp16", True),
+    ("nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT", "fp8", True),
+    ("nvjet_sm100_ootst_128x128_256x7_4x1_2cta_v_bx_Avec16UE4M3_Bvec16UE4M3_TNT", "fp4", True),
+    ("nvjet_sss_tf32_128x256_TNT", "tf32", True),
+    ("nvjet_sss_128x256_TNT", None, None),
+    # XMMA: the third and fourth types are what is multiplied.
+    (
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1",
+        "fp16",
+        True,
+    ),
+    (
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32",
+        "tf32",
+        True,
+    ),
+    ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16", "tf32", True),
+    (
+        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_ffma",
+        "fp32",
+        False,
+    ),
+    ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x128", "fp8", True),
+    ("sm80_xmma_gemm_i8i8_i8i32_f32_tn_n_tilesize128x128x64", "int8", True),
+    # The instruction's shape alone: 1688 is TF32 unless a 16-bit type stands there (Turing), 884 FP16 or, with d, FP64.
+    ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_nn", "fp16", True),
+    ("turing_h1688gemm_128x128_ldg8_nn", "fp16", True),
+    ("volta_fp16_s884gemm_fp16_256x128_ldg8_f2f_nn", "fp16", True),
+    ("volta_s884gemm_fp16_128x64_ldg8_f2f_nn", "fp16", True),
+    ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_32x6_nn", "bf16", True),
+    ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn", "fp16", True),
+    ("ampere_tf32_s1688gemm_tf32_128x128_stages_16x3_nn", "tf32", True),
+    ("cutlass_tensorop_s1688tf32gemm_256x128_16x3_nn_align4", "tf32", True),
+    ("cutlass_80_tensorop_f16_s16816gemm_relu_f16_128x128_32x4_tn_align8", "fp16", True),
+    ("volta_h884cudnn_256x64_ldg8_relu_exp_small_nhwc_tn_v1", "fp16", True),
+    ("volta_dgemm_64x64_nn", "fp64", False),
+    ("ampere_sgemm_32x32_sliced1x4_tn", "fp32", False),
+    ("volta_fp16_sgemm_fp16_128x64_nn", "fp32", False),
+    # Attention and Triton.
+    ("fmha_cutlassB_f16_aligned_64x64_k64_sm80", "fp16", True),
+    (
+        "void flash::flash_bwd_kernel<Flash_bwd_kernel_traits<64, cutlass::half_t> >",
+        "fp16",
+        True,
+    ),
+    ("triton_tem_fused_mm_3", None, None),
+    ("triton_red_fused_native_layer_norm_0", None, False),
+    # AMD.
+    ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1_SN", "fp16", True),
+    ("Cijk_Alik_Bljk_SB_MT64x64x16_MI32x32x2x1_SN", "fp32", True),
+    ("Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT256x256x128_MI16x16x1", "fp8", True),
+    ("Cijk_Alik_Bljk_I8BH_HAI_SAV_UserArgs_MT32x96x256_MI16x16x1", "int8", True),
+    ("Cijk_Ailk_Bljk_DB_MT64x64x8_SE_K1", "fp64", None),
+    ("igemm_fwd_gtcx3_nhwc_fp16_bx0_ex1_bt128x64x32", "fp16", True),
+    # PyTorch: the element function's types stand in the last lambda, not in the arguments of what made it.
+    (
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::clamp(at::TensorIteratorBase&, "
+            "c10::Scalar)::{lambda()#1}::operator()() const::{lambda(c10::BFloat16)#1}, "
+            "std::array<char*, 2ul> >(int)"
+        ),
+        "bf16",
+        False,
+    ),
+    (
+        (
+            "void at::native::(anonymous namespace)::multi<3, at::native::stats(at::Tensor const&, double, double, "
+            "long)::{lambda()#4}::operator()() const::{lambda(float, float, c10::BFloat16)#1}>(int)"
+        ),
+        "fp32",
+        False,
+    ),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::Half, float> >(c10::Half)", "fp16", False),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, char*>(int)", "integer", False),
+    ("void at::native::CatArrayBatchedCopy<at::native::OpaqueType<4u>, unsigned int, 1>(unsigned int)", None, None),
+    ("gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>", "fp32", False),
+    ("_copy_page_indices_kernel", None, None),
+    ("my_float_kernel", None, None),
+]
+
+
+@pytest.mark.parametrize(("name", "arithmetic", "tensor_cores"), KNOWN, ids=lambda value: str(value)[:40])
+def test_known_kernels(name, arithmetic, tensor_cores):
+    found = kernel_arithmetic(name)
+    assert (found.arithmetic, found.tensor_cores) == (arithmetic, tensor_cores)
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("volta_scudnn_128x64_relu_interior_nn_v1", True),
+        ("void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)", True),
+        ("Cijk_Alik_Bljk_BBS_BH_MT64x32x128", True),
+        ("void fbgemm_gpu::permute_2D_data_kernel<true, int, int, float>(int)", False),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(int)", False),
+        ("void gemv2T_kernel_val<int, int, float>(int)", False),
+        ("SubTensorOpWithScalar1d", False),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)", False),
+    ],
+)
+def test_products(name, product):
+    assert is_product(name) is product
+
+
+@pytest.mark.corpus
+def test_names_of_real_matrix_products_all_tell_their_arithmetic_or_leave_it_to_the_operator(corpus):
+    """Across the recordings no product kernel falls to the rule of last resort and none contradicts its hardware."""
+    silent = set()
+    for row in corpus_rows():
+        trace = read_trace(corpus / "traces" / row["file"])
+        for code in set(trace.device.name[trace.device.is_compute].tolist()):
+            name = trace.names[code]
+            found = kernel_arithmetic(name)
+            if is_product(name) and found.arithmetic is None:
+                silent.add(found.family)
+            if any("V100" in gpu for gpu in row["gpu"] or ()):
+                assert found.arithmetic not in ("tf32", "bf16", "fp8"), name
+    assert silent <= {"composable kernel", None}  # None: attn_fwd, a Triton kernel without a scheme

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lightning_perf.analysis.model.modules import ModuleRow, ModuleTree, modules
+from lightning_perf.trace.reader import read_trace
+from tests.conftest import corpus_rows
+from tests.support.trace_builder import TraceBuilder
+
+ENGINE = 2000
+
+
+def training(prefix: str) -> TraceBuilder:
+    builder = TraceBuilder().step(1, 0, 1000)
+    mark = builder.python if prefix.startswith("nn.Module") else builder.annotation
+    mark(f"{prefix}Net_0", 0, 200)
+    mark(f"{prefix}Conv2d_0", 10, 40)
+    mark(f"{prefix}Conv2d_0", 60, 40)
+    mark(f"{prefix}Linear_0", 110, 60)
+    builder.op("aten::conv2d", 12, 30, sequence=1)
+    builder.launch("conv", call_us=20, call_duration_us=5, start_us=60, duration_us=50)
+    builder.op("aten::conv2d", 62, 30, sequence=2)
+    builder.launch("conv", call_us=70, call_duration_us=5, start_us=110, duration_us=50)
+    builder.launch("triton", call_us=120, call_duration_us=5, start_us=160, duration_us=7)
+    builder.op("aten::add", 180, 10, sequence=3)
+    builder.launch("add", call_us=182, call_duration_us=5, start_us=190, duration_us=3)
+    builder.op("AddBackward0", 300, 10, sequence=3, forward_thread=1, thread=ENGINE)
+    builder.launch("grad", call_us=302, call_duration_us=5, start_us=310, duration_us=4, thread=ENGINE)
+    builder.op("ConvBackward0", 320, 30, sequence=2, forward_thread=1, thread=ENGINE)
+    builder.op("aten::convolution_backward", 322, 20, thread=ENGINE)
+    builder.launch("wgrad", call_us=325, call_duration_us=5, start_us=340, duration_us=80, thread=ENGINE)
+    builder.op("Optimizer", 500, 50)
+    return builder.launch("adam", call_us=510, call_duration_us=5, start_us=520, duration_us=11)
+
+
+@pytest.mark.parametrize(("prefix", "source"), [("nn.Module: ", "python"), ("[pl][module]", "annotations")])
+def test_forward_and_backward_of_a_tree(prefix, source):
+    tree = modules(training(prefix).build())
+    assert tree is not None
+    assert tree.rows == (
+        ModuleRow("Net_0", 0, None, 1, 200_000, 60_000, 110_000, 3_000, 40_000, 84_000),
+        ModuleRow("Conv2d_0", 1, 0, 2, 80_000, 80_000, 100_000, 100_000, 30_000, 80_000),
+        ModuleRow("Linear_0", 1, 0, 1, 60_000, 60_000, 7_000, 7_000, 0, 0),
+    )
+    assert (tree.source, tree.steps, tree.device_ns, tree.unattributed_device_ns) == (source, 1, 205_000, 11_000)
+
+
+def test_module_called_by_two_others_is_in_two_places():
+    builder = TraceBuilder()
+    for n, caller in enumerate(("Encoder_0", "Decoder_0")):
+        builder.python(f"nn.Module: {caller}", 100 * n, 80).python("nn.Module: Embedding_0", 100 * n + 10, 20 + n)
+    tree = modules(builder.build())
+    assert tree is not None
+    assert [(row.name, row.depth, row.parent, row.host_total_ns) for row in tree.rows] == [
+        ("Decoder_0", 0, None, 80_000),
+        ("Embedding_0", 1, 0, 21_000),
+        ("Encoder_0", 0, None, 80_000),
+        ("Embedding_0", 1, 2, 20_000),
+    ]
+    assert (tree.device_ns, tree.rows[0].device_total_ns, tree.rows[0].backward_host_ns) == (None, None, None)
+
+
+def test_call_that_begins_before_the_first_operator_counts():
+    tree = modules(TraceBuilder().python("nn.Module: Net_0", 0, 50).op("aten::mm", 10, 5).build())
+    assert tree is not None
+    assert [(row.name, row.calls) for row in tree.rows] == [("Net_0", 1)]
+
+
+def test_calls_outside_of_the_steps_do_not_count():
+    builder = TraceBuilder().python("nn.Module: Net_0", 0, 50).step(1, 60, 100).op("aten::mm", 70, 5)
+    tree = modules(builder.python("nn.Module: Net_0", 65, 20).build())
+    assert tree is not None
+    assert [(row.name, row.calls, row.host_total_ns) for row in tree.rows] == [("Net_0", 1, 20_000)]
+
+
+def test_no_modules_give_nothing():
+    assert modules(TraceBuilder().op("aten::mm", 0, 5).python("model.py(3): forward", 0, 9).build()) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
+def test_real_traces(corpus, row):
+    trace = read_trace(corpus / "traces" / row["file"])
+    tree = modules(trace)
+    recorded = any(name.startswith("nn.Module: ") for name in trace.names)
+    assert (tree is not None) == recorded
+    if tree is None:
+        return
+    assert all(r.host_self_ns <= r.host_total_ns for r in tree.rows)
+    for at, r in enumerate(tree.rows):
+        inner = [child for child in tree.rows if child.parent == at]
+        assert r.host_self_ns + sum(child.host_total_ns for child in inner) == r.host_total_ns
+        assert r.device_self_ns + sum(child.device_total_ns for child in inner) == r.device_total_ns
+        assert all(child.depth == r.depth + 1 for child in inner)
+    tops = [r for r in tree.rows if r.parent is None]
+    attributed = sum(r.device_total_ns + (r.backward_device_ns or 0) for r in tops)
+    assert attributed + tree.unattributed_device_ns == tree.device_ns
+    assert msgspec.json.decode(msgspec.json.encode(tree), type=ModuleTree) == tree

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lightning_perf.analysis.core.averaged_steps import averaged_steps
+from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.analysis.steps.idle import GAP_CLASSES, Idle, idle
+from lightning_perf.trace.reader import read_trace
+from tests.conftest import corpus_rows
+from tests.support.trace_builder import TraceBuilder
+
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def test_every_gap_gets_its_cause():
+    trace = (
+        TraceBuilder()
+        .step(1, 0, 1000)
+        .annotation(FETCH, 0, 300)
+        .annotation("perf_like_user_range", 500, 400)
+        .op("aten::mm", 300, 20)
+        .launch("first", call_us=310, call_duration_us=5, start_us=330, duration_us=70)  # 15 µs in the queue
+        .runtime("cudaStreamSynchronize", 390, 60)  # from 400 the device is idle
+        .op("aten::item", 385, 70)
+        .python("model.py(12): log_everything", 520, 300)
+        .launch("second", call_us=880, call_duration_us=10, start_us=895, duration_us=105)
+        .build()
+    )
+    value = idle(trace)
+    assert value is not None
+    assert (value.steps, value.wall_ns, value.idle_ns, value.gaps) == (1, 1_000_000, 825_000, 2)
+    assert {row.name: row.total_ns for row in value.classes if row.total_ns} == {
+        "host_other": 425_000,
+        "input": 300_000,
+        "runtime_sync": 50_000,
+        "kernel_gap": 20_000,
+        "host_compute": 15_000,
+        "kernel_launch": 15_000,
+    }
+    later, first = value.longest
+    assert (later.length_ns, later.start_ns, later.cause) == (495_000, 400_000, "host_other")
+    assert (later.before, later.after, later.step) == ("first", "second", 1)
+    assert (later.annotation, later.python) == ("perf_like_user_range", "model.py(12): log_everything")
+    assert later.operator == "aten::item"
+    assert (first.cause, first.before, first.after, first.annotation) == ("input", None, "first", FETCH)
+    assert first.parts_ns[GAP_CLASSES.index("input")] == 300_000
+    assert sum(first.parts_ns) == first.length_ns == 330_000
+
+
+def test_gap_that_the_step_ends_has_nothing_after_it():
+    trace = TraceBuilder().step(1, 0, 100).step(2, 100, 100).kernel("a", 10, 20, 1).kernel("b", 120, 80, 2).build()
+    value = idle(trace)
+    assert value is not None
+    assert [(gap.step, gap.length_ns, gap.after) for gap in value.longest] == [
+        (1, 70_000, None),
+        (2, 20_000, "b"),
+        (1, 10_000, "a"),
+    ]
+
+
+def test_queued_work_that_waits_long_waits_for_something_else():
+    trace = TraceBuilder().launch("a", call_us=0, call_duration_us=5, start_us=8, duration_us=50)
+    trace.launch("b", call_us=5, call_duration_us=5, start_us=60, duration_us=50)
+    value = idle(trace.launch("c", call_us=10, call_duration_us=5, start_us=1000, duration_us=50).build())
+    assert value is not None
+    long, short = value.longest
+    assert (long.cause, short.cause) == ("kernel_gap", "kernel_gap")
+    assert "another stream" in long.remedy
+    assert "queued in time" in short.remedy
+
+
+def test_work_on_any_stream_keeps_the_device_busy():
+    value = idle(TraceBuilder().step(1, 0, 100).kernel("a", 0, 60, 1).kernel("b", 50, 50, 2, stream=9).build())
+    assert value is not None
+    assert (value.idle_ns, value.gaps, value.median_gap_ns, value.longest) == (0, 0, None, ())
+
+
+def test_no_device_gives_nothing():
+    assert idle(TraceBuilder().op("aten::mm", 0, 5).build()) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
+def test_idle_of_real_traces_is_what_the_breakdown_leaves_to_the_host(corpus, row):
+    trace = read_trace(corpus / "traces" / row["file"])
+    value = idle(trace)
+    if value is None:
+        assert len(trace.device) == 0
+        return
+    rows = breakdown(trace)
+    host = ("input", "kernel_launch", "runtime", "host_compute", "host_other")
+    averaged = averaged_steps(trace)
+    left = sum(
+        sum(ns for ns, counted in zip(rows.category(name).per_step_ns, averaged, strict=True) if counted)
+        for name in host
+    )
+    if not trace.steps.marked:
+        assert value.wall_ns - value.idle_ns == row["device_sets_ns"]["busy_ns"]
+    assert value.idle_ns == left == sum(part.total_ns for part in value.classes)
+    assert sum(part.gaps for part in value.classes) == value.gaps
+    assert all(sum(gap.parts_ns) == gap.length_ns for gap in value.longest)
+    assert msgspec.json.decode(msgspec.json.encode(value), type=Idle) == value

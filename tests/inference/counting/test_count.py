@@ -1,0 +1,218 @@
+"""Counts of whole networks against a second implementation with hooks and a second library; bytes, rows, errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import prod
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lightning_perf.inference.counting.count import count_model
+from lightning_perf.inference.counting.document import Count
+from lightning_perf.inference.errors import InferenceError
+
+
+def article_network() -> nn.Sequential:
+    """An article's MNIST network: two convolutions of five 3×3 kernels, dense layers of 128 and 10."""
+    return nn.Sequential(
+        nn.Conv2d(1, 5, 3),
+        nn.ReLU(),
+        nn.Conv2d(5, 5, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(5 * 24 * 24, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+def test_the_articles_network_has_the_sum_of_its_terms_and_not_the_total_that_it_prints():
+    count = count_model(article_network(), (1, 28, 28))
+    terms = [60_840, 259_200, 737_280, 2_560]
+    assert [layer.flops for layer in count.layers if layer.flops] == terms
+    assert count.flops == sum(terms) == 1_059_880 != 1_060_400
+    assert count.macs == 529_940
+
+
+def test_attention_layer_counts_its_projections_and_owns_their_parameters():
+    class SelfAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.attention(tokens, tokens, tokens)[0]
+
+    count = count_model(SelfAttention(), (7, 32))
+    (row,) = (layer for layer in count.layers if layer.kind == "MultiheadAttention")
+    assert row.macs == count.macs == 4 * 7 * 32 * 32 + 2 * 7 * 7 * 32
+    assert row.parameters == count.parameters == 4 * 32 * 32 + 4 * 32
+    assert count.unused_parameters == 0
+
+
+def by_hooks(module: nn.Module, inputs: Tensor) -> dict[str, int]:
+    """A second count: the formulas of convolutions and linear layers, from shapes seen on real tensors."""
+    macs: dict[str, int] = {}
+
+    def note(path: str, layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        weight = layer.weight
+        if isinstance(layer, nn.Linear):
+            macs[path] = output.numel() * layer.in_features
+        elif isinstance(layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
+            macs[path] = arguments[0].numel() * weight[0].numel()
+        else:
+            macs[path] = output.numel() * weight[0].numel()
+
+    handles = [
+        layer.register_forward_hook(lambda *call, path=path: note(path, *call))
+        for path, layer in module.named_modules()
+        if isinstance(layer, (nn.Linear, nn.modules.conv._ConvNd))
+    ]
+    with torch.inference_mode():
+        module.eval()(inputs)
+    for handle in handles:
+        handle.remove()
+    return macs
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "googlenet"])
+def test_layers_of_real_networks_agree_with_hooks(name: str):
+    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
+    options = {"init_weights": False} if name == "googlenet" else {}
+    module = torchvision.models.get_model(name, weights=None, **options)
+    count = count_model(module, (3, 64, 64))
+    assert {layer.path: layer.macs for layer in count.layers if layer.macs} == by_hooks(
+        module, torch.zeros(1, 3, 64, 64)
+    )
+    assert count.parameters == sum(p.numel() for p in module.parameters())
+    assert not count.uncounted
+
+
+def test_resnet18_at_224():
+    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
+    count = count_model(torchvision.models.resnet18(weights=None), (3, 224, 224))
+    assert count.macs == 1_814_073_344
+    assert count.parameters == 11_689_512
+    assert count.unused_parameters == 0
+    assert count.output_shape == (1, 1000)
+    assert len([layer for layer in count.layers if layer.kind == "Conv2d"]) == 20
+    assert len([layer for layer in count.layers if layer.kind == "BasicBlock"]) == 8  # the additions of the shortcuts
+
+
+def test_vision_transformer_at_224():
+    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
+    count = count_model(torchvision.models.vit_b_16(weights=None), (3, 224, 224))
+    tokens, width, hidden = 14 * 14 + 1, 768, 3072
+    layer = 4 * tokens * width * width + 2 * tokens * tokens * width + 2 * tokens * width * hidden
+    assert count.macs == 14 * 14 * width * 3 * 16 * 16 + 12 * layer + width * 1000
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
+def test_a_second_library_counts_the_same(name: str):
+    torchvision = pytest.importorskip("torchvision", reason="needs the recipes extra")
+    pruning = pytest.importorskip("torch_pruning", reason="needs the infer extra: it has a counter of its own")
+    module = torchvision.models.get_model(name, weights=None).eval()
+    *_, theirs, _ = pruning.utils.count_ops_and_params(module, torch.zeros(1, 3, 64, 64), layer_wise=True)
+    layers = dict(module.named_modules())
+    ours = {layer.path: layer for layer in count_model(module, (3, 64, 64)).layers if layer.macs}
+    assert len(ours) > 20
+    for path, row in ours.items():
+        biases = 0 if layers[path].bias is None else prod(row.output_shape)  # it has them, too, and says FLOP for MAC
+        assert theirs[layers[path]] == row.macs + biases
+
+
+def test_bytes_are_inputs_outputs_and_weights():
+    count = count_model(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)), (3, 10, 10))
+    convolution, norm, relu = count.layers
+    outputs = 8 * 8 * 8
+    assert convolution.bytes_moved == 4 * (3 * 100 + (8 * 27 + 8) + outputs)
+    assert norm.bytes_moved == 4 * (outputs + 4 * 8 + outputs)
+    assert relu.bytes_moved == 4 * 2 * outputs
+    assert count.bytes_moved == sum(layer.bytes_moved for layer in count.layers)
+    # The counter of batches in the norm is not read in evaluation, but is a part of the size.
+    assert count.compulsory_bytes == 4 * (3 * 100 + (8 * 27 + 8) + 4 * 8 + outputs)
+    assert count.size_bytes == 4 * (8 * 27 + 8 + 4 * 8) + 8
+    assert convolution.arithmetic_intensity == pytest.approx(2 * 8 * 64 * 27 / convolution.bytes_moved)
+
+
+class Shared(nn.Module):
+    """One layer twice, an addition of its own, a view, and a layer that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 100)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.layer(self.layer(inputs)) + inputs).view(-1, 2, 2)
+
+
+def test_a_layer_that_runs_twice_counts_twice_and_owns_its_parameters_once():
+    count = count_model(Shared(), (4,))
+    own, layer = count.layers  # in the order of their first call: the model is called before its layer
+    assert (layer.path, layer.calls, layer.macs, layer.parameters) == ("layer", 2, 2 * 16, 20)
+    assert (own.path, own.flops, own.bytes_moved) == ("", 0, 4 * 3 * 4)
+    assert count.unused_parameters == 500
+    assert count.parameters == 520
+
+
+def test_a_model_that_looks_at_its_data_is_counted_on_the_cpu_with_the_same_result():
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 16, batch_first=True)
+            self.attention = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            if inputs.sum().item() < -1:
+                raise AssertionError
+            return self.attention(self.lstm(inputs)[0])
+
+    count = count_model(Looks(), (5, 8))
+    attention = 4 * 5 * 16 * 16 + 2 * 5 * 5 * 16 + 2 * 5 * 16 * 32
+    assert count.macs == 5 * 4 * 16 * (8 + 16) + attention
+    assert {layer.kind for layer in count.uncounted} <= {"Looks"}
+    assert torch.backends.mkldnn.enabled
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_the_model_stays_as_it_is():
+    module = article_network().train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    count_model(module, (1, 28, 28))
+    assert module.training
+    assert all(layer.training for layer in module)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert not module[0]._forward_hooks
+    assert not module[0]._forward_pre_hooks
+
+
+def test_half_precision_halves_the_bytes():
+    single, half = (count_model(nn.Linear(64, 64).to(dtype), (64,)) for dtype in (torch.float32, torch.bfloat16))
+    assert half.macs == single.macs
+    assert 2 * half.bytes_moved == single.bytes_moved
+
+
+def test_a_wrong_shape_is_an_error_with_the_shape():
+    with pytest.raises(InferenceError, match=r"Sequential cannot be counted with an input of shape \(1, 3, 28, 28\)"):
+        count_model(article_network(), (3, 28, 28))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is (not supported|deprecated)")
+def test_a_torchscript_module_is_refused():
+    scripted = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(InferenceError, match="TorchScript"):
+        count_model(scripted, (2,))
+
+
+def test_the_document_survives_json_and_needs_no_torch():
+    count = count_model(article_network(), (1, 28, 28))
+    assert msgspec.json.decode(msgspec.json.encode(count), type=Count) == count
+    assert sum(layer.parameters for layer in count.layers) + count.unused_parameters == count.parameters
+    assert prod(count.input_shape) == 28 * 28
+    code = "import sys, lightning_perf.inference.counting.document as d; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,139 @@
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.model.samples import gather_samples
+
+INPUTS, LABELS = torch.arange(40.0).reshape(10, 4), torch.arange(10) % 3
+ROWS = TensorDataset(INPUTS, LABELS)
+SPREAD = [0, 1, 2, 4, 5, 7, 8]  # 7 of 10
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(INPUTS, LABELS, strict=True))
+
+
+class Module:
+    def __init__(self, held_out=ROWS):
+        self.held_out = held_out
+
+    def prepare_data(self):
+        pass
+
+    def setup(self, stage):
+        assert stage == "fit"
+
+    def train_dataloader(self):
+        return DataLoader(ROWS, batch_size=4)
+
+    def val_dataloader(self):
+        return DataLoader(self.held_out, batch_size=3) if self.held_out else None
+
+
+class StreamModule(Module):
+    """A loader of a stream has no length: asking whether it is empty would fail."""
+
+    def train_dataloader(self):
+        return {"left": DataLoader(Stream(), batch_size=4), "right": None}
+
+    def val_dataloader(self):
+        return [DataLoader(Stream(), batch_size=3), None]
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        ((INPUTS, LABELS), SPREAD),
+        (ROWS, SPREAD),
+        (DataLoader(ROWS, batch_size=3), SPREAD),
+        (DataLoader(ROWS, batch_size=3, shuffle=True), SPREAD),
+        (Stream(), range(7)),
+        (DataLoader(Stream(), batch_size=3), range(7)),
+        ([(INPUTS[:5], LABELS[:5]), (INPUTS[5:], LABELS[5:])], range(7)),
+    ],
+)
+def test_inputs_are_spread_over_data_that_can_be_indexed_and_the_first_of_others(data, rows):
+    samples = gather_samples(data, limit=7, calibration=5)
+    torch.testing.assert_close(samples.validation.inputs, INPUTS[list(rows)])
+    torch.testing.assert_close(samples.validation.labels, LABELS[list(rows)])
+    assert samples.inputs is samples.validation.inputs
+    assert samples.calibration is samples.training is None
+    assert samples.notes == ()
+
+
+def test_all_are_taken_when_there_are_not_more():
+    for data in ((INPUTS, LABELS), ROWS, DataLoader(ROWS, batch_size=3)):
+        torch.testing.assert_close(gather_samples(data, 10, 5).inputs, INPUTS)
+
+
+def test_data_sorted_by_class_give_all_classes():
+    labels = torch.arange(10).repeat_interleave(100)
+    samples = gather_samples(TensorDataset(torch.zeros(1000, 1), labels), limit=50, calibration=5)
+    assert torch.bincount(samples.validation.labels).tolist() == [5] * 10
+
+
+@pytest.mark.parametrize(("data", "calibration"), [(Module(), [0, 2, 4, 6, 8]), (StreamModule(), range(5))])
+def test_a_data_module_gives_training_data_too(data, calibration):
+    samples = gather_samples(data, limit=7, calibration=5)
+    torch.testing.assert_close(samples.calibration, INPUTS[list(calibration)])
+    assert len(samples.inputs) == 7
+    assert samples.training is data
+
+
+def test_lightnings_own_loaders_which_raise_are_none():
+    lightning = pytest.importorskip("lightning.pytorch", reason="needs the train extra")
+
+    class OnlyHeldOut(lightning.LightningDataModule):
+        def val_dataloader(self):
+            return DataLoader(ROWS)
+
+    samples = gather_samples(OnlyHeldOut(), 5, 5)
+    assert len(samples.inputs) == 5
+    assert samples.calibration is samples.training is None
+    with pytest.raises(InferenceError, match=r"LightningDataModule.val_dataloader\(\) gives none"):
+        gather_samples(lightning.LightningDataModule(), 5, 5)
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.rand(10, 1), torch.rand(10), torch.ones(10, dtype=torch.bool), LABELS[:, None]]
+)
+def test_labels_that_are_no_classes_leave_inputs_to_time_and_calibrate_with(labels):
+    class Regression(Module):
+        def train_dataloader(self):
+            return DataLoader(TensorDataset(INPUTS, labels), batch_size=4)
+
+    samples = gather_samples(Regression(TensorDataset(INPUTS, labels)), 10, 10)
+    torch.testing.assert_close(samples.inputs, INPUTS)
+    torch.testing.assert_close(samples.calibration, INPUTS)
+    assert samples.validation is samples.training is None  # the training minimises a cross-entropy
+    assert str(labels.dtype) in samples.notes[0]
+
+
+class Growing(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.zeros(1, 2 + index), 0
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (3, "a int is none"),
+        ([], "holds no input"),
+        (TensorDataset(INPUTS[:0], LABELS[:0]), "no validation data"),
+        (Module(held_out=None), "no validation data"),
+        (DataLoader(torch.zeros(4, 2)), "not (inputs, labels)"),
+        (TensorDataset(INPUTS, INPUTS, LABELS), "a list of 3, not (inputs, labels)"),
+        (DataLoader([object()]), "reading fails"),
+        (Growing(), "reading fails"),
+        (DataLoader(Growing(), batch_size=1), "of different shapes, as (1, 2) and (1, 3)"),
+    ],
+)
+def test_data_of_no_use_are_told(data, said):
+    with pytest.raises(InferenceError) as error:
+        gather_samples(data, 5, 5)
+    assert said in str(error.value)

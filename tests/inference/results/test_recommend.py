@@ -1,0 +1,61 @@
+import pytest
+
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.results.recommend import recommend
+from lightning_perf.inference.results.tradeoff import Cell
+from tests.inference.support import estimate, row
+
+CELL = Cell(1, 1, estimate(1.0), 0.05, (), ())
+ROWS = [
+    row("eager", 10),
+    row("small", 4, 89, 200),
+    row("equal", 4.1, 89, 100),
+    row("int8", 2, 80),
+    row("precise", 6, 91),
+]
+
+
+def choose(rows=ROWS, latency=None, drop=None):
+    return recommend(rows, CELL, max_latency_ms=latency, max_accuracy_drop_points=drop)
+
+
+@pytest.mark.parametrize(
+    ("latency", "drop", "variant"),
+    [
+        (5, 1, "equal"),  # as fast within the noise and as accurate: the smaller
+        (5, 10, "int8"),
+        (None, 0, "precise"),
+        (7, None, "precise"),
+        (5, None, "small"),  # the most accurate below 5 ms, then the faster
+        (3, None, "int8"),
+        (4.2, 1, None),  # p90 is 4.4 ms
+        (1, None, None),
+        (3, 1, None),
+        (None, None, "precise"),
+    ],
+)
+def test_limits(latency, drop, variant):
+    assert choose(latency=latency, drop=drop).variant == variant
+
+
+def test_reasons_name_the_nearest():
+    assert "int8, has a p90 of 2.20 ms" in choose(latency=1).reason
+    both = choose(latency=3, drop=1).reason
+    assert "small, has a p90 of 4.40 ms" in both
+    assert "a drop of 10.00 points" in both
+    assert "the nearest, int8, has a drop of 10.00 points" in choose([row("int8", 2, 80)], drop=1).reason
+    assert choose([], latency=1).reason == "No variant was measured."
+
+
+def test_a_drop_that_the_data_cannot_rule_out_is_said():
+    assert "a drop of up to 3.5 points cannot be ruled out" in choose(latency=5, drop=1).reason
+
+
+def test_a_variant_that_failed_with_another_batch_size_is_not_chosen():
+    rows = [row("eager", 10), row("fast", 2, reason="its process crashed with SIGKILL")]
+    assert choose(rows, latency=20, drop=1).variant == "eager"
+
+
+def test_a_limit_of_accuracy_needs_data():
+    with pytest.raises(InferenceError, match="no validation data"):
+        choose([row("eager", accuracy=None)], drop=1)

@@ -1,0 +1,37 @@
+import json
+
+import pytest
+
+from lightning_perf.inference.errors import InferenceError
+from lightning_perf.inference.results.tradeoff import Tradeoff
+from tests.inference.support import row, tradeoff
+
+
+def test_json_gives_the_same_document():
+    document = tradeoff([row("eager"), row("broken", reason="no compiler", accuracy=None, latencies=())])
+    assert Tradeoff.from_json(document.to_json()) == document
+    assert document.row("broken").reason == "no compiler"
+    assert document.row("eager").latency(1, 1).calls == 200
+    assert document.row("eager").latency(2, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no trade-off document"),
+        (b"[1]", "no trade-off document"),
+        (b'{"schema_version": 9}', "upgrade lightning-perf"),
+        (b'{"schema_version": 0}', "measure again"),
+        (b'{"schema_version": 1}', "damaged"),
+    ],
+)
+def test_bad_documents_are_told(data, said):
+    with pytest.raises(InferenceError, match=said):
+        Tradeoff.from_json(data)
+
+
+def test_a_wrong_type_is_damage():
+    data = json.loads(tradeoff([row("eager")]).to_json())
+    data["rows"][0]["size_bytes"] = "big"
+    with pytest.raises(InferenceError, match="damaged"):
+        Tradeoff.from_json(json.dumps(data))

@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+import lightning_perf.findings
+from lightning_perf.tune.errors import TuneError
+from lightning_perf.tune.levers.registry import LEVERS, find_lever, find_levers
+
+
+def test_names_are_distinct_and_fit_the_table():
+    names = [lever.name for lever in LEVERS]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 23
+
+
+def test_names_and_families_find_levers_in_the_order_of_the_catalogue():
+    assert [one.name for one in find_levers(["channels-last", "precision"])] == [
+        "bf16-mixed",
+        "16-mixed",
+        "channels-last",
+    ]
+    assert find_levers([]) == LEVERS
+    assert find_lever("compile").name == "compile"
+
+
+def test_an_unknown_name_is_told_with_those_there_are():
+    with pytest.raises(TuneError, match=r"warp-drive: there is no such lever\. There are bf16-mixed"):
+        find_levers(["precision", "warp-drive"])
+
+
+def test_what_levers_mend_are_findings_that_exist():
+    folder = Path(lightning_perf.findings.__file__).parent
+    written = "".join(path.read_text() for path in folder.rglob("*.py"))
+    for lever in LEVERS:
+        assert all(f'"{kind}"' in written for kind in lever.mends), lever.name
