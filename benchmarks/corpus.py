@@ -39,8 +39,8 @@ def differences(path: Path, row: dict[str, Any]) -> list[str]:
     """Each figure of a trace that differs from the reference, in words."""
     import numpy as np
 
+    from lightning_perf import read_trace
     from lightning_perf.analysis.breakdown import breakdown
-    from lightning_perf.trace.reader import read_trace
 
     trace = read_trace(path)
     steps, base = trace.steps, trace.metadata.base_time_ns

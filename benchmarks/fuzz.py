@@ -21,9 +21,8 @@ from pathlib import Path
 # The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
 sys.path[0] = str(Path(__file__).parents[1])
 
+from lightning_perf import TraceError, read_trace  # noqa: E402
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank  # noqa: E402
-from lightning_perf.trace.errors import TraceError  # noqa: E402
-from lightning_perf.trace.reader import read_trace  # noqa: E402
 from tests.support.consistency import assert_consistent  # noqa: E402
 from tests.support.mutations import mutated  # noqa: E402
 

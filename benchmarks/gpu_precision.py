@@ -32,11 +32,10 @@ from torch.utils.data import TensorDataset
 import lightning_perf
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
-from lightning_perf import PerfCallback
+from lightning_perf import PerfCallback, PrecisionCallback, read_trace
 from lightning_perf.analysis.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
-from lightning_perf.trace.reader import read_trace
+from lightning_perf.callbacks.precision_callback import Precision
 from lightning_perf.units import format_bytes, format_share
 
 RESULTS = Path(__file__).parent / "results" / "gpu_precision"

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import torch
 
-from lightning_perf.inference.plot import save_plot
-from lightning_perf.inference.render.markdown import render_markdown
+from lightning_perf import Tradeoff
 from lightning_perf.inference.runtimes.registry import RUNTIMES
-from lightning_perf.inference.tradeoff import Tradeoff, to_json
-from recipes.signlang.checkpoint import load_checkpoint
-from recipes.signlang.infer import InferSettings, infer, student_variants
+from recipes.signlang.inference.variants import InferSettings, infer, student_variants
 from recipes.signlang.settings import TrainSettings
-from recipes.signlang.train import train
+from recipes.signlang.training.checkpoint import load_checkpoint
+from recipes.signlang.training.train import train
 
 METHOD_VERSION = 2
 """Raise it with every change after which figures cannot be set beside older ones."""
@@ -109,9 +107,9 @@ def _write(documents: list[Tradeoff], folder: Path) -> None:
     parts = ["# Inference", "", told]
     for document in documents:
         stem = f"inference_{document.model.removeprefix('signlang-')}"
-        (folder / f"{stem}.json").write_bytes(to_json(document, indent=1) + b"\n")
-        save_plot(document, folder / f"{stem}.png")
-        parts += ["", f"![Accuracy against latency]({stem}.png)", "", _one_level_down(render_markdown(document))]
+        (folder / f"{stem}.json").write_bytes(document.to_json(indent=1).encode())
+        document.save_plot(folder / f"{stem}.png")
+        parts += ["", f"![Accuracy against latency]({stem}.png)", "", _one_level_down(document.to_markdown())]
     (folder / "inference.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
 
 

@@ -29,8 +29,8 @@ from lightning_perf.inference.runtimes.onnx_quantize import calibration_reader
 from lightning_perf.inference.runtimes.onnx_session import load_session
 from lightning_perf.inference.runtimes.torch_module import module_call
 from lightning_perf.inference.subject import Subject
-from recipes.signlang.checkpoint import load_checkpoint
-from recipes.signlang.held_out import gather_data
+from recipes.signlang.inference.held_out import gather_data
+from recipes.signlang.training.checkpoint import load_checkpoint
 
 RESULTS = Path(__file__).parent / "results"
 CPU = torch.device("cpu")

@@ -48,10 +48,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions
 from lightning_perf import PerfCallback
-from lightning_perf.compare.statistics.location import paired_ratio
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.environment import cpu_name
+from lightning_perf.statistics.location import paired_ratio
+from lightning_perf.statistics.ranks import walsh_interval
+from lightning_perf.statistics.values import Estimate
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "overhead"

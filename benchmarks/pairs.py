@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lightning_perf
-from lightning_perf.findings.finding import Finding
-from lightning_perf.report.document import PerfReport
+from lightning_perf import Finding, PerfReport
 
 RESULTS = Path(__file__).parent / "results" / "pairs.md"
 METHOD = 1

@@ -34,14 +34,14 @@ from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.step_clock import StepClock
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
-from lightning_perf.compare.statistics.location import interval, paired_difference
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.findings.finding import Finding
 from lightning_perf.page_faults import allocator_name
 from lightning_perf.report.build import build_report
-from recipes.signlang.image_set import read_image_set
-from recipes.signlang.picture_data import Batch, MemoryPictures
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+from lightning_perf.statistics.location import interval, paired_difference
+from lightning_perf.statistics.values import Estimate
+from recipes.signlang.data.data_module import Batch, MemoryPictures
+from recipes.signlang.data.image_set import read_image_set
+from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
 
 RESULTS = Path(__file__).parent / "results" / "planted.md"
 METHOD = 2

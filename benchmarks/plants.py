@@ -13,8 +13,8 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from lightning_perf.page_faults import KEEP_MEMORY
-from recipes.signlang.module import SignModule
-from recipes.signlang.picture_data import Batch, MemoryPictures
+from recipes.signlang.data.data_module import Batch, MemoryPictures
+from recipes.signlang.training.module import SignModule
 
 __all__ = ["PLANTS", "Plant", "PlantedModule", "Setup", "SlowPictures"]
 

@@ -34,8 +34,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
+from lightning_perf import PrecisionCallback
 from lightning_perf.callbacks.numerics.underflow import read_graph
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.environment import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "precision_overhead"

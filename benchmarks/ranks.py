@@ -74,7 +74,7 @@ def make_run(trace: Path, folder: Path, ranks: int) -> None:
 
 def worker(folder: Path) -> None:
     """Analyse a run in this process and print the figures."""
-    from lightning_perf.report.build import analyze
+    from lightning_perf import analyze
 
     begin = time.perf_counter(), _cpu_s()
     report = analyze(folder)

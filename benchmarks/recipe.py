@@ -20,11 +20,11 @@ import torch
 import torchvision
 
 from lightning_perf.environment import cpu_name
-from recipes.signlang.image_set import ImageSet, read_image_set
-from recipes.signlang.settings import TrainSettings
-from recipes.signlang.split import Split, SplitKind, split_images
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
-from recipes.signlang.train import train
+from recipes.signlang.data.image_set import ImageSet, read_image_set
+from recipes.signlang.data.split import Split, split_images
+from recipes.signlang.settings import SplitKind, TrainSettings
+from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.training.train import train
 
 METHOD_VERSION = 1
 RESULT = Path(__file__).parent / "results" / "recipe.md"

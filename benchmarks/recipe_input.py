@@ -35,15 +35,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import device_name, versions_text
-from lightning_perf.tune.ratio import time_ratio
-from recipes.signlang.augment import augment
-from recipes.signlang.data_module import SignData, default_workers
-from recipes.signlang.image_set import read_image_set
-from recipes.signlang.module import SignModule
-from recipes.signlang.picture_data import Batch
-from recipes.signlang.settings import InputKind
-from recipes.signlang.split import SplitKind, split_images
-from recipes.signlang.synthetic import SyntheticSet, default_cache_dir, ensure_synthetic
+from lightning_perf.statistics.ranks import walsh_ratio
+from recipes.signlang.data.data_module import Batch, SignData, augment, default_workers
+from recipes.signlang.data.image_set import read_image_set
+from recipes.signlang.data.split import split_images
+from recipes.signlang.settings import InputKind, SplitKind
+from recipes.signlang.synthetic.dataset import SyntheticSet, default_cache_dir, ensure_synthetic
+from recipes.signlang.training.module import SignModule
 
 RESULTS = Path(__file__).parent / "results"
 METHOD = 3
@@ -201,7 +199,7 @@ def table(windows: list[Window]) -> list[str]:
 
 
 def _ratio(base: list[float], own: list[float]) -> str:
-    ratio = time_ratio(base, own)
+    ratio = walsh_ratio(base, own)
     spread = f" ({ratio.low:.3f} – {ratio.high:.3f})" if ratio.low is not None else ""
     return f"{ratio.value:.3f}{spread}"
 

@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from lightning_perf.compare.statistics.collapse import clopper_pearson
-from lightning_perf.compare.statistics.drift import measure_drift
-from lightning_perf.compare.statistics.location import paired_difference, paired_ratio, unpaired_ratio
-from lightning_perf.compare.statistics.margins import Kept, non_inferiority
-from lightning_perf.compare.statistics.permutation import sign_flip_test, two_sample_test
-from lightning_perf.compare.statistics.ranks import hodges_lehmann_shift, walsh_interval
-from lightning_perf.compare.statistics.spread import sd_ratio
-from lightning_perf.compare.statistics.values import Estimate, Float64Array
-from lightning_perf.compare.study_plan import balanced_orders
+from lightning_perf.compare.study.definition import balanced_orders
+from lightning_perf.statistics.collapse import clopper_pearson
+from lightning_perf.statistics.drift import measure_drift
+from lightning_perf.statistics.location import paired_difference, paired_ratio, unpaired_ratio
+from lightning_perf.statistics.margins import Kept, non_inferiority
+from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
+from lightning_perf.statistics.ranks import hodges_lehmann_shift, walsh_interval
+from lightning_perf.statistics.spread import sd_ratio
+from lightning_perf.statistics.values import Estimate, Float64Array
 
 RESULTS = Path(__file__).parent / "results" / "run_statistics.md"
 SPREAD = 0.02

@@ -75,14 +75,14 @@ def floor(path: Path) -> int:
 
 def reading(path: Path) -> int:
     """Read; returns the number of rows."""
-    from lightning_perf.trace.reader import read_trace
+    from lightning_perf import read_trace
 
     return sum(len(table) for table in read_trace(path).tables())
 
 
 def analysis(path: Path) -> int:
     """Read and analyse everything; returns 0."""
-    from lightning_perf.report.build import analyze
+    from lightning_perf import analyze
 
     analyze(path)
     return 0

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_perf.compare.statistics.location import paired_ratio
-from lightning_perf.compare.statistics.values import Estimate, Float64Array
-from lightning_perf.tune.ratio import is_gain, time_ratio
+from lightning_perf.statistics.location import paired_ratio
+from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.values import Estimate, Float64Array
+from lightning_perf.tune.ratio import is_gain
 from lightning_perf.tune.settings import TuneSettings
 
 RESULTS = Path(__file__).parent / "results" / "tune_simulation.md"
@@ -70,9 +71,9 @@ class Trial:
 
 RULES: dict[str, Callable[[Trial], bool]] = {
     "Student's interval below 1": lambda trial: _below_1(paired_ratio(*trial.lever)),
-    "signed-rank interval below 1": lambda trial: _below_1(time_ratio(*trial.lever)),
+    "signed-rank interval below 1": lambda trial: _below_1(walsh_ratio(*trial.lever)),
     "**and beyond the training's own noise**": lambda trial: is_gain(
-        time_ratio(*trial.lever), time_ratio(*trial.noise)
+        walsh_ratio(*trial.lever), walsh_ratio(*trial.noise)
     ),
 }
 

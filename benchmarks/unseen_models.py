@@ -26,9 +26,9 @@ from benchmarks.planted import IMAGE_SIZE, PictureData, holds, in_turns, picture
 from benchmarks.plants import Language, Plant, Setup
 from benchmarks.quiet import be_quiet
 from benchmarks.versions import device_name, versions_text
-from lightning_perf.compare.statistics.location import interval, paired_difference
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.findings.finding import Finding
+from lightning_perf.statistics.location import interval, paired_difference
+from lightning_perf.statistics.values import Estimate
 
 RESULTS = Path(__file__).parent / "results" / "unseen_models.md"
 METHOD = 1

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-TARGET = DOCS.parent / "lightning_perf" / "page" / "assets" / "definitions.json"
+TARGET = DOCS.parent / "lightning_perf" / "page" / "assets" / "text" / "definitions.json"
 
 MAX_TERM_WORDS = 4
 MAX_PARAGRAPHS = 3

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_perf.page.html import Kind, render_html
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import to_json
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -70,7 +69,7 @@ def document(path: Path) -> tuple[bytes, Kind]:
         for member, kind in MARKS.items():
             if member in members:
                 return data, kind
-    return to_json(analyze(path)), "run"
+    return analyze(path).to_json(indent=None).encode(), "run"
 
 
 @contextmanager

@@ -14,46 +14,78 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.precision.errors import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
     from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
+    from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.findings.finding import Finding
+    from lightning_perf.inference.run import measure_variants
+    from lightning_perf.inference.sweep import sweep_backbones
+    from lightning_perf.inference.sweep_document import Sweep
+    from lightning_perf.inference.tradeoff import Tradeoff
+    from lightning_perf.page.html import PageError
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.document import PerfReport
-    from lightning_perf.trace.columns import Trace
+    from lightning_perf.report.compared import Compared
+    from lightning_perf.report.document import PerfReport, ReportError
     from lightning_perf.trace.errors import TraceError
     from lightning_perf.trace.reader import read_trace
+    from lightning_perf.trace.trace import Trace
     from lightning_perf.tune.errors import TuneError
+    from lightning_perf.tune.result import TuneResult
     from lightning_perf.tune.tuner import PerfTuner
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
+    "Compared": "lightning_perf.report.compared",
+    "Comparison": "lightning_perf.compare.verdicts.comparison",
+    "Finding": "lightning_perf.findings.finding",
+    "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",
+    "PerfReport": "lightning_perf.report.document",
+    "PerfTuner": "lightning_perf.tune.tuner",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
     "PrecisionError": "lightning_perf.callbacks.precision.errors",
-    "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
-    "PerfTuner": "lightning_perf.tune.tuner",
-    "PerfReport": "lightning_perf.report.document",
-    "Trace": "lightning_perf.trace.columns",
-    "TuneError": "lightning_perf.tune.errors",
+    "ReportError": "lightning_perf.report.document",
+    "Sweep": "lightning_perf.inference.sweep_document",
+    "Trace": "lightning_perf.trace.trace",
     "TraceError": "lightning_perf.trace.errors",
+    "Tradeoff": "lightning_perf.inference.tradeoff",
+    "TuneError": "lightning_perf.tune.errors",
+    "TuneResult": "lightning_perf.tune.result",
     "analyze": "lightning_perf.report.build",
+    "compare_runs": "lightning_perf.compare.folders",
+    "measure_variants": "lightning_perf.inference.run",
     "read_trace": "lightning_perf.trace.reader",
+    "sweep_backbones": "lightning_perf.inference.sweep",
 }
 
-_TRAIN = {"torch", "lightning", "pytorch_lightning"}
-"""What the extra ``train`` installs."""
+_TORCH = {"torch", "lightning", "pytorch_lightning"}
+"""What the extras ``train`` and ``infer`` install."""
 
 __all__ = [
     "CaptureOptions",
+    "Compared",
+    "Comparison",
+    "Finding",
+    "PageError",
     "PerfCallback",
     "PerfReport",
     "PerfTuner",
     "PrecisionCallback",
     "PrecisionError",
+    "ReportError",
+    "Sweep",
     "Trace",
     "TraceError",
+    "Tradeoff",
     "TuneError",
+    "TuneResult",
     "__version__",
     "analyze",
+    "compare_runs",
+    "measure_variants",
     "read_trace",
+    "sweep_backbones",
 ]
 
 
@@ -63,9 +95,10 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in _TRAIN:
+        if error.name not in _TORCH:
             raise
-        hint = f'{name} needs {error.name}. Run: pip install "lightning-perf[train]"'
+        extra = "infer" if _HOMES[name].startswith("lightning_perf.inference") else "train"
+        hint = f'{name} needs {error.name}. Run: pip install "lightning-perf[{extra}]"'
         raise ModuleNotFoundError(hint, name=error.name) from error
 
 

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
-from lightning_perf.compare import command as compare
-from lightning_perf.compare import study_command as study
+from lightning_perf.compare.commands import compare, study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference import sweep_command as sweep
 from lightning_perf.legible import LEGIBLE
@@ -73,7 +72,7 @@ def _discard_output() -> None:
 
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.trace.errors import TraceError
     from lightning_perf.view import ViewerError
@@ -156,57 +155,44 @@ def _add_view(commands: _Commands) -> None:
 
 def _analyze(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.recordings import Spread, analyze_recordings
+    from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 
-    spread: Spread = analyze_recordings
+    executor: RecordingExecutor = analyze_recordings
     if options.engine == "ray":
-        from lightning_perf.compare.engines.ray_recordings import RayRecordings
+        from lightning_perf.compare.engines.ray_cluster import RayRecordings
 
-        spread = RayRecordings(options.ray_address)
-    report = analyze(options.path, by_shape=options.by_shape, spread=spread)
+        executor = RayRecordings(options.ray_address)
+    report = analyze(options.path, by_shape=options.by_shape, executor=executor)
     if options.html:
-        from lightning_perf.page.html import write_html
-        from lightning_perf.report.document import to_json
-
-        write_html(to_json(report), "run", Path(options.path).resolve().name, options.html)
+        report.write_html(options.html, title=Path(options.path).resolve().name)
     if options.json:
-        from lightning_perf.report.json import render_json
-
-        sys.stdout.write(render_json(report))
+        sys.stdout.write(report.to_json())
     else:
-        from lightning_perf.report.console import print_report
-
-        print_report(report, top=options.top)
+        report.print(top=options.top)
     return SUCCESS
 
 
 def _diff(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
-    from lightning_perf.report.compared import compare_reports
 
-    compared = compare_reports(analyze(options.before), analyze(options.after))
+    compared = analyze(options.before).diff(analyze(options.after))
     if options.html:
-        import msgspec
-
-        from lightning_perf.page.html import write_html
-
         title = f"{Path(options.before).resolve().name} and {Path(options.after).resolve().name}"
-        write_html(msgspec.json.encode(compared), "diff", title, options.html)
+        compared.write_html(options.html, title=title)
     if options.json:
-        from lightning_perf.report.json import render_json
-
-        sys.stdout.write(render_json(compared))
+        sys.stdout.write(compared.to_json())
     else:
-        from lightning_perf.report.console import print_compared
-
-        print_compared(compared, top=options.top)
+        compared.print(top=options.top)
     return SUCCESS
 
 
 def _view(options: argparse.Namespace) -> int:
     from lightning_perf.view import view
 
-    view(options.path, port=options.port, browser=not options.no_browser, say=lambda line: print(line, flush=True))  # noqa: T201
+    def print_line(line: str) -> None:
+        print(line, flush=True)  # noqa: T201
+
+    view(options.path, port=options.port, browser=not options.no_browser, on_progress=print_line)
     return SUCCESS
 
 

@@ -15,20 +15,20 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
         package: Its name.
-        homes: For each public name the module that defines it, as seen from the package.
+        homes: For each public name, the module that defines it.
 
     Returns:
         The package's ``__getattr__`` and ``__dir__``.
 
     Example:
-        >>> find, _ = lazy_names("lightning_perf.compare", {"Study": "study"})
-        >>> find("Study").__module__
-        'lightning_perf.compare.study'
+        >>> find, _ = lazy_names("lightning_perf", {"format_bytes": "lightning_perf.units"})
+        >>> find("format_bytes").__module__
+        'lightning_perf.units'
     """
 
     def find(name: str) -> Any:
         if name in homes:
-            return getattr(import_module(f"{package}.{homes[name]}"), name)
+            return getattr(import_module(homes[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted({*vars(sys.modules[package]), *homes})

@@ -1,25 +1,38 @@
-"""One place that formats times, bytes, FLOPs, rates and shares for people.
+"""One place that formats times, bytes, FLOPs, rates, shares and changes for people.
 
 Every figure that is shown goes through here, so that a quantity looks the same on the console, in Markdown and in HTML.
-Three significant digits; ``NOT_AVAILABLE`` for ``None`` and for what is not a finite number.
+Three significant digits; ``NOT_AVAILABLE`` for ``None`` and for what is not a finite number. The figures of a column
+share one unit (`column_format`), and so do those of an axis (`axis_unit`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeGuard
 
 __all__ = [
     "NOT_AVAILABLE",
+    "TENFOLD",
+    "ColumnFormat",
+    "axis_unit",
+    "column_format",
     "format_bandwidth",
     "format_bytes",
+    "format_change",
     "format_count",
     "format_duration",
+    "format_factor",
     "format_flop_rate",
     "format_flops",
+    "format_milliseconds",
+    "format_points",
     "format_rate",
     "format_ratio",
     "format_share",
+    "two_digits",
 ]
 
 NOT_AVAILABLE = "–"
@@ -28,6 +41,26 @@ NOT_AVAILABLE = "–"
 _TIMES = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (10**9, "s"))
 _BINARY = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"), (2**50, "PiB"))
 _DECIMAL = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"), (10**15, "P"), (10**18, "E"))
+
+TENFOLD = 10.0
+"""From here on percentages mislead: −99.9 % looks like −99.99 %, and nobody reads +218,209 %."""
+
+_MOST, _MOST_TEXT = 1e6, "10⁶"
+_LEAST, _LEAST_TEXT = 1e-6, "10⁻⁶"
+"""Factors beyond these bounds are shown as the bound; the document has the numbers."""
+
+_SECONDS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
+_COLUMN_UNITS = {
+    "s": _SECONDS,
+    "ms": tuple((factor * 1000, unit) for factor, unit in _SECONDS),
+    "bytes": ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),
+    "share": ((0.01, "%"),),
+    "samples/s": ((1.0, "samples/s"),),
+}
+"""The units that a column of each unit can show, the smallest first, each as a multiple of the given unit."""
+
+_COLUMN_DIGITS = 4
+_DEVIATION_DIGITS = 2
 
 
 def format_duration(time_ns: float | None) -> str:
@@ -49,6 +82,16 @@ def format_duration(time_ns: float | None) -> str:
     if seconds >= 60:
         return f"{sign}{seconds // 60} min {seconds % 60} s"
     return _scaled(time_ns, _TIMES)
+
+
+def format_milliseconds(time_ms: float | None) -> str:
+    """A length of time that is given in milliseconds.
+
+    Example:
+        >>> format_milliseconds(0.25), format_milliseconds(None)
+        ('250 µs', '–')
+    """
+    return format_duration(None if time_ms is None else 1e6 * time_ms)
 
 
 def format_bytes(size_bytes: float | None) -> str:
@@ -145,6 +188,134 @@ def format_ratio(ratio: float | None) -> str:
     return NOT_AVAILABLE if ratio is None or not math.isfinite(ratio) else f"{_digits(ratio)}×"
 
 
+def format_change(ratio: float | None) -> str:
+    """A ratio as a signed percentage, or as a factor when it is tenfold or more.
+
+    Example:
+        >>> format_change(0.94), format_change(1.5), format_change(1.0), format_change(0.998)
+        ('−6.0 %', '+50.0 %', '±0 %', '−0.20 %')
+        >>> format_change(17.865), format_change(0.0123), format_change(2e14)
+        ('×17.9', '×0.012', 'over ×10⁶')
+    """
+    if ratio is None:
+        return NOT_AVAILABLE
+    if not 1 / TENFOLD < ratio < TENFOLD:
+        return format_factor(ratio, "×")
+    change = 100 * (ratio - 1)
+    if abs(change) < 0.005:
+        return "±0 %"
+    digits = 0 if abs(change) >= 99.95 else 1 if abs(change) >= 0.995 else 2
+    return f"{'+' if change > 0 else '−'}{abs(change):.{digits}f} %"
+
+
+def format_factor(factor: float | None, mark: str = "") -> str:
+    """A factor, as a speed-up.
+
+    Args:
+        factor: A positive number.
+        mark: Stands before the number.
+
+    Example:
+        >>> format_factor(1.0638), format_factor(0.00213), format_factor(345.6), format_factor(1e-9)
+        ('1.064', '0.0021', '346', 'under 10⁻⁶')
+    """
+    if factor is None:
+        return NOT_AVAILABLE
+    if factor > _MOST:
+        return f"over {mark}{_MOST_TEXT}"
+    if factor < _LEAST:
+        return f"under {mark}{_LEAST_TEXT}"
+    if factor <= 1 / TENFOLD:
+        return f"{mark}{factor:.{1 - math.floor(math.log10(factor))}f}"
+    return f"{mark}{factor:.{3 if factor < TENFOLD else 1 if factor < 99.95 else 0}f}"
+
+
+def format_points(share: float | None, unit: str = "points") -> str:
+    """A difference of shares in percentage points.
+
+    Example:
+        >>> format_points(-0.0123), format_points(0.5, "pt")
+        ('−1.23 points', '+50.00 pt')
+    """
+    return NOT_AVAILABLE if share is None else f"{'−' if share < 0 else '+'}{abs(100 * share):.2f} {unit}"
+
+
+def two_digits(number: float) -> str:
+    """A number with two digits, or all those before the point.
+
+    Example:
+        >>> two_digits(0.8512), two_digits(12.6), two_digits(331.4)
+        ('0.85', '13', '331')
+    """
+    return f"{number:.0f}" if abs(number) >= 9.95 else f"{number:.2g}"
+
+
+@dataclass(frozen=True)
+class ColumnFormat:
+    """One unit and number of decimals for all figures of a column, so that the column stays narrow.
+
+    Attributes:
+        unit: The unit.
+        factor: The unit as a multiple of the one that values are given in.
+        decimals: Digits after the decimal point.
+    """
+
+    unit: str
+    factor: float
+    decimals: int
+
+    def value(self, value: float | None) -> str:
+        """A value with the decimals of the column, or with more where it would read as zero."""
+        if not _is_finite(value):
+            return NOT_AVAILABLE
+        shown = value / self.factor
+        vanishes = shown and not round(shown, self.decimals)
+        return f"{shown:,.{_decimals(shown, _DEVIATION_DIGITS) if vanishes else self.decimals}f}"
+
+    def deviation(self, value: float | None) -> str:
+        """A standard deviation, with more decimals when it is small."""
+        if not _is_finite(value):
+            return NOT_AVAILABLE
+        shown = value / self.factor
+        return f"{shown:,.{max(self.decimals, _decimals(shown, _DEVIATION_DIGITS))}f}" if shown else "0"
+
+
+def column_format(unit: str, values: Sequence[float | None]) -> ColumnFormat:
+    """Choose unit and decimals for a column of values: four digits of the largest.
+
+    Args:
+        unit: The unit that the values are in: ``s``, ``ms``, ``bytes``, ``share`` or ``samples/s``.
+        values: The values.
+
+    Example:
+        >>> figures = column_format("ms", [1234.5, 980.0])
+        >>> figures.unit, figures.value(980.0), figures.deviation(1.25)
+        ('s', '0.980', '0.0013')
+    """
+    largest = max((abs(value) for value in values if _is_finite(value)), default=0.0)
+    factor, name = next(
+        (entry for entry in reversed(_COLUMN_UNITS[unit]) if largest >= entry[0]),
+        _COLUMN_UNITS[unit][0],
+    )
+    return ColumnFormat(name, factor, min(3, _decimals(largest / factor, _COLUMN_DIGITS)))
+
+
+def axis_unit(unit: str, largest: float) -> tuple[float, str]:
+    """The factor that values on the axis of a plot are multiplied by, and the unit they then have.
+
+    Example:
+        >>> axis_unit("ms", 25_000.0), axis_unit("share", 1.0)
+        ((0.001, 's'), (100, '%'))
+    """
+    if unit == "share":
+        return 100, "%"
+    if unit == "ms":
+        return (0.001, "s") if largest >= 10_000 else (1, "ms") if largest >= 0.1 else (1000, "µs")
+    if unit == "s" and largest >= 600:
+        return 1 / 60, "min"
+    return 1, unit
+
+
 def _scaled(value: float | None, units: tuple[tuple[int, str], ...]) -> str:
     """The value in the largest unit that it fills, after rounding: 999,999 is 1.00 M and not 1000 k."""
     if value is None or not math.isfinite(value):
@@ -171,3 +342,11 @@ def _digits(value: float) -> str:
     if round(abs(value), 2 - exponent) >= 10 ** (exponent + 1):
         exponent += 1
     return f"{value:.{max(0, min(2 - exponent, 12))}f}"
+
+
+def _decimals(value: float, digits: int) -> int:
+    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+
+
+def _is_finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)

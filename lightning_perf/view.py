@@ -149,7 +149,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def view(
-    path: str | os.PathLike[str], *, port: int = 0, browser: bool = True, say: Callable[[str], object] = print
+    path: str | os.PathLike[str], *, port: int = 0, browser: bool = True, on_progress: Callable[[str], object] = print
 ) -> None:
     """Serve a trace's timeline until interrupted.
 
@@ -157,7 +157,7 @@ def view(
         path: A trace file, or a run's folder, of which the first trace is shown.
         port: Port to listen on; 0 takes a free one.
         browser: Whether to open the user's browser.
-        say: Called with each line for the user.
+        on_progress: Called with each line for the user.
 
     Raises:
         TraceError: When the path names no trace.
@@ -165,11 +165,11 @@ def view(
     """
     traces = find_traces(path)
     with TimelineServer(traces[0], port) as server:
-        say(f"Timeline of {traces[0]}")
+        on_progress(f"Timeline of {traces[0]}")
         if len(traces) > 1:
-            say(f"The folder holds {len(traces)} traces; name another file to see that one.")
-        say(f"Open {server.url}")
-        say("Ctrl-C ends the server.")
+            on_progress(f"The folder holds {len(traces)} traces; name another file to see that one.")
+        on_progress(f"Open {server.url}")
+        on_progress("Ctrl-C ends the server.")
         if browser:
             webbrowser.open(server.url)
         server.serve_forever()

@@ -18,7 +18,7 @@ from torch import nn
 
 import lightning_perf
 from lightning_perf import PerfCallback, PrecisionCallback
-from lightning_perf.inference import measure_variants
+from lightning_perf.inference import MeasureOptions, measure_variants
 from lightning_perf.inference.measure import Effort
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
@@ -109,11 +109,13 @@ def test_variants_are_built_and_timed_on_the_device(tmp_path: Path) -> None:
     document = measure_variants(
         Small(),
         inputs=torch.rand(8, 3, 16, 16),
-        variants=names,
-        batch_sizes=(1, 4),
-        device="cuda",
-        effort=Effort(seconds=0.3, rounds=3),
-        out=tmp_path,
+        options=MeasureOptions(
+            variants=names,
+            batch_sizes=(1, 4),
+            device="cuda",
+            effort=Effort(seconds=0.3, rounds=3),
+            out=tmp_path,
+        ),
     )
     for name in ("eager", *names):
         row = document.row(name)

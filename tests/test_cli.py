@@ -12,7 +12,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from tests.support.trace_builder import TraceBuilder
 
 # Importing any of these ends the process: what has no need of torch must not load it.
@@ -50,7 +50,7 @@ def test_analyze_prints_the_report(trace: Path, capsys: pytest.CaptureFixture[st
 def test_analyze_json_is_the_document(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(trace), "--json"]) == 0
     out = capsys.readouterr().out
-    assert from_json(out) == lightning_perf.analyze(trace)
+    assert PerfReport.from_json(out) == lightning_perf.analyze(trace)
     assert json.loads(out)["schema_version"] == 1
 
 

@@ -29,6 +29,7 @@ except ImportError as error:
     [
         ("PerfCallback", "torch", 'pip install "lightning-perf[train]"'),
         ("PrecisionCallback", "torch", 'pip install "lightning-perf[train]"'),
+        ("measure_variants", "torch", 'pip install "lightning-perf[infer]"'),
         ("analyze", "msgspec", "No module named 'msgspec'"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
+from lightning_perf.analysis.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
@@ -27,8 +27,9 @@ from lightning_perf.analysis.launches import Launches
 from lightning_perf.analysis.marks import PHASES
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import DevicePeak, find_device
-from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.distinct import distinct_rows
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["AmpGain", "AmpPart", "amp_gain"]
 
@@ -47,22 +48,6 @@ _OPTIMIZER = PHASES.index("optimizer")
 
 MAX_DEPTH = 8
 """Operators around a kernel that are asked what it is part of, inside out."""
-
-_FOLLOWING_NAMES = (
-    "relu", "relu_", "threshold", "threshold_backward", "clamp_min", "clamp_min_", "clamp", "hardtanh", "hardtanh_",
-    "hardtanh_backward", "leaky_relu", "leaky_relu_", "leaky_relu_backward", "gelu", "gelu_backward", "silu", "silu_",
-    "silu_backward", "sigmoid", "sigmoid_", "sigmoid_backward", "tanh", "tanh_", "tanh_backward", "hardswish",
-    "hardswish_", "hardswish_backward", "mish", "elu", "add", "add_", "sub", "mul", "mul_", "div", "cat",
-    "native_dropout", "native_dropout_backward", "dropout", "batch_norm", "cudnn_batch_norm", "native_batch_norm",
-    "cudnn_batch_norm_backward", "native_batch_norm_backward", "_batch_norm_impl_index", "miopen_batch_norm",
-    "miopen_batch_norm_backward", "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
-    "avg_pool2d", "avg_pool2d_backward", "adaptive_avg_pool2d", "_adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d_backward", "mean", "upsample_nearest2d", "upsample_nearest2d_backward",
-    "upsample_bilinear2d", "upsample_bilinear2d_backward",
-)  # fmt: skip
-FOLLOWING = frozenset(f"aten::{name}" for name in _FOLLOWING_NAMES)
-"""Operators that autocast leaves alone: they work in the type of what they are given, which the products before them
-leave in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
 
 PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
 
@@ -219,7 +204,7 @@ def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> Pa
     if operator in _PRODUCTS:
         on_tensor_cores = arithmetic == "tf32" or kernel_arithmetic(kernel).tensor_cores
         return "products on Tensor Cores" if on_tensor_cores else "products"
-    return "following" if operator in FOLLOWING else "fixed"
+    return "following" if operator in TYPE_FOLLOWING else "fixed"
 
 
 _PRODUCTS = FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
@@ -242,7 +227,7 @@ def _factors(part: PartName, arithmetic: str, kernel: str, peak: DevicePeak | No
 
 def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
     """For each kernel the innermost operator around it that tells what it is, or else the one that launched it."""
-    telling = trace.names_where((_PRODUCTS | FOLLOWING).__contains__)
+    telling = trace.names_where((_PRODUCTS | TYPE_FOLLOWING).__contains__)
     first = trace.links.device_operator[kernels].astype(np.int64)
     owner, at = first.copy(), first.copy()
     found = np.zeros(len(first), dtype=np.bool_)

@@ -18,10 +18,19 @@ from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.tensor_cores import EligibleUnused, eligible_unused
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.distinct import distinct
+from lightning_perf.trace.trace import Trace
 
-__all__ = ["ARITHMETICS", "Arithmetic", "ArithmeticTime", "arithmetic", "arithmetic_of", "operand_arithmetic"]
+__all__ = [
+    "ARITHMETICS",
+    "TYPE_FOLLOWING",
+    "Arithmetic",
+    "ArithmeticTime",
+    "arithmetic",
+    "arithmetic_of",
+    "operand_arithmetic",
+]
 
 ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
 """Every kind of arithmetic, in order of display: ``int8`` is quantised, ``integer`` any other (indices, masks)."""
@@ -45,6 +54,22 @@ _TYPES = {
     "long int": "integer",
     "bool": "integer",
 }
+
+_TYPE_FOLLOWING_NAMES = (
+    "relu", "relu_", "threshold", "threshold_backward", "clamp_min", "clamp_min_", "clamp", "hardtanh", "hardtanh_",
+    "hardtanh_backward", "leaky_relu", "leaky_relu_", "leaky_relu_backward", "gelu", "gelu_backward", "silu", "silu_",
+    "silu_backward", "sigmoid", "sigmoid_", "sigmoid_backward", "tanh", "tanh_", "tanh_backward", "hardswish",
+    "hardswish_", "hardswish_backward", "mish", "elu", "add", "add_", "sub", "mul", "mul_", "div", "cat",
+    "native_dropout", "native_dropout_backward", "dropout", "batch_norm", "cudnn_batch_norm", "native_batch_norm",
+    "cudnn_batch_norm_backward", "native_batch_norm_backward", "_batch_norm_impl_index", "miopen_batch_norm",
+    "miopen_batch_norm_backward", "max_pool2d", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+    "avg_pool2d", "avg_pool2d_backward", "adaptive_avg_pool2d", "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward", "mean", "upsample_nearest2d", "upsample_nearest2d_backward",
+    "upsample_bilinear2d", "upsample_bilinear2d_backward",
+)  # fmt: skip
+TYPE_FOLLOWING = frozenset(f"aten::{name}" for name in _TYPE_FOLLOWING_NAMES)
+"""Operators that autocast leaves alone: they work in the type of what they are given, which the products before them
+leave in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.marks import is_backward_node
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["AutocastTax", "Cast", "autocast_tax"]
 

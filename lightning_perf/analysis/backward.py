@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["forward_operator"]
 

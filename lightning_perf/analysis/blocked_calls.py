@@ -7,8 +7,9 @@ import numpy as np
 from lightning_perf.analysis.gaps import device_busy
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.windows import in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.distinct import used_codes
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["blocked_ns"]
 

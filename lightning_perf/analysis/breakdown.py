@@ -17,7 +17,8 @@ from lightning_perf.analysis.categories import CATEGORIES, DEVICE_CATEGORIES, de
 from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown"]
 

@@ -10,8 +10,9 @@ from lightning_perf.analysis.intervals import EMPTY, Intervals, merge
 from lightning_perf.analysis.marks import marks_by_phase
 from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
-from lightning_perf.trace.columns import Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.device_events import DeviceKind
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["CATEGORIES", "DEVICE_CATEGORIES", "device_rows", "host_sets"]
 

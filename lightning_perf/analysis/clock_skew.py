@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["ClockSkew", "clock_skew"]
 

@@ -10,7 +10,8 @@ from lightning_perf.analysis.categories import host_sets
 from lightning_perf.analysis.collective_names import bus_factor, collective_bytes, collective_kind, is_host_collective
 from lightning_perf.analysis.intervals import merge, subtract, union
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["CollectiveRow", "Communication", "HostCollective", "StepCommunication", "communication"]
 

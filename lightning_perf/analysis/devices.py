@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.description import DeviceProperties
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["device_properties"]
 

@@ -21,8 +21,9 @@ from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.kernel_names import is_product
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
 from lightning_perf.hardware import find_device
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.distinct import distinct, used_codes
+from lightning_perf.trace.trace import Trace
 from lightning_perf.units import format_share
 
 __all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]

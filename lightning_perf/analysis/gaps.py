@@ -9,7 +9,8 @@ from lightning_perf.analysis.categories import host_sets
 from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.once import once_per_trace
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["GAP_CLASSES", "Gaps", "device_busy", "find_gaps", "queued_work"]
 

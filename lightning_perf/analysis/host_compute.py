@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lightning_perf.analysis.amp_gain import FOLLOWING
-from lightning_perf.analysis.arithmetic import operand_arithmetic
+from lightning_perf.analysis.arithmetic import TYPE_FOLLOWING, operand_arithmetic
 from lightning_perf.analysis.categories import host_sets
 from lightning_perf.analysis.intervals import merge, subtract, union
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array
 from lightning_perf.trace.distinct import distinct_rows
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["SHORT_NS", "HostCompute", "HostKind", "HostWork", "Layout", "host_compute"]
 
@@ -69,7 +69,7 @@ def _named(place: _Place, *names: str) -> dict[str, _Place]:
     return {f"aten::{name}": place for name in names}
 
 
-_SIMPLE = {name.removeprefix("aten::") for name in FOLLOWING} - {"add", "add_", "sub", "mul", "mul_", "div"}
+_SIMPLE = {name.removeprefix("aten::") for name in TYPE_FOLLOWING} - {"add", "add_", "sub", "mul", "mul_", "div"}
 """What works element by element in the type of its input; sums and products are as often the optimizer's, in FP32."""
 
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"

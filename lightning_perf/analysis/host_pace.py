@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from lightning_perf.analysis.blocked_calls import blocked_ns
 from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Trace
+from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["HostPace", "bounded_by_host", "host_pace"]
 

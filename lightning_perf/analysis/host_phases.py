@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract, union
 from lightning_perf.analysis.marks import PHASES, has_own_marks, is_backward_node, marks_by_phase
 from lightning_perf.analysis.once import once_per_trace
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["host_phases", "launch_phases", "phase_timeline", "phases_at"]
 

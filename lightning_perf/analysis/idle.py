@@ -8,7 +8,8 @@ import numpy as np
 
 from lightning_perf.analysis.gaps import GAP_CLASSES, Gaps, find_gaps
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Spans, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Spans
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["REMEDIES", "Idle", "IdleClass", "IdleGap", "idle"]
 

@@ -11,9 +11,10 @@ from lightning_perf.analysis.arithmetic import ARITHMETICS, arithmetic_of
 from lightning_perf.analysis.categories import DEVICE_CATEGORIES
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import Float32Array, Int64Array, Trace
+from lightning_perf.trace.columns import Float32Array, Int64Array
 from lightning_perf.trace.device_events import DeviceKind
 from lightning_perf.trace.distinct import distinct
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["KernelLauncher", "KernelRow", "KernelTable", "kernels"]
 

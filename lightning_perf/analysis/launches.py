@@ -11,8 +11,9 @@ from lightning_perf.analysis.gaps import Gaps, device_busy, find_gaps
 from lightning_perf.analysis.intervals import union
 from lightning_perf.analysis.queue_depth import QueueDepth, queue_depth
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.distinct import distinct_rows
+from lightning_perf.trace.trace import Trace
 
 __all__ = [
     "LAUNCH_BOUND_SHARE",

@@ -10,8 +10,8 @@ import numpy as np
 from lightning_perf.analysis.intervals import EMPTY, merge
 from lightning_perf.analysis.marks import marks_by_phase
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.device_events import DeviceKind
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["Loader", "Loading", "loading"]
 

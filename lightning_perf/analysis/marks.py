@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 
-from lightning_perf.trace.columns import Spans, Trace
+from lightning_perf.trace.columns import Spans
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["OWN_PREFIX", "PHASES", "has_own_marks", "is_backward_node", "mark_phase", "marks_by_phase"]
 

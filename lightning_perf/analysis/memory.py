@@ -8,7 +8,8 @@ import numpy as np
 
 from lightning_perf.analysis.memory_blocks import AliveBlocks, alive_blocks
 from lightning_perf.analysis.series import Series, thin
-from lightning_perf.trace.columns import Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["DeviceMemory", "Memory", "memory"]
 

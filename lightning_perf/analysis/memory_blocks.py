@@ -10,8 +10,9 @@ import numpy as np
 from lightning_perf.analysis.host_phases import host_phases
 from lightning_perf.analysis.intervals import union
 from lightning_perf.analysis.marks import is_backward_node
-from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans, Trace
+from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.nesting import enclosing_rows
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["AliveBlocks", "MemoryCategory", "alive_blocks"]
 

@@ -11,8 +11,9 @@ from lightning_perf.analysis.backward import forward_operator
 from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans, Trace
+from lightning_perf.trace.columns import NO_ROW, Int32Array, Int64Array, Spans
 from lightning_perf.trace.nesting import enclosing_rows, parent_rows
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["ModuleRow", "ModuleTree", "modules"]
 

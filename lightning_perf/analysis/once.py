@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["once_per_trace"]
 

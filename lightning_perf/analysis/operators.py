@@ -8,7 +8,8 @@ import numpy as np
 
 from lightning_perf.analysis.sums import sum_by
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["OperatorRow", "OperatorTable", "operators"]
 

@@ -11,7 +11,8 @@ import numpy as np
 from lightning_perf.analysis.host_phases import host_phases
 from lightning_perf.analysis.intervals import intersect, merge, subtract
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Trace
+from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["Implementation", "OptimizerSteps", "optimizer_steps"]
 

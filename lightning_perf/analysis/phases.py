@@ -17,7 +17,8 @@ from lightning_perf.analysis.host_phases import launch_phases, phase_timeline, p
 from lightning_perf.analysis.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.marks import PHASES, has_own_marks
 from lightning_perf.analysis.windows import averaged_steps
-from lightning_perf.trace.columns import Int64Array, Trace
+from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
 

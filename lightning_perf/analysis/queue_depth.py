@@ -8,8 +8,9 @@ import numpy as np
 
 from lightning_perf.analysis.intervals import merge
 from lightning_perf.analysis.series import Series, thin
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array
 from lightning_perf.trace.distinct import distinct
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["QueueDepth", "StreamQueue", "queue_depth"]
 

@@ -25,8 +25,8 @@ from lightning_perf.analysis.phases import Phases, phases
 from lightning_perf.analysis.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.wrappers import Wrapper, wrappers
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.description import Metadata, Problems
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["RankAnalysis", "analyze_rank"]
 

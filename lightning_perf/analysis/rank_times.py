@@ -9,7 +9,8 @@ import numpy as np
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.collective_names import is_host_collective
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, Trace
+from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["COLLECTIVES_KEPT", "CollectiveCall", "RankTimes", "rank_times"]
 

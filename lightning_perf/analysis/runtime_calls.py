@@ -8,8 +8,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import NO_ROW, Trace
+from lightning_perf.trace.columns import NO_ROW
 from lightning_perf.trace.distinct import used_codes
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["RuntimeKind", "call_kind", "runtime_kinds"]
 

@@ -10,7 +10,7 @@ from lightning_perf.analysis.gaps import device_busy
 from lightning_perf.analysis.intervals import merge, subtract
 from lightning_perf.analysis.marks import OWN_PREFIX
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["StopFlags", "stop_flags"]
 

@@ -13,7 +13,8 @@ from lightning_perf.analysis.intervals import EMPTY, Intervals, merge, subtract
 from lightning_perf.analysis.marks import PHASES, marks_by_phase
 from lightning_perf.analysis.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.windows import averaged_steps, in_averaged_steps
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["SyncPoint", "SyncPoints", "sync_points"]
 

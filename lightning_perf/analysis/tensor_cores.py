@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.devices import device_properties
 from lightning_perf.analysis.json_lists import json_list
 from lightning_perf.analysis.kernel_names import is_product, kernel_arithmetic
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, Trace
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.distinct import distinct_rows, used_codes
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["REASONS", "EligibleUnused", "eligible_unused", "has_tensor_cores"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.recorded_windows import RecordedWindow
-from lightning_perf.analysis.shift import Ratio, ratio_of
 from lightning_perf.analysis.step_times import WARMUP_STEPS, StepSample
+from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]
 
@@ -176,7 +176,7 @@ def _excess_ns(inside: Sequence[int], recorded: int, usual_ns: int) -> int:
 
 def _ratio(after: Sequence[int], before: Sequence[int]) -> Ratio | None:
     enough = min(len(after), len(before)) >= MIN_STEPS
-    return ratio_of(after, before) if enough and all(after) and all(before) else None
+    return hodges_lehmann_ratio(before, after) if enough and all(after) and all(before) else None
 
 
 def _median(times_ns: Sequence[int]) -> int | None:

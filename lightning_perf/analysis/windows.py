@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_perf.trace.columns import BoolArray, Int64Array, Trace
+from lightning_perf.trace.columns import BoolArray, Int64Array
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["averaged_steps", "in_averaged_steps"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.distinct import used_codes
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["Wrapper", "wrappers"]
 

@@ -93,10 +93,8 @@ def save_report(report: PerfReport, folder: Path) -> Path:
     Raises:
         OSError: It cannot be written.
     """
-    from lightning_perf.report.json import render_json
-
     path = folder / "report.json"
-    write_whole(path, render_json(report).encode())
+    write_whole(path, report.to_json().encode())
     return path
 
 
@@ -133,9 +131,7 @@ def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
 
 def print_fit_report(report: PerfReport) -> None:
     """Print a report on the console."""
-    from lightning_perf.report.console.render import print_report
-
-    print_report(report)
+    report.print()
 
 
 def _give(errors: ErrorReporter, otherwise: str, use: Callable[..., object], *arguments: object) -> None:

@@ -10,46 +10,67 @@ from typing import TYPE_CHECKING
 from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_perf.compare.build import compare_arms
-    from lightning_perf.compare.comparison import Comparison
-    from lightning_perf.compare.engines.local import LocalEngine
+    from lightning_perf.compare.commands.compare import EXIT_CODES, exit_code, report_errors
+    from lightning_perf.compare.commands.study_options import settle_options
+    from lightning_perf.compare.engines.block import Device
+    from lightning_perf.compare.engines.local import LocalEngine, parse_devices
     from lightning_perf.compare.engines.ray import RayEngine
-    from lightning_perf.compare.engines.ray_recordings import RayRecordings
+    from lightning_perf.compare.engines.ray_cluster import RayRecordings
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
-    from lightning_perf.compare.gates import parse_gate
+    from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.record import RunRecord, find_records
-    from lightning_perf.compare.refusal import UnfairError
-    from lightning_perf.compare.settings import Settings
-    from lightning_perf.compare.study import Study, StudyArm, read_study, run_study
-    from lightning_perf.compare.study_records import study_arms
+    from lightning_perf.compare.study.definition import Study, StudyArm, read_study
+    from lightning_perf.compare.study.results import study_arms, study_notes
+    from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.verdicts.build import compare_arms
+    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+    from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
+    from lightning_perf.extras import MissingExtraError, import_extra
+    from lightning_perf.statistics.power import minimal_detectable_effect
 
 _HOMES = {
-    "CompareError": "errors",
-    "Comparison": "comparison",
-    "InvalidRunsError": "errors",
-    "LocalEngine": "engines.local",
-    "RayEngine": "engines.ray",
-    "RayRecordings": "engines.ray_recordings",
-    "RunRecord": "record",
-    "Settings": "settings",
-    "SlurmEngine": "engines.slurm",
-    "Study": "study",
-    "StudyArm": "study",
-    "UnfairError": "refusal",
-    "compare_arms": "build",
-    "find_records": "record",
-    "parse_gate": "gates",
-    "read_study": "study",
-    "run_study": "study",
-    "study_arms": "study_records",
+    "EXIT_CODES": "lightning_perf.compare.commands.compare",
+    "CompareError": "lightning_perf.compare.errors",
+    "Comparison": "lightning_perf.compare.verdicts.comparison",
+    "Device": "lightning_perf.compare.engines.block",
+    "InvalidRunsError": "lightning_perf.compare.errors",
+    "LocalEngine": "lightning_perf.compare.engines.local",
+    "MissingExtraError": "lightning_perf.extras",
+    "RayEngine": "lightning_perf.compare.engines.ray",
+    "RayRecordings": "lightning_perf.compare.engines.ray_cluster",
+    "RunRecord": "lightning_perf.compare.record",
+    "Settings": "lightning_perf.compare.verdicts.gates",
+    "SlurmEngine": "lightning_perf.compare.engines.slurm",
+    "Study": "lightning_perf.compare.study.definition",
+    "StudyArm": "lightning_perf.compare.study.definition",
+    "Unfair": "lightning_perf.compare.verdicts.refusal",
+    "UnfairError": "lightning_perf.compare.verdicts.refusal",
+    "compare_arms": "lightning_perf.compare.verdicts.build",
+    "compare_runs": "lightning_perf.compare.folders",
+    "exit_code": "lightning_perf.compare.commands.compare",
+    "find_records": "lightning_perf.compare.record",
+    "import_extra": "lightning_perf.extras",
+    "minimal_detectable_effect": "lightning_perf.statistics.power",
+    "parse_devices": "lightning_perf.compare.engines.local",
+    "parse_gate": "lightning_perf.compare.verdicts.gates",
+    "read_study": "lightning_perf.compare.study.definition",
+    "report_errors": "lightning_perf.compare.commands.compare",
+    "run_study": "lightning_perf.compare.study.run",
+    "settle_options": "lightning_perf.compare.commands.study_options",
+    "study_arms": "lightning_perf.compare.study.results",
+    "study_notes": "lightning_perf.compare.study.results",
 }
 
 __all__ = [
+    "EXIT_CODES",
     "CompareError",
     "Comparison",
+    "Device",
     "InvalidRunsError",
     "LocalEngine",
+    "MissingExtraError",
     "RayEngine",
     "RayRecordings",
     "RunRecord",
@@ -57,13 +78,22 @@ __all__ = [
     "SlurmEngine",
     "Study",
     "StudyArm",
+    "Unfair",
     "UnfairError",
     "compare_arms",
+    "compare_runs",
+    "exit_code",
     "find_records",
+    "import_extra",
+    "minimal_detectable_effect",
+    "parse_devices",
     "parse_gate",
     "read_study",
+    "report_errors",
     "run_study",
+    "settle_options",
     "study_arms",
+    "study_notes",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -14,7 +14,6 @@ import msgspec
 from lightning_perf.analysis.json_lines import read_json_lines
 from lightning_perf.analysis.step_times import StepTimes, read_samples, summarize_step_times
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.prediction import read_predicted_speedup
 from lightning_perf.compare.record_lines import (
     RECORD_NAME,
     VERSION,
@@ -28,6 +27,7 @@ from lightning_perf.compare.record_lines import (
     RunEnded,
     RunStarted,
 )
+from lightning_perf.report.predicted_speedup import read_predicted_speedup
 from lightning_perf.trace.errors import TraceError
 
 __all__ = ["Epoch", "RunRecord", "find_records", "read_record"]

@@ -11,30 +11,52 @@ from lightning_perf.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.inference.artefact import Artefact, load_artefact, read_artefact
+    from lightning_perf.inference.command import add_measuring, exit_code, require_packages, write_outputs
     from lightning_perf.inference.count import count_model
+    from lightning_perf.inference.device import usable_device
     from lightning_perf.inference.distill import Distillation
     from lightning_perf.inference.errors import InferenceError, VariantError
     from lightning_perf.inference.fine_tune import FineTuner
     from lightning_perf.inference.measure import Effort
-    from lightning_perf.inference.run import measure_variants
+    from lightning_perf.inference.peaks import find_peaks
+    from lightning_perf.inference.roofline import bound_latency
+    from lightning_perf.inference.run import MeasureOptions, measure_variants, save_document
+    from lightning_perf.inference.storage import measure_storage, pack_weights, unpack_weights
     from lightning_perf.inference.sweep import sweep_backbones
+    from lightning_perf.inference.sweep_document import Sweep
     from lightning_perf.inference.tradeoff import Tradeoff
     from lightning_perf.inference.validation import Validation
+    from lightning_perf.inference.variant import default_variants, parse_variants
 
 _HOMES = {
-    "Artefact": "artefact",
-    "Distillation": "distill",
-    "Effort": "measure",
-    "FineTuner": "fine_tune",
-    "InferenceError": "errors",
-    "Tradeoff": "tradeoff",
-    "Validation": "validation",
-    "VariantError": "errors",
-    "count_model": "count",
-    "load_artefact": "artefact",
-    "measure_variants": "run",
-    "read_artefact": "artefact",
-    "sweep_backbones": "sweep",
+    "Artefact": "lightning_perf.inference.artefact",
+    "Distillation": "lightning_perf.inference.distill",
+    "Effort": "lightning_perf.inference.measure",
+    "FineTuner": "lightning_perf.inference.fine_tune",
+    "InferenceError": "lightning_perf.inference.errors",
+    "MeasureOptions": "lightning_perf.inference.run",
+    "Sweep": "lightning_perf.inference.sweep_document",
+    "Tradeoff": "lightning_perf.inference.tradeoff",
+    "Validation": "lightning_perf.inference.validation",
+    "VariantError": "lightning_perf.inference.errors",
+    "add_measuring": "lightning_perf.inference.command",
+    "bound_latency": "lightning_perf.inference.roofline",
+    "count_model": "lightning_perf.inference.count",
+    "default_variants": "lightning_perf.inference.variant",
+    "exit_code": "lightning_perf.inference.command",
+    "find_peaks": "lightning_perf.inference.peaks",
+    "load_artefact": "lightning_perf.inference.artefact",
+    "measure_storage": "lightning_perf.inference.storage",
+    "measure_variants": "lightning_perf.inference.run",
+    "pack_weights": "lightning_perf.inference.storage",
+    "parse_variants": "lightning_perf.inference.variant",
+    "read_artefact": "lightning_perf.inference.artefact",
+    "require_packages": "lightning_perf.inference.command",
+    "save_document": "lightning_perf.inference.run",
+    "sweep_backbones": "lightning_perf.inference.sweep",
+    "unpack_weights": "lightning_perf.inference.storage",
+    "usable_device": "lightning_perf.inference.device",
+    "write_outputs": "lightning_perf.inference.command",
 }
 
 __all__ = [
@@ -43,14 +65,29 @@ __all__ = [
     "Effort",
     "FineTuner",
     "InferenceError",
+    "MeasureOptions",
+    "Sweep",
     "Tradeoff",
     "Validation",
     "VariantError",
+    "add_measuring",
+    "bound_latency",
     "count_model",
+    "default_variants",
+    "exit_code",
+    "find_peaks",
     "load_artefact",
+    "measure_storage",
     "measure_variants",
+    "pack_weights",
+    "parse_variants",
     "read_artefact",
+    "require_packages",
+    "save_document",
     "sweep_backbones",
+    "unpack_weights",
+    "usable_device",
+    "write_outputs",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.runtime import Call
     from lightning_perf.inference.subject import Subject
 
-__all__ = ["ARTEFACT_FILE", "FORMAT_VERSION", "Artefact", "load_artefact", "read_artefact", "save_artefact"]
+__all__ = ["ARTEFACT_FILE", "FORMAT_VERSION", "Artefact", "Origin", "load_artefact", "read_artefact", "save_artefact"]
 
 FORMAT_VERSION = 1
 """Version of the folder's layout: raised by every change that an old reader would misread."""
@@ -75,16 +75,31 @@ class Artefact:
         return sum(self.files.values())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Which variant of which model an artefact is.
+
+    Attributes:
+        variant: Name of the variant.
+        runtime: Name of the runtime.
+        transforms: What changed the model before.
+        source: Name of the model.
+        labels: Names of the classes.
+    """
+
+    variant: str
+    runtime: str
+    transforms: tuple[str, ...]
+    source: str
+    labels: tuple[str, ...] = ()
+
+
 def save_artefact(
     folder: Path,
     subject: Subject,
+    origin: Origin,
     *,
-    variant: str,
-    runtime: str,
-    transforms: tuple[str, ...],
-    source: str,
     output_shape: tuple[int, ...],
-    labels: tuple[str, ...] = (),
     provenance: Mapping[str, str] | None = None,
 ) -> Artefact:
     """Describe what a runtime built, so that `load_artefact` can load it.
@@ -92,12 +107,8 @@ def save_artefact(
     Args:
         folder: What `Runtime.build` filled.
         subject: What it was built of.
-        variant: Name of the variant.
-        runtime: Name of the runtime.
-        transforms: What changed the model before.
-        source: Name of the model.
+        origin: Which variant of which model it is.
         output_shape: Shape of one output, without the batch.
-        labels: Names of the classes.
         provenance: What `Runtime.build` returned.
 
     Returns:
@@ -107,16 +118,16 @@ def save_artefact(
         format_version=FORMAT_VERSION,
         tool_version=__version__,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        variant=variant,
-        runtime=runtime,
-        transforms=transforms,
-        source=source,
+        variant=origin.variant,
+        runtime=origin.runtime,
+        transforms=origin.transforms,
+        source=origin.source,
         device=subject.device.type,
         threads=subject.threads,
         input_shape=subject.input_shape,
         output_shape=output_shape,
         dtype="float32",
-        labels=labels,
+        labels=origin.labels,
         files=_files(folder),
         provenance=dict(provenance or {}),
         versions={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import torch
 from torch import Tensor
 
 from lightning_perf.inference.artefact import ARTEFACT_FILE, Artefact, read_artefact
-from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.helper import Helper
+from lightning_perf.inference.errors import InferenceError, VariantError, worker_errors
 from lightning_perf.inference.messages import BuildOrder, Built
 from lightning_perf.inference.runtimes.faults import reason_of
 from lightning_perf.inference.subject import Subject, shape_text
 from lightning_perf.inference.variant import Variant
+from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["BuiltVariant", "build_variant", "check_subject", "save_subject"]
 
@@ -156,10 +157,16 @@ def build_variant(
         source=source,
         labels=labels,
     )
-    log = work / f"{folder.name}.build.log"
     try:
-        with Helper("lightning_perf.inference.build_process", order, log, threads=threads) as helper:
-            built = helper.receive(Built, timeout_s)
+        # The search path of this process: the model's module may lie where only it looks.
+        environment = {"OMP_NUM_THREADS": str(threads)}
+        with (
+            worker_errors(),
+            WorkerProcess(
+                "lightning_perf.inference.worker:build", order, path=sys.path, environment=environment
+            ) as worker,
+        ):
+            built = worker.receive(Built, timeout_s=timeout_s)
         shutil.rmtree(folder, ignore_errors=True)
         staging.rename(folder)
     finally:

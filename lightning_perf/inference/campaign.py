@@ -81,7 +81,7 @@ class Campaign:
         judge: Measures accuracy; None without validation data.
         place: Where files go.
         effort: How much is measured.
-        say: Is told what is being done.
+        on_progress: Called with each line of progress.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Campaign:
         judge: Judge | None,
         place: Place,
         effort: Effort,
-        say: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> None:
         self._variants = variants
         self._subject = subject
@@ -102,7 +102,7 @@ class Campaign:
         self._judge = judge
         self._place = place
         self._effort = effort
-        self._say = say
+        self._on_progress = on_progress
         self._rows = {variant.name: _empty_row(variant) for variant in variants}
         self._timed: list[_Timed] = []
 
@@ -139,7 +139,7 @@ class Campaign:
     def _start(self, variant: Variant, threads: int, running: dict[str, Running], stack: ExitStack) -> None:
         if reason := variant.runtime.missing(self._subject.device):
             raise VariantError(reason)
-        self._say(f"{variant.name}: building")
+        self._on_progress(f"{variant.name}: building")
         built = self._build(variant, threads)
         process = self._run(built, threads, stack)
         reload = process.check_reload()
@@ -149,7 +149,7 @@ class Campaign:
             self._rows[variant.name] = row
             _require_same_outputs(row)
             if self._judge is not None:
-                self._say(f"{variant.name}: accuracy on {self._judge.n} inputs")
+                self._on_progress(f"{variant.name}: accuracy on {self._judge.n} inputs")
                 row = replace(row, accuracy=self._judge.judge(process))
             self._rows[variant.name] = row
         running[variant.name] = process
@@ -196,7 +196,7 @@ class Campaign:
         timers = {
             name: process.time for name, process in running.items() if name == AGAIN or self._rows[name].reason is None
         }
-        self._say(f"Timing {len(timers) - 1} variants in turns: batch {batch}, threads {threads}")
+        self._on_progress(f"Timing {len(timers) - 1} variants in turns: batch {batch}, threads {threads}")
         turns = take_turns(timers, batch, self._effort, self._fail)
         for name, rounds in turns.items():
             if name != AGAIN:
@@ -209,7 +209,7 @@ class Campaign:
     def _fail(self, name: str, error: VariantError) -> None:
         if name in (BASELINE, AGAIN):
             raise InferenceError(f"the original itself cannot be measured: {error}") from error
-        self._say(f"{name}: {error}")
+        self._on_progress(f"{name}: {error}")
         self._rows[name] = replace(self._rows[name], reason=str(error))
 
 

@@ -27,14 +27,16 @@ class Chains:
         subject: The original.
         fine_tune: Trains a changed model; None when there is no training data.
         work: Folder for the models.
-        say: Is told what begins.
+        on_progress: Called with each line of progress.
     """
 
-    def __init__(self, subject: Subject, fine_tune: FineTune | None, work: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, subject: Subject, fine_tune: FineTune | None, work: Path, on_progress: Callable[[str], None]
+    ) -> None:
         self._subject = subject
         self._fine_tune = fine_tune
         self._work = work
-        self._say = say
+        self._on_progress = on_progress
         self._modules: dict[tuple[str, ...], nn.Module | VariantError] = {(): subject.module}
         self._files: dict[tuple[tuple[str, ...], int], Path] = {}
 
@@ -75,7 +77,7 @@ class Chains:
             module = self.module(tuple(before))
             if reason := last.missing():
                 return VariantError(reason)
-            self._say(f"Changing the model: {'+'.join(transform.name for transform in transforms)}")
+            self._on_progress(f"Changing the model: {'+'.join(transform.name for transform in transforms)}")
             return last.apply(module, self._subject, self._fine_tune)
         except VariantError as error:
             return error

@@ -13,7 +13,7 @@ from lightning_perf.arguments import at_least, input_shape, plot_file, positive,
 if TYPE_CHECKING:
     from lightning_perf.inference.tradeoff import Tradeoff
 
-__all__ = ["add_measuring", "add_parser", "require_packages", "run", "write_outputs"]
+__all__ = ["add_measuring", "add_parser", "exit_code", "require_packages", "run", "write_outputs"]
 
 SUCCESS = 0
 NONE_FITS = 1
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain
 
@@ -135,6 +135,11 @@ def run(options: argparse.Namespace) -> int:
     except (InferenceError, MissingExtraError) as error:
         _say(plain(str(error)).plain)
         return USAGE
+    return exit_code(tradeoff)
+
+
+def exit_code(tradeoff: Tradeoff) -> int:
+    """Return the exit code of a measurement: 1 when there are limits and no variant keeps them, else 0."""
     recommendation = tradeoff.recommendation
     return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
 
@@ -148,7 +153,7 @@ def require_packages(*, plot: bool) -> None:
     Raises:
         MissingExtraError: A package is not installed.
     """
-    from lightning_perf.compare.extras import import_extra
+    from lightning_perf.extras import import_extra
 
     for package in ("torch", "scipy", *(("matplotlib",) if plot else ())):
         import_extra(package, "infer")
@@ -171,13 +176,20 @@ def write_outputs(
     from lightning_perf.page.html import PageError
 
     with suppress(BrokenPipeError):  # the reader has left; the files are wanted all the same
-        _show(tradeoff, as_json=as_json)
+        if as_json:
+            sys.stdout.write(tradeoff.to_json())
+        else:
+            tradeoff.print()
     problems = []
-    for path, write in ((markdown, _write_markdown), (html, _write_html), (plot, _write_plot)):
+
+    def write_markdown(path: Path) -> None:
+        path.write_text(tradeoff.to_markdown(), encoding="utf-8")
+
+    for path, write in ((markdown, write_markdown), (html, tradeoff.write_html), (plot, tradeoff.save_plot)):
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write(tradeoff, path)
+                write(path)
             except (InferenceError, PageError) as error:
                 problems.append(str(error))
             except OSError as error:
@@ -186,43 +198,13 @@ def write_outputs(
         raise InferenceError(" ".join(problems))
 
 
-def _write_markdown(tradeoff: Tradeoff, path: Path) -> None:
-    from lightning_perf.inference.render.markdown import render_markdown
-
-    path.write_text(render_markdown(tradeoff), encoding="utf-8")
-
-
-def _write_html(tradeoff: Tradeoff, path: Path) -> None:
-    from lightning_perf.inference.tradeoff import to_json
-    from lightning_perf.page.html import write_html
-
-    write_html(to_json(tradeoff), "inference", tradeoff.model, path)
-
-
-def _write_plot(tradeoff: Tradeoff, path: Path) -> None:
-    from lightning_perf.inference.plot import save_plot
-
-    save_plot(tradeoff, path)
-
-
-def _show(tradeoff: Tradeoff, *, as_json: bool) -> None:
-    if as_json:
-        from lightning_perf.inference.render.json import render_json
-
-        sys.stdout.write(render_json(tradeoff))
-    else:
-        from lightning_perf.inference.render.console import print_tradeoff
-
-        print_tradeoff(tradeoff)
-
-
 def _measure(options: argparse.Namespace) -> Tradeoff:
     import torch
 
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.fine_tune import FineTuner
     from lightning_perf.inference.measure import Effort
-    from lightning_perf.inference.run import measure_variants
+    from lightning_perf.inference.run import MeasureOptions, measure_variants
     from lightning_perf.inference.samples import gather_samples
     from lightning_perf.inference.source import find_object, load_model
     from lightning_perf.inference.variant import parse_variants
@@ -255,17 +237,19 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
         validation=samples.validation if samples is not None else None,
         calibration=samples.calibration if samples is not None else None,
         fine_tune=fine_tune,
-        variants=options.variants,
-        batch_sizes=options.batch_sizes,
-        threads=options.threads,
-        device=options.device,
-        effort=Effort(seconds=options.seconds),
-        max_latency_ms=options.max_latency_ms,
-        max_accuracy_drop_points=options.max_accuracy_drop,
-        name=name,
-        notes=notes,
-        out=options.out,
-        say=_say,
+        options=MeasureOptions(
+            variants=options.variants,
+            batch_sizes=options.batch_sizes,
+            threads=options.threads,
+            device=options.device,
+            effort=Effort(seconds=options.seconds),
+            max_latency_ms=options.max_latency_ms,
+            max_accuracy_drop_points=options.max_accuracy_drop,
+            name=name,
+            notes=notes,
+            out=options.out,
+        ),
+        on_progress=_say,
     )
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.messages import Time, Timed
+from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.values import Estimate
 
-__all__ = ["Effort", "Latency", "Rounds", "Timer", "paired_ratio", "summarise", "take_turns"]
+__all__ = ["Effort", "Latency", "Rounds", "Timer", "speedup", "summarise", "take_turns"]
 
 Timer = Callable[[Time], Timed]
 """Times calls of one variant."""
@@ -60,7 +59,7 @@ class Latency:
         cpu_ms: Median of the process's CPU time a call, all threads together.
         device_ms: Median of the time between events on the device; None on a CPU.
         throughput: Inputs a second, of all timed calls together.
-        speedup: How many times as fast as the baseline, with its interval (`paired_ratio`); None for the baseline.
+        speedup: How many times as fast as the baseline, with its interval (`speedup`); None for the baseline.
     """
 
     threads: int
@@ -136,9 +135,6 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
     walls = _joined([turn.wall_ns for turn in rounds.turns])
     devices = _joined([turn.device_ns for turn in rounds.turns])
     p10, p50, p90, p99 = (float(value) / 1e6 for value in np.percentile(walls, (10, 50, 90, 99)))
-    speedup = None
-    if baseline is not None:
-        speedup = paired_ratio(rounds, baseline)
     return Latency(
         threads=threads,
         batch=batch,
@@ -150,23 +146,18 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
         cpu_ms=float(np.median(_joined([turn.cpu_ns for turn in rounds.turns]))) / 1e6,
         device_ms=float(np.median(devices)) / 1e6 if len(devices) else None,
         throughput=batch * len(walls) / (float(walls.sum()) / 1e9),
-        speedup=speedup,
+        speedup=speedup(rounds, baseline) if baseline is not None else None,
     )
 
 
-def paired_ratio(rounds: Rounds, baseline: Rounds) -> Estimate:
-    """How many times as fast one is as the other: typical ratio of their median times in the same round.
-
-    Drift of the machine is the same for both within a round, and cancels. A round in which something else ran is an
-    outlier: so the estimate is the median of the Walsh averages of the log ratios, its interval that of the exact
-    signed-rank test.
+def speedup(rounds: Rounds, baseline: Rounds) -> Estimate:
+    """Return how many times as fast one variant is as another, by their median times in the same rounds.
 
     Args:
         rounds: The turns of one variant.
         baseline: Those of the other, in the same rounds.
     """
-    logs = np.log(np.array(baseline.medians_ns) / np.array(rounds.medians_ns))
-    return walsh_interval(logs).map(math.exp)
+    return walsh_ratio(rounds.medians_ns, baseline.medians_ns)
 
 
 def _joined(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -1,31 +1,17 @@
-"""What the measuring process and its helper processes say to each other: a line of JSON each."""
+"""Messages between the measuring process and the worker processes that build and run variants."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from lightning_perf.workers.messages import Message
 
-import msgspec
-
-__all__ = [
-    "BuildOrder",
-    "Built",
-    "Failed",
-    "Predict",
-    "Predicted",
-    "Ready",
-    "Reply",
-    "Request",
-    "Time",
-    "Timed",
-    "WorkOrder",
-]
+__all__ = ["BuildOrder", "Built", "Predict", "Predicted", "Ready", "Time", "Timed", "WorkOrder"]
 
 
-class BuildOrder(msgspec.Struct, frozen=True):
-    """Build one variant: all that `lightning_perf.inference.build_process` needs.
+class BuildOrder(Message, frozen=True):
+    """Build one variant: all that `lightning_perf.inference.worker.build` needs.
 
     Paths of the pickled `Subject`, of the folder to fill, and of the ``.npy`` file for its outputs on the subject's
-    inputs; then what `save_artefact` takes.
+    inputs; then what `Origin` holds.
     """
 
     subject: str
@@ -38,14 +24,14 @@ class BuildOrder(msgspec.Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-class Built(msgspec.Struct, frozen=True, tag="built"):
+class Built(Message, frozen=True):
     """The artefact is complete."""
 
     seconds: float
 
 
-class WorkOrder(msgspec.Struct, frozen=True):
-    """Load one artefact and run what is asked for: all that `lightning_perf.inference.worker` needs to start."""
+class WorkOrder(Message, frozen=True):
+    """Load one artefact and run what is asked for: all that `lightning_perf.inference.worker.run` needs to start."""
 
     folder: str
     device: str
@@ -53,7 +39,7 @@ class WorkOrder(msgspec.Struct, frozen=True):
     inputs: str
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
+class Ready(Message, frozen=True):
     """It is loaded and has run once, on one input; what memory that took, None where the system does not tell."""
 
     load_ms: float
@@ -62,18 +48,18 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     peak_device_bytes: int | None
 
 
-class Predict(msgspec.Struct, frozen=True, tag="predict"):
+class Predict(Message, frozen=True):
     """Run all inputs of a ``.npy`` file and write the outputs to another."""
 
     inputs: str
     outputs: str
 
 
-class Predicted(msgspec.Struct, frozen=True, tag="predicted"):
+class Predicted(Message, frozen=True):
     """The outputs are written."""
 
 
-class Time(msgspec.Struct, frozen=True, tag="time"):
+class Time(Message, frozen=True):
     """Time calls with a batch of this size: after untimed ones, until so much time is over and so many are done."""
 
     batch: int
@@ -83,19 +69,9 @@ class Time(msgspec.Struct, frozen=True, tag="time"):
     most: int
 
 
-class Timed(msgspec.Struct, frozen=True, tag="timed"):
+class Timed(Message, frozen=True):
     """Each call's wall time, process CPU time, and time on the device between events (CUDA only)."""
 
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     device_ns: tuple[int, ...]
-
-
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It cannot go on."""
-
-    reason: str
-
-
-Request: TypeAlias = Predict | Time
-Reply: TypeAlias = Built | Ready | Predicted | Timed | Failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Latency
 from lightning_perf.inference.point_names import name_points
@@ -30,16 +30,7 @@ MOST_NAMES = 10
 
 
 def save_plot(tradeoff: Tradeoff, path: Path) -> None:
-    """Write the picture of the first batch size and number of threads.
-
-    Args:
-        tradeoff: The document.
-        path: Where to; its ending chooses the format: .png, .svg or .pdf.
-
-    Raises:
-        InferenceError: Nothing was measured, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Plot the first batch size and number of threads; see `Tradeoff.save_plot`."""
     figure = draw_tradeoff(tradeoff)
     from lightning_perf.compare.plots.style import drawing
 

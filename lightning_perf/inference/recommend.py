@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Latency
 from lightning_perf.inference.tradeoff import Cell, Recommendation, Row
-from lightning_perf.units import format_duration, format_ratio
+from lightning_perf.units import format_milliseconds, format_ratio
 
 __all__ = ["NO_LIMIT_WITHOUT_DATA", "recommend"]
 
@@ -82,7 +82,8 @@ def _correct(row: Row) -> int:
 
 
 def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
-    parts = [f"p50 {_ms(latency.p50_ms)}, p90 {_ms(_slow_ms(latency))} with batch {latency.batch}"]
+    p50, p90 = format_milliseconds(latency.p50_ms), _slow_text(latency)
+    parts = [f"p50 {p50}, p90 {p90} with batch {latency.batch}"]
     if latency.speedup is not None and latency.speedup.value is not None:
         times = format_ratio(latency.speedup.value).removesuffix("×")
         parts.append(f"{times} times as fast as the original")
@@ -105,8 +106,8 @@ def _nearest(measured: Sequence[tuple[Row, Latency]], max_latency_ms: float | No
     fastest = min(measured, key=lambda pair: _slow_ms(pair[1]))
     if max_latency_ms is not None and _slow_ms(fastest[1]) > max_latency_ms:
         return (
-            f"No variant stays within {_ms(max_latency_ms)}: the fastest, {fastest[0].variant}, has a p90 of "
-            f"{_ms(_slow_ms(fastest[1]))}."
+            f"No variant stays within {format_milliseconds(max_latency_ms)}: the fastest, {fastest[0].variant}, "
+            f"has a p90 of {_slow_text(fastest[1])}."
         )
     accurate = [pair for pair in measured if max_drop is None or _drop(pair[0]) <= max_drop]
     if not accurate:
@@ -115,16 +116,16 @@ def _nearest(measured: Sequence[tuple[Row, Latency]], max_latency_ms: float | No
     row, latency = min(accurate, key=lambda pair: _slow_ms(pair[1]))
     return (
         f"No variant keeps both limits: the fastest that keeps the accuracy, {row.variant}, has a p90 of "
-        f"{_ms(_slow_ms(latency))}; {fastest[0].variant} has {_ms(_slow_ms(fastest[1]))} and "
+        f"{_slow_text(latency)}; {fastest[0].variant} has {_slow_text(fastest[1])} and "
         f"{_points(_drop(fastest[0]))}."
     )
+
+
+def _slow_text(latency: Latency) -> str:
+    return format_milliseconds(_slow_ms(latency))
 
 
 def _points(drop: float) -> str:
     if drop == 0:
         return "no drop"
     return f"a drop of {drop:.2f} points" if drop > 0 else f"{-drop:.2f} points above the original"
-
-
-def _ms(value: float) -> str:
-    return format_duration(1e6 * value)

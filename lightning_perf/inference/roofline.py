@@ -7,7 +7,7 @@ from typing import Literal
 
 from lightning_perf.inference.count_document import Count
 
-__all__ = ["LayerBound", "Peaks", "Roofline", "roofline"]
+__all__ = ["LayerBound", "Peaks", "Roofline", "bound_latency"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Roofline:
         return self.bound_ms / latency_ms
 
 
-def roofline(count: Count, peaks: Peaks) -> Roofline:
+def bound_latency(count: Count, peaks: Peaks) -> Roofline:
     """Bound the time of a forward pass from below.
 
     Args:
@@ -106,7 +106,7 @@ def roofline(count: Count, peaks: Peaks) -> Roofline:
         >>> from lightning_perf.inference.count_document import LayerCount
         >>> layer = LayerCount("fc", "Linear", 1, (1, 10), 1000, 2000, 110, 4000, 0.5)
         >>> count = Count((1, 100), (1, 10), (layer,), 1000, 2000, 110, 0, 440, 4000, 880, 0.5)
-        >>> bound = roofline(count, Peaks("a device", "float32", 1, 1e6, 1e6, "an example"))
+        >>> bound = bound_latency(count, Peaks("a device", "float32", 1, 1e6, 1e6, "an example"))
         >>> bound.compute_ms, bound.memory_ms, bound.bound_ms, bound.layer_by_layer_ms
         (2.0, 0.88, 2.0, 4.0)
         >>> bound.layers[0].limit, bound.efficiency(latency_ms=8.0)

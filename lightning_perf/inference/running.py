@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_perf.inference.build import BuiltVariant
-from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.helper import Helper
+from lightning_perf.inference.errors import VariantError, worker_errors
 from lightning_perf.inference.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
 from lightning_perf.inference.tradeoff import ColdStart, Reload
+from lightning_perf.workers.messages import M, Message
+from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["COARSE_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]
 
@@ -49,13 +51,18 @@ class Running:
         self._inputs = inputs
         self._timeout_s = timeout_s
         order = WorkOrder(str(built.folder), device, threads, str(inputs))
-        log = built.outputs.with_suffix(".run.log")
-        self._helper = Helper("lightning_perf.inference.worker", order, log, threads=threads)
-        try:
-            ready = self._helper.receive(Ready, timeout_s)
-        except BaseException:
-            self._helper.kill()
-            raise
+        with worker_errors():
+            self._worker = WorkerProcess(
+                "lightning_perf.inference.worker:run",
+                order,
+                path=sys.path,
+                environment={"OMP_NUM_THREADS": str(threads)},
+            )
+            try:
+                ready = self._worker.receive(Ready, timeout_s=timeout_s)
+            except BaseException:
+                self._worker.kill()
+                raise
         self.cold = ColdStart(ready.load_ms, ready.first_call_ms, ready.peak_rss_bytes, ready.peak_device_bytes)
 
     def predict(self, inputs: Path) -> NDArray[np.float32]:
@@ -65,7 +72,7 @@ class Running:
             VariantError: It fails.
         """
         outputs = self._built.outputs.with_suffix(".predicted.npy")
-        self._helper.ask(Predict(str(inputs), str(outputs)), Predicted, self._timeout_s)
+        self._ask(Predict(str(inputs), str(outputs)), Predicted, self._timeout_s)
         predicted: NDArray[np.float32] = np.load(outputs)
         outputs.unlink()
         return predicted
@@ -94,11 +101,16 @@ class Running:
         Raises:
             VariantError: It fails.
         """
-        return self._helper.ask(order, Timed, TURN_TIMEOUT_S)
+        return self._ask(order, Timed, TURN_TIMEOUT_S)
 
     def close(self) -> None:
         """End it."""
-        self._helper.close()
+        self._worker.close()
+
+    def _ask(self, request: Message, reply: type[M], timeout_s: float) -> M:
+        with worker_errors():
+            self._worker.send(request)
+            return self._worker.receive(reply, timeout_s=timeout_s)
 
 
 def relative_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:

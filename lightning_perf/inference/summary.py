@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_perf.inference.measure import Rounds, paired_ratio
+from lightning_perf.inference.measure import Rounds, speedup
 from lightning_perf.inference.pareto import Point, pareto_front
 from lightning_perf.inference.tradeoff import Cell, Machine, Row
 
@@ -30,7 +30,7 @@ def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, 
         baseline: The turns of the baseline.
         again: The turns of the baseline's twin, in the same rounds.
     """
-    noise = paired_ratio(again, baseline)
+    noise = speedup(again, baseline)
     ends = [value for value in (noise.value, noise.low, noise.high) if value is not None]
     tie = max((max(value, 1 / value) - 1 for value in ends), default=0.0)
     fast, small = [], []

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.device import on_device, usable_device
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.machine import describe_machine, load_average
-from lightning_perf.inference.measure import Effort, Rounds, Timer, paired_ratio, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.peaks import find_peaks
-from lightning_perf.inference.roofline import Peaks, roofline
+from lightning_perf.inference.roofline import Peaks, bound_latency
 from lightning_perf.inference.sweep_document import SCHEMA_VERSION, Sweep, SweepRow
 from lightning_perf.inference.timing import time_calls
+from lightning_perf.statistics.values import Estimate
 
 __all__ = ["sweep_backbones"]
 
@@ -40,7 +40,7 @@ def sweep_backbones(
     threads: int = 1,
     device: torch.device | str = "cpu",
     effort: Effort | None = None,
-    say: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Sweep:
     """Time backbones with random weights as PyTorch runs them, in turns, in float32.
 
@@ -55,7 +55,7 @@ def sweep_backbones(
         threads: CPU threads.
         device: Where they run.
         effort: How much is measured.
-        say: Is told what is being done.
+        on_progress: Called with each line of progress.
 
     Returns:
         The document; a backbone that fails is a row with its reason.
@@ -63,7 +63,7 @@ def sweep_backbones(
     Raises:
         InferenceError: A setting cannot be used.
     """
-    say = say or (lambda _: None)
+    on_progress = on_progress or (lambda _: None)
     effort = effort or Effort()
     device = usable_device(device)
     shape = _check(names, input_shape, classes, batch, threads)
@@ -79,7 +79,7 @@ def sweep_backbones(
 
     with _threads(threads), on_device(device), torch.inference_mode():
         for name in rows:
-            say(f"Making {name}")
+            on_progress(f"Making {name}")
             try:
                 module, count = make_backbone(name, shape, classes, batch)
                 timers[name] = _timer(module, inputs, device)
@@ -92,7 +92,7 @@ def sweep_backbones(
         working_set = min((count.compulsory_bytes for count in counts.values()), default=2**28)
         peaks = find_peaks(device, threads, working_set_bytes=working_set)
         if timers:
-            say(f"Timing {len(timers)} backbones in turns")
+            on_progress(f"Timing {len(timers)} backbones in turns")
             first = next(iter(timers))
             timers[first + _AGAIN] = timers[first]
         rounds = take_turns(timers, batch, effort, fail)
@@ -158,14 +158,14 @@ def _timed(
     first = next(iter(rounds))
     baseline = None if row.name == first else rounds[first]
     latency = summarise(rounds[row.name], baseline, batch=batch, threads=threads)
-    bound = roofline(count, peaks)
+    bound = bound_latency(count, peaks)
     return replace(row, latency=latency, bound_ms=bound.bound_ms, efficiency=bound.efficiency(latency.p50_ms))
 
 
 def _noise(rounds: Mapping[str, Rounds]) -> Estimate | None:
     for name, again in rounds.items():
         if name.endswith(_AGAIN) and (first := rounds.get(name.removesuffix(_AGAIN))) is not None:
-            return paired_ratio(again, first)
+            return speedup(again, first)
     return None
 
 

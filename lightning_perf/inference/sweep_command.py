@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.command import require_packages
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.report.console.safe import plain
@@ -81,8 +81,6 @@ def _sweep(options: argparse.Namespace) -> int:
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.inference.measure import Effort
     from lightning_perf.inference.sweep import sweep_backbones
-    from lightning_perf.inference.sweep_document import to_json
-    from lightning_perf.inference.sweep_render import print_sweep, save_plot
 
     sweep = sweep_backbones(
         options.names or DEFAULT_BACKBONES,
@@ -92,13 +90,13 @@ def _sweep(options: argparse.Namespace) -> int:
         threads=options.threads,
         device=options.device,
         effort=Effort(seconds=options.seconds),
-        say=_say,
+        on_progress=_say,
     )
-    document = to_json(sweep)
+    document = sweep.to_json()
     if options.json:
         sys.stdout.write(document)
     else:
-        print_sweep(sweep)
+        sweep.print()
     if options.out is not None:
         try:
             options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +106,7 @@ def _sweep(options: argparse.Namespace) -> int:
     if all(row.latency is None for row in sweep.rows):
         return NOTHING_RAN
     if options.plot is not None:
-        save_plot(sweep, options.plot)
+        sweep.save_plot(options.plot)
     return SUCCESS
 
 

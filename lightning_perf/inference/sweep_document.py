@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
-import msgspec
-
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.documents import Format, SavedDocument
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Effort, Latency
 from lightning_perf.inference.roofline import Peaks
 from lightning_perf.inference.tradeoff import Machine
+from lightning_perf.statistics.values import Estimate
 
-__all__ = ["SCHEMA_VERSION", "Sweep", "SweepRow", "from_json", "to_json"]
+__all__ = ["SCHEMA_VERSION", "Sweep", "SweepRow"]
 
 SCHEMA_VERSION = 1
 """Version of the document's layout: raised by every change that an old reader would misread."""
@@ -46,7 +48,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(SavedDocument):
     """Backbones without training, timed in turns as PyTorch runs them, in float32.
 
     Attributes:
@@ -78,29 +80,35 @@ class Sweep:
     macs_correlation: float | None
     rows: tuple[SweepRow, ...]
 
+    _format = Format("sweep", "sweep", SCHEMA_VERSION, "sweep again", InferenceError)
 
-def to_json(sweep: Sweep) -> str:
-    """Encode a document as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(sweep), indent=2).decode() + "\n"
+    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print the table of backbones, then what its figures mean.
 
+        Args:
+            file: Where to; standard output when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.inference.sweep_render import print_sweep
 
-def from_json(data: bytes | str) -> Sweep:
-    """Decode a document, checking every field's type.
+        print_sweep(self, file=file, width=width)
 
-    Raises:
-        InferenceError: The data is no such document, or one of another schema version.
-    """
-    try:
-        version = msgspec.json.decode(data, type=_Head).schema_version
-        if version != SCHEMA_VERSION:
-            action = "Upgrade lightning-perf" if version > SCHEMA_VERSION else "Sweep again"
-            raise InferenceError(
-                f"The sweep has schema version {version}, this lightning-perf reads {SCHEMA_VERSION}. {action}."
-            )
-        return msgspec.json.decode(data, type=Sweep)
-    except msgspec.DecodeError as error:
-        raise InferenceError(f"This is no sweep ({error}).") from error
+    def to_markdown(self) -> str:
+        """Return the sweep as GitHub-flavoured Markdown, e.g. for a results page."""
+        from lightning_perf.inference.sweep_render import render_markdown
 
+        return render_markdown(self)
 
-class _Head(msgspec.Struct):
-    schema_version: int
+    def save_plot(self, path: str | os.PathLike[str]) -> None:
+        """Plot median latency against multiply-accumulates.
+
+        Args:
+            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
+
+        Raises:
+            InferenceError: There is nothing to plot, or the file cannot be written.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from lightning_perf.inference.sweep_render import save_plot
+
+        save_plot(self, Path(path))

@@ -1,25 +1,26 @@
-"""A sweep as a table on the console and as a plot: both show what the document holds."""
+"""A sweep as a table on the console, as Markdown and as a plot: all show what the document holds."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.point_names import name_points
 from lightning_perf.inference.sweep_document import Sweep, SweepRow
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
+from lightning_perf.tables import Table as TextTable
+from lightning_perf.tables import escape, markdown_table
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_count,
-    format_duration,
     format_flop_rate,
+    format_milliseconds,
     format_ratio,
     format_share,
 )
@@ -27,19 +28,14 @@ from lightning_perf.units import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_sweep", "print_sweep", "save_plot"]
+__all__ = ["draw_sweep", "print_sweep", "render_markdown", "save_plot"]
 
-_NS_PER_MS = 1e6
+_HEADS = ("backbone", "params", "MACs", "median", "p90", "inputs/s", "speed", "of peak")
 
 
-def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
-    """Print a table, then what its figures mean.
-
-    Args:
-        sweep: The document.
-        console: Where to; standard output when not given.
-    """
-    console = console or ReportConsole(highlight=False)
+def print_sweep(sweep: Sweep, *, file: IO[str] | None, width: int | None) -> None:
+    """Print a sweep; see `Sweep.print`."""
+    console = ReportConsole(file=file, width=width, highlight=False)
     grid = Table(
         title=_title(sweep),
         title_justify="left",
@@ -49,18 +45,26 @@ def print_sweep(sweep: Sweep, console: Console | None = None) -> None:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    grid.add_column("backbone", overflow="fold")
-    for head in ("params", "MACs", "median", "p90", "inputs/s", "speed", "of peak"):
+    grid.add_column(_HEADS[0], overflow="fold")
+    for head in _HEADS[1:]:
         grid.add_column(head, justify="right", no_wrap=True)
     for row in sweep.rows:
         if row.latency is not None:
             grid.add_row(*(plain(cell) for cell in _cells(row)))
     console.print(grid)
-    for row in sweep.rows:
-        if row.reason is not None:
-            console.print(plain(f"{row.name}: {row.reason}"))
     for line in _footnotes(sweep):
         console.print(plain(line))
+
+
+def render_markdown(sweep: Sweep) -> str:
+    """Return a sweep as Markdown; see `Sweep.to_markdown`."""
+    rows = tuple(_cells(row) for row in sweep.rows if row.latency is not None)
+    parts = [
+        f"### {escape(_title(sweep))}",
+        markdown_table(TextTable(_title(sweep), _HEADS, rows)),
+        "\n".join(f"- {escape(line)}" for line in _footnotes(sweep)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _title(sweep: Sweep) -> str:
@@ -77,8 +81,8 @@ def _cells(row: SweepRow) -> tuple[str, ...]:
         row.name,
         _scaled(row.parameters),
         ("≥ " if row.uncounted else "") + _scaled(row.macs),
-        format_duration(_NS_PER_MS * latency.p50_ms),
-        NOT_AVAILABLE if latency.p90_ms is None else format_duration(_NS_PER_MS * latency.p90_ms),
+        format_milliseconds(latency.p50_ms),
+        format_milliseconds(latency.p90_ms),
         format_count(float(f"{latency.throughput:.3g}")),
         "1×" if latency.speedup is None else format_ratio(speedup),
         format_share(row.efficiency),
@@ -92,7 +96,7 @@ def _scaled(count: int | None) -> str:
 
 def _footnotes(sweep: Sweep) -> list[str]:
     peaks = sweep.peaks
-    lines = []
+    lines = [f"{row.name}: {row.reason}" for row in sweep.rows if row.reason is not None]
     first = next((row.name for row in sweep.rows if row.latency is not None and row.latency.speedup is None), None)
     if first is not None:
         lines.append(f"speed: times as fast as {first}.")
@@ -166,16 +170,7 @@ def draw_sweep(sweep: Sweep) -> Figure:
 
 
 def save_plot(sweep: Sweep, path: Path) -> None:
-    """Draw and save the plot.
-
-    Args:
-        sweep: The document.
-        path: File to write; its suffix says the format: ``.png``, ``.svg`` or ``.pdf``.
-
-    Raises:
-        InferenceError: There is nothing to plot, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw and save the plot; see `Sweep.save_plot`."""
     figure = draw_sweep(sweep)
     from lightning_perf.compare.plots.style import drawing
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
-import msgspec
-
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.count_document import Count
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measure import Effort, Latency
 from lightning_perf.inference.roofline import Roofline
+from lightning_perf.statistics.values import Estimate
+
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
 
 __all__ = [
+    "LAYERS",
     "METHOD_VERSION",
     "SCHEMA_VERSION",
     "Cell",
@@ -23,8 +29,6 @@ __all__ = [
     "Reload",
     "Row",
     "Tradeoff",
-    "from_json",
-    "to_json",
 ]
 
 SCHEMA_VERSION = 1
@@ -32,6 +36,9 @@ SCHEMA_VERSION = 1
 
 METHOD_VERSION = 2
 """Version of the way of measuring: figures of different versions are not to be compared."""
+
+LAYERS = 5
+"""Rows of the table of layers, unless asked for more."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Tradeoff:
+class Tradeoff(PageDocument, SavedDocument):
     """What is known of the ways to run one model.
 
     Attributes:
@@ -215,6 +222,8 @@ class Tradeoff:
     count: Count | None = None
     roofline: Roofline | None = None
 
+    _format = Format("trade-off document", "document", SCHEMA_VERSION, "measure again", InferenceError)
+
     def row(self, variant: str) -> Row:
         """The row of a variant.
 
@@ -226,41 +235,41 @@ class Tradeoff:
                 return row
         raise KeyError(variant)
 
+    def print(self, *, file: IO[str] | None = None, layers: int = LAYERS, width: int | None = None) -> None:
+        """Print the recommendation, then the tables.
 
-def to_json(tradeoff: Tradeoff, *, indent: int | None = None) -> bytes:
-    """Encode a document as UTF-8 JSON.
+        Args:
+            file: Where to; standard output when not given.
+            layers: Rows of the table of layers.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.inference.render.console import print_tradeoff
 
-    Args:
-        tradeoff: The document.
-        indent: Spaces a level, or None for one line.
-    """
-    data = msgspec.json.encode(tradeoff)
-    return data if indent is None else msgspec.json.format(data, indent=indent)
+        print_tradeoff(self, file=file, layers=layers, width=width)
 
+    def to_markdown(self, *, layers: int = LAYERS) -> str:
+        """Return the trade-off as GitHub-flavoured Markdown, e.g. for a pull request or a results page.
 
-def from_json(data: bytes | str) -> Tradeoff:
-    """Decode a document, checking every field's type.
+        Args:
+            layers: Rows of the table of layers.
+        """
+        from lightning_perf.inference.render.markdown import render_markdown
 
-    Args:
-        data: What `to_json` wrote.
+        return render_markdown(self, layers=layers)
 
-    Raises:
-        InferenceError: The data is no such document, or one of another schema version.
-    """
-    try:
-        version = msgspec.json.decode(data, type=_Head).schema_version
-    except msgspec.DecodeError as error:
-        raise InferenceError(f"this is no trade-off document ({error})") from error
-    if version != SCHEMA_VERSION:
-        action = "upgrade lightning-perf" if version > SCHEMA_VERSION else "measure again"
-        raise InferenceError(
-            f"the document has schema version {version}, this lightning-perf reads {SCHEMA_VERSION}: {action}"
-        )
-    try:
-        return msgspec.json.decode(data, type=Tradeoff)
-    except msgspec.DecodeError as error:
-        raise InferenceError(f"the document is damaged ({error})") from error
+    def save_plot(self, path: str | os.PathLike[str]) -> None:
+        """Plot accuracy against latency, with the first batch size and number of threads.
 
+        Args:
+            path: The file; its suffix names the format: ``.png``, ``.svg`` or ``.pdf``.
 
-class _Head(msgspec.Struct):
-    schema_version: int
+        Raises:
+            InferenceError: There is nothing to plot, or the file cannot be written.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from lightning_perf.inference.plot import save_plot
+
+        save_plot(self, Path(path))
+
+    def _page(self) -> tuple[Kind, str]:
+        return "inference", self.model

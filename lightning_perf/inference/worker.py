@@ -1,4 +1,4 @@
-"""The process that runs one variant: a fresh one, as a deployment would start it."""
+"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
 
 from __future__ import annotations
 
@@ -8,22 +8,69 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.inference.helper_main import Channel, run_helper
-from lightning_perf.inference.messages import Predict, Predicted, Ready, WorkOrder
+from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.inference.messages import BuildOrder, Built, Predict, Predicted, Ready, Time, WorkOrder
+from lightning_perf.inference.runtimes.faults import reason_of
+from lightning_perf.workers.channel import Channel
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["main"]
+__all__ = ["build", "describe_error", "run"]
 
 
-def main() -> None:
-    """Load the artefact of the order, then do what is asked until nobody asks any more."""
-    run_helper(WorkOrder, _work)
+def build(channel: Channel) -> None:
+    """Build the variant of a `BuildOrder`, run it once, and write what it is and what it gave."""
+    channel.describe = describe_error
+    order = channel.receive(BuildOrder)
+    import numpy as np
+    import torch
+
+    from lightning_perf.inference.artefact import Origin, save_artefact
+    from lightning_perf.inference.device import on_device
+    from lightning_perf.inference.predict import predict
+    from lightning_perf.inference.runtimes.registry import find_runtime
+    from lightning_perf.inference.subject import Subject
+
+    subject = torch.load(order.subject, weights_only=False)
+    if not isinstance(subject, Subject):
+        raise TypeError(f"{order.subject} holds a {type(subject).__name__}")
+    torch.set_num_threads(subject.threads)
+    folder = Path(order.folder)
+    runtime = find_runtime(order.runtime)
+    with on_device(subject.device):
+        began = time.perf_counter()
+        provenance = runtime.build(subject, folder)
+        seconds = time.perf_counter() - began
+        with torch.inference_mode():
+            call = runtime.load(folder, subject.device, subject.threads)
+            outputs = predict(call, subject.inputs.numpy(), subject.device)
+    if len(outputs) != len(subject.inputs):
+        raise VariantError(f"it gave {len(outputs)} rows for {len(subject.inputs)} inputs")
+    if not np.isfinite(outputs).all():
+        raise VariantError("its outputs are not finite: numbers overflowed its type")
+    np.save(order.outputs, outputs)
+    save_artefact(
+        folder,
+        subject,
+        Origin(
+            variant=order.variant,
+            runtime=order.runtime,
+            transforms=order.transforms,
+            source=order.source,
+            labels=order.labels,
+        ),
+        output_shape=tuple(outputs.shape[1:]),
+        provenance=provenance,
+    )
+    channel.send(Built(seconds))
 
 
-def _work(order: WorkOrder, channel: Channel) -> None:
+def run(channel: Channel) -> None:
+    """Load the artefact of a `WorkOrder`, then do what is asked until the supervisor asks to stop."""
+    channel.describe = describe_error
+    order = channel.receive(WorkOrder)
     import numpy as np
     import torch
 
@@ -45,18 +92,24 @@ def _work(order: WorkOrder, channel: Channel) -> None:
         call(inputs[:1].to(device))
         finish(device)
         called = time.perf_counter()
-        channel.reply(
+        channel.send(
             Ready(1e3 * (loaded - began), 1e3 * (called - loaded), _peak_rss_bytes(), _peak_device_bytes(device))
         )
         batches: dict[int, Tensor] = {}
-        for request in channel.requests():
+        while True:
+            request: Predict | Time = channel.receive(Predict, Time)
             if isinstance(request, Predict):
                 np.save(request.outputs, predict(call, np.load(request.inputs, mmap_mode="r"), device))
-                channel.reply(Predicted())
+                channel.send(Predicted())
             else:
                 if request.batch not in batches:
                     batches[request.batch] = _batch(inputs, request.batch).to(device)
-                channel.reply(time_calls(call, batches[request.batch], device, request))
+                channel.send(time_calls(call, batches[request.batch], device, request))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the reason that an error gives for a variant's row."""
+    return str(error) if isinstance(error, (VariantError, InferenceError)) else reason_of(error)
 
 
 def _batch(inputs: Tensor, size: int) -> Tensor:
@@ -87,7 +140,3 @@ def _peak_device_bytes(device: torch.device) -> int | None:
     import torch
 
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
-
-
-if __name__ == "__main__":
-    main()

@@ -25,10 +25,10 @@ class PageError(Exception):
 
 
 _ASSETS = files("lightning_perf.page").joinpath("assets")
-_DATA = ("definitions.json", "words.json")
-_MAIN = "main.js"
+_DATA = ("text/definitions.json", "text/labels.json")
+_MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
-_STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w.-]+)" />\n')
+_STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
 _PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 

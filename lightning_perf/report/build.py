@@ -21,12 +21,12 @@ from lightning_perf.analysis.trust import trust
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
-from lightning_perf.report.rank_words import who_waits
-from lightning_perf.report.recordings import Spread, analyze_recordings
+from lightning_perf.report.labels import count_of
+from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
+from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slowness import slowness_notes
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
-from lightning_perf.report.words import count_of
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration, format_share
 
@@ -63,7 +63,7 @@ def analyze(
     path: str | os.PathLike[str],
     *,
     by_shape: bool = False,
-    spread: Spread = analyze_recordings,
+    executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
 ) -> PerfReport:
     """Analyse a trace, or all traces of a run.
@@ -72,7 +72,7 @@ def analyze(
         path: A trace file (``.json`` or ``.json.gz``), or the folder of one run: its ranks are compared, the windows
             of each rank analysed together, and step times that `PerfCallback` left there are read too.
         by_shape: Whether operators are told apart by the shapes of their inputs.
-        spread: Where the ranks' recordings are analysed: in processes of this machine, or on a Ray cluster by
+        executor: Where the ranks' recordings are analysed: in processes of this machine, or on a Ray cluster by
             `lightning_perf.compare.RayRecordings`.
         live: What `PerfCallback` knows at the end of its fit. The report then is made without traces where none can be
             read.
@@ -123,7 +123,7 @@ def analyze(
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
     build = functools.partial(
-        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=folder, spread=spread
+        build_report, samples=samples, precision=precision, by_shape=by_shape, folder=folder, executor=executor
     )
     try:
         return build(traces, notes=notes)
@@ -151,7 +151,7 @@ def build_report(
     precision: RunPrecision | None = None,
     by_shape: bool = False,
     folder: Path | None = None,
-    spread: Spread = analyze_recordings,
+    executor: RecordingExecutor = analyze_recordings,
 ) -> PerfReport:
     """Build the report of one run from its parts.
 
@@ -162,7 +162,7 @@ def build_report(
         precision: The run's precision and what it did to the numbers.
         by_shape: Whether operators are told apart by the shapes of their inputs.
         folder: The run's folder, for what the profiler did to the run and for captures; None where there is none.
-        spread: Where the ranks' recordings are analysed.
+        executor: Where the ranks' recordings are analysed.
 
     Returns:
         The report.
@@ -171,7 +171,7 @@ def build_report(
         TraceError: When there are traces, but none can be read.
     """
     paths = [Path(trace) for trace in traces]
-    results = spread(group_windows(paths), by_shape=by_shape) if paths else []
+    results = executor(group_windows(paths), by_shape=by_shape) if paths else []
     ranks = [analysis for result in results for analysis in result.analyses]
     faults = [fault for result in results for fault in result.faults]
     if paths and not ranks:

@@ -10,11 +10,11 @@ from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slow
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.rank_words import who_waits
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.recording import Recording
 from lightning_perf.report.recordings import analyze_recordings
+from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
-from lightning_perf.report.words import CATEGORY_LABELS, count_of
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration, format_ratio
 

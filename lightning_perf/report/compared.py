@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
 from lightning_perf.analysis.amp_check import AmpCheck, check_prediction
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.report.document import PerfReport
+from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.report.document import TOP, PerfReport, ReportError, run_name
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration
+
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
 
 __all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
 
@@ -24,7 +29,7 @@ MIXED_SHARE = 0.10
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(PageDocument, SavedDocument):
     """What changed from one recording to another.
 
     Attributes:
@@ -47,6 +52,33 @@ class Compared:
     notes: tuple[str, ...]
     headline: str
     mixed_precision: AmpCheck | None = None
+
+    _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
+
+    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
+        """Print the comparison: in colour on a terminal, as plain text anywhere else.
+
+        Args:
+            file: Where to; standard output when not given.
+            top: Rows of each table.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.report.console.compared import print_compared
+
+        print_compared(self, file=file, top=top, width=width)
+
+    def to_markdown(self, *, top: int = TOP) -> str:
+        """Return the comparison as GitHub-flavoured Markdown, e.g. for a pull request.
+
+        Args:
+            top: Rows of each table.
+        """
+        from lightning_perf.report.markdown import compared_to_markdown
+
+        return compared_to_markdown(self, top=top)
+
+    def _page(self) -> tuple[Kind, str]:
+        return "diff", f"{run_name(self.before)} and {run_name(self.after)}"
 
 
 def compare_reports(before: PerfReport, after: PerfReport) -> Compared:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import msgspec
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
+from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 
-__all__ = ["SCHEMA_VERSION", "PerfReport", "ReportError", "Verdict", "from_json", "to_json"]
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
+    from lightning_perf.report.compared import Compared
+
+__all__ = ["SCHEMA_VERSION", "TOP", "PerfReport", "ReportError", "Verdict", "run_name"]
 
 SCHEMA_VERSION = 1
 """Version of the document's layout: raised by every change that an old reader would misread."""
+
+TOP = 8
+"""Rows of a table of operators or kernels, unless asked for more."""
 
 
 class ReportError(ValueError):
@@ -40,7 +48,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class PerfReport:
+class PerfReport(PageDocument, SavedDocument):
     """What is known of one run.
 
     Attributes:
@@ -59,6 +67,13 @@ class PerfReport:
         trust: How far the recording can be trusted; ``None`` when nothing was recorded.
         captures: Windows outside of the schedule, because steps turned slow or somebody asked.
         who_waits: Which rank the others wait for and which has the most to do, in sentences; empty for a run of one.
+
+    Example:
+        >>> import lightning_perf
+        >>> report = lightning_perf.analyze("lightning_logs/version_0/perf")  # doctest: +SKIP
+        >>> report.print()  # doctest: +SKIP
+        >>> report.write_html("report.html")  # doctest: +SKIP
+        >>> report.diff(lightning_perf.analyze("lightning_logs/version_1/perf")).print()  # doctest: +SKIP
     """
 
     schema_version: int
@@ -76,41 +91,56 @@ class PerfReport:
     captures: tuple[Captured, ...] = ()
     who_waits: tuple[str, ...] = ()
 
+    _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 
-def to_json(report: PerfReport, *, indent: int | None = None) -> bytes:
-    """Encode a report as UTF-8 JSON.
+    def print(self, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
+        """Print the report: in colour on a terminal, as plain text anywhere else.
 
-    Args:
-        report: The report.
-        indent: Spaces a level, or ``None`` for one line.
-    """
-    data = msgspec.json.encode(report)
-    return data if indent is None else msgspec.json.format(data, indent=indent)
+        Args:
+            file: Where to; standard output when not given.
+            top: Rows of the tables of operators, kernels and the like.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.report.console.render import print_report
+
+        print_report(self, file=file, top=top, width=width)
+
+    def to_markdown(self, *, top: int = TOP) -> str:
+        """Return the report as GitHub-flavoured Markdown, e.g. for a pull request.
+
+        Args:
+            top: Rows of the tables of operators, kernels and the like.
+
+        Returns:
+            What `print` shows: verdict, notes and findings first, then the tables, folded away.
+        """
+        from lightning_perf.report.markdown import report_to_markdown
+
+        return report_to_markdown(self, top=top)
+
+    def diff(self, other: PerfReport) -> Compared:
+        """Compare this report with the report of another recording.
+
+        Args:
+            other: The report after the change.
+
+        Returns:
+            What got faster or slower, as ``lightning-perf diff`` shows it.
+
+        Raises:
+            TraceError: One of the recordings is truncated, so that its times are only lower bounds.
+        """
+        from lightning_perf.report.compared import compare_reports
+
+        return compare_reports(self, other)
+
+    def _page(self) -> tuple[Kind, str]:
+        return "run", run_name(self.sources)
 
 
-def from_json(data: bytes | str) -> PerfReport:
-    """Decode a report, checking every field's type.
-
-    Args:
-        data: What `to_json` wrote.
-
-    Raises:
-        ReportError: The data is no report, or one of another schema version.
-    """
-    try:
-        version = msgspec.json.decode(data, type=_Head).schema_version
-    except msgspec.DecodeError as error:
-        raise ReportError(f"this is no lightning-perf report ({error})") from error
-    if version != SCHEMA_VERSION:
-        raise ReportError(
-            f"the report has schema version {version}, this lightning-perf reads {SCHEMA_VERSION}: "
-            f"{'upgrade lightning-perf' if version > SCHEMA_VERSION else 'analyze its traces again'}"
-        )
-    try:
-        return msgspec.json.decode(data, type=PerfReport)
-    except msgspec.DecodeError as error:
-        raise ReportError(f"the report is damaged ({error})") from error
-
-
-class _Head(msgspec.Struct):
-    schema_version: int
+def run_name(sources: tuple[str, ...]) -> str:
+    """Name the run of trace files: by the file, or by the folder of several."""
+    if not sources:
+        return "run"
+    path = Path(sources[0])
+    return path.name if len(sources) == 1 else path.parent.name

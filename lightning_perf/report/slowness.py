@@ -6,7 +6,7 @@ from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_duration, format_ratio
 
 __all__ = ["slowness_notes"]

@@ -10,7 +10,7 @@ from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.findings.amdahl import each
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import Verdict
-from lightning_perf.report.words import CATEGORY_CLAUSES, count_of
+from lightning_perf.report.labels import CATEGORY_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = ["judge", "saving_text"]

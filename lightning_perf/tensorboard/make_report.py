@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import PerfReport, ReportError, from_json
+from lightning_perf.report.document import PerfReport, ReportError
 from lightning_perf.tensorboard.discovery import REPORT
 
 __all__ = ["make_report"]
@@ -44,7 +44,7 @@ def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
 def _read_report(path: Path) -> PerfReport:
     if path.stat().st_size > LARGEST_REPORT_BYTES:
         raise ReportError(f"the report is larger than {LARGEST_REPORT_BYTES >> 20} MB: analyze its traces again")
-    return from_json(path.read_bytes())
+    return PerfReport.from_json(path.read_bytes())
 
 
 def _covers(report: PerfReport, traces: Sequence[Path]) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair, UnfairError, describe_refusal
-from lightning_perf.compare.study import study_notes
-from lightning_perf.compare.study_records import study_arms
+from lightning_perf.compare.folders import compare_runs
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
 
 __all__ = ["make_study"]
 
@@ -25,7 +22,6 @@ def make_study(folder: Path) -> Comparison | Unfair:
         MissingExtraError: A package that the statistics need is not installed.
     """
     try:
-        comparison = compare_arms(study_arms(folder))
+        return compare_runs(folder)
     except UnfairError as error:
-        return describe_refusal(error)
-    return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
+        return error.refusal

@@ -39,10 +39,10 @@ class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def get_plugin_apps(self) -> Mapping[str, WSGIApplication]:
         """The tab's addresses."""
-        from lightning_perf.tensorboard.jobs import Jobs
+        from lightning_perf.tensorboard.document_queue import DocumentQueue
         from lightning_perf.tensorboard.routes import Routes
 
-        return Routes(self._scanner, Jobs()).applications()
+        return Routes(self._scanner, DocumentQueue()).applications()
 
     def is_active(self) -> bool:
         """Whether there is anything to show; yes while the first look goes on."""

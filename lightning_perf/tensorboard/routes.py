@@ -12,7 +12,7 @@ from lightning_perf.tensorboard import excerpt
 from lightning_perf.tensorboard.assets import Asset, page_assets, perfetto_assets, plotly_file
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Jobs
+from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.responses import (
     RefusalError,
     answer_data,
@@ -49,12 +49,12 @@ class Routes:
 
     Args:
         scanner: Knows the runs.
-        jobs: Makes documents.
+        queue: Makes documents.
     """
 
-    def __init__(self, scanner: Scanner, jobs: Jobs) -> None:
+    def __init__(self, scanner: Scanner, queue: DocumentQueue) -> None:
         self._scanner = scanner
-        self._jobs = jobs
+        self._queue = queue
 
     def applications(self) -> Mapping[str, WSGIApplication]:
         """The WSGI application behind each address; ``/*`` stands for whatever follows."""
@@ -129,7 +129,7 @@ class Routes:
     def tradeoff(self, request: Request) -> Response:
         """A trade-off table, as it is."""
         from lightning_perf.inference.errors import InferenceError
-        from lightning_perf.inference.tradeoff import from_json
+        from lightning_perf.inference.tradeoff import Tradeoff
 
         run = self._run(request, "run", "inference")
         (file,) = run.others
@@ -138,7 +138,7 @@ class Routes:
         try:
             with run.storage.open(file.path) as stream:
                 data = stream.read(LARGEST_TRADEOFF_BYTES)
-            from_json(data)
+            Tradeoff.from_json(data)
         except (StorageError, OSError) as error:
             raise RefusalError(422, str(error)) from error
         except InferenceError as error:
@@ -150,7 +150,7 @@ class Routes:
         run = self._run(request, "run", "run", "trace")
         made = self._make(run, "report")
         if isinstance(made, Working):
-            return answer_json(request, made, 202)
+            return _progress(request, made)
         arguments = request.args
         name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
         if name is None:
@@ -174,8 +174,7 @@ class Routes:
 
     def diff(self, request: Request) -> Response:
         """What changed from one run to another."""
-        from lightning_perf.report.compared import compare_reports
-        from lightning_perf.report.document import ReportError, from_json
+        from lightning_perf.report.document import PerfReport, ReportError
         from lightning_perf.trace.errors import TraceError
 
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
@@ -183,10 +182,10 @@ class Routes:
         working = [state for state in made if isinstance(state, Working)]
         if working:
             done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-            return answer_json(request, Working(done, working[0].message), 202)
+            return _progress(request, Working(done, working[0].message))
         try:
-            before, after = (from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
-            compared = msgspec.json.encode(compare_reports(before, after))
+            before, after = (PerfReport.from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
+            compared = before.diff(after).to_json(indent=None).encode()
         except (TraceError, ReportError, OSError, ValueError) as error:
             raise RefusalError(422, str(error)) from error
         return answer_data(request, excerpt.excerpt_diff(compared), "application/json")
@@ -217,7 +216,7 @@ class Routes:
     def _document(self, request: Request, run: Run, document: Document) -> Response:
         made = self._make(run, document)
         if isinstance(made, Working):
-            return answer_json(request, made, 202)
+            return _progress(request, made)
         try:
             data = made.read_bytes()
         except OSError as error:
@@ -235,7 +234,7 @@ class Routes:
         if found is not None:
             return found
         try:
-            answer = self._jobs.ask(make_task(run, key))
+            answer = self._queue.ask(make_task(run, key))
         except StorageError as error:
             raise RefusalError(422, str(error)) from error
         if isinstance(answer, Done):
@@ -257,6 +256,10 @@ def _file(request: Request, assets: Mapping[str, Asset], name: str, missing: str
     if asset is None or data is None:
         raise RefusalError(404, missing)
     return answer_data(request, data, asset.resource.content_type, policy=asset.policy, fresh_s=asset.fresh_s)
+
+
+def _progress(request: Request, working: Working) -> Response:
+    return answer_json(request, {"state": "working", "done": working.done, "message": working.message}, 202)
 
 
 def _rest(request: Request, prefix: str) -> str:

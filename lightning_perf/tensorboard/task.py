@@ -1,4 +1,4 @@
-"""What a worker is told, and what it answers: lines of JSON over its standard input and output."""
+"""The messages between the server and the worker process that makes a document."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lightning_perf.tensorboard.cache import cache_root, places_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.remote_storage import RemoteStorage
 from lightning_perf.tensorboard.storage import StoredFile
+from lightning_perf.workers.messages import Message
 
 __all__ = ["Answer", "Done", "Failed", "SourceFile", "Task", "Working", "make_task"]
 
@@ -30,7 +31,7 @@ class SourceFile(msgspec.Struct, frozen=True):
     local: str | None
 
 
-class Task(msgspec.Struct, frozen=True):
+class Task(Message, frozen=True):
     """One document to make.
 
     Attributes:
@@ -56,7 +57,7 @@ class Task(msgspec.Struct, frozen=True):
     fetched: str
 
 
-class Working(msgspec.Struct, frozen=True, tag="working", tag_field="state"):
+class Working(Message, frozen=True):
     """It goes on.
 
     Attributes:
@@ -68,11 +69,11 @@ class Working(msgspec.Struct, frozen=True, tag="working", tag_field="state"):
     message: str
 
 
-class Done(msgspec.Struct, frozen=True, tag="done", tag_field="state"):
+class Done(Message, frozen=True):
     """The document is in one of the places."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="state"):
+class Failed(Message, frozen=True):
     """There will be no document.
 
     Attributes:

@@ -1,15 +1,8 @@
-"""The process that makes one document, apart from the server: it may take long, need memory, or die.
-
-It is a fresh interpreter (`Jobs` starts it) that reads a `Task` from its standard input and answers in lines of JSON.
-It works at a low priority, with a bound on its memory, and ends at once when its standard input is closed: the server
-is gone then.
-"""
+"""The worker process that makes one document: that may take minutes, much memory, or crash."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +14,13 @@ import msgspec
 from lightning_perf.tensorboard.cache import Document, write
 from lightning_perf.tensorboard.excerpt import excerpt_report
 from lightning_perf.tensorboard.fetch import fetch
-from lightning_perf.tensorboard.memory_limit import bound_memory
 from lightning_perf.tensorboard.progress import ReadingProgress
 from lightning_perf.tensorboard.storage import StorageError
 from lightning_perf.tensorboard.task import Answer, Done, Failed, SourceFile, Task, Working
+from lightning_perf.workers.channel import Channel
+from lightning_perf.workers.memory_limit import limit_memory
 
-__all__ = ["serve", "work"]
+__all__ = ["main", "work"]
 
 NICENESS = 10
 LOOK_S = 0.2
@@ -36,29 +30,20 @@ READ_SHARE = 0.9
 """Parts of the progress that fetching, where there is any, and reading stand for."""
 
 
-def serve() -> None:
-    """Be a worker: read one task, make the document, and answer."""
-    # Answers have the real standard output for themselves; whatever else is printed goes with the errors.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def main(channel: Channel) -> None:
+    """Make the document of one task at a low priority and with limited memory, and answer."""
     os.nice(NICENESS)
-    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
-    limit = bound_memory()
-
-    def say(answer: Answer) -> None:
-        answers.write(msgspec.json.encode(answer) + b"\n")
-        answers.flush()
-
+    task = channel.receive(Task)
+    limit = limit_memory()
     try:
-        answer = work(task, say)
+        answer = work(task, channel.send)
     except MemoryError:
         answer = Failed(
             f"The analysis needs more than {limit / 1e9:.1f} GB, three quarters of the memory that was free. "
             "Free some, or analyze the run on a larger machine: lightning-perf analyze PATH.",
             lasting=False,
         )
-    say(answer)
+    channel.send(answer)
 
 
 def work(task: Task, say: Callable[[Answer], None]) -> Answer:
@@ -71,7 +56,7 @@ def work(task: Task, say: Callable[[Answer], None]) -> Answer:
     Returns:
         How it ended.
     """
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
 
     try:
         documents = _study(task, say) if task.kind == "study" else _report(task, say)
@@ -95,7 +80,7 @@ class _UnusableError(Exception):
 
 
 def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
-    from lightning_perf.report.document import ReportError, to_json
+    from lightning_perf.report.document import ReportError
     from lightning_perf.tensorboard.make_report import make_report
     from lightning_perf.trace.errors import TraceError
 
@@ -105,7 +90,7 @@ def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, b
     with _staged(task, paths) as folder, _watched(sizes, lambda done: say(_reading(begin, done))):
         traces = [folder / _below(task, file) for file in task.files[: task.traces]]
         try:
-            data = to_json(make_report(folder, traces, _place(task)))
+            data = make_report(folder, traces, _place(task)).to_json(indent=None).encode()
         except (TraceError, ReportError) as error:
             raise _UnusableError(str(error).replace(str(folder), _place(task))) from error
     # The excerpt is what tells that both are there, so it is written last.
@@ -171,15 +156,3 @@ def _watched(sizes: dict[str, int], tell: Callable[[float], None]) -> Iterator[N
     finally:
         over.set()
         watcher.join()
-
-
-def _end_with_the_server() -> None:
-    while os.read(0, 1024):  # not through sys.stdin, whose lock would be held when the interpreter ends
-        pass
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)  # its own group, with the processes it started
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    serve()

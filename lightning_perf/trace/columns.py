@@ -7,20 +7,10 @@ so that a parent precedes its children). A code is an index into one of the stri
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from lightning_perf.trace.description import Metadata, Problems
-
-if TYPE_CHECKING:
-    from lightning_perf.trace.device_events import Collectives, DeviceEvents
-    from lightning_perf.trace.links import Links
-    from lightning_perf.trace.steps import Steps
 
 __all__ = [
     "NO_ROW",
@@ -35,7 +25,6 @@ __all__ = [
     "RuntimeCalls",
     "Spans",
     "Thread",
-    "Trace",
 ]
 
 Int64Array = NDArray[np.int64]
@@ -157,81 +146,3 @@ class Thread:
     process: str
     thread: str
     name: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """One rank's recording as columns.
-
-    Attributes:
-        sources: The file or files it was read from.
-        names: Interned event names.
-        threads: Interned threads.
-        type_lists: Interned operator input types, each as JSON text (``["float","Scalar"]``).
-        shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
-        stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
-        operators: Framework operators.
-        annotations: Ranges a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
-        python: Python functions (recorded with stacks only).
-        runtime: Runtime and driver calls.
-        device: Device work.
-        collectives: What is known of collectives.
-        memory: Allocator events.
-        metadata: What the recording says about itself.
-        problems: What was wrong with the file.
-    """
-
-    sources: tuple[str, ...]
-    names: tuple[str, ...]
-    threads: tuple[Thread, ...]
-    type_lists: tuple[str, ...]
-    shape_lists: tuple[str, ...]
-    stride_lists: tuple[str, ...]
-    operators: Operators
-    annotations: Annotations
-    python: Spans
-    runtime: RuntimeCalls
-    device: DeviceEvents
-    collectives: Collectives
-    memory: MemoryEvents
-    metadata: Metadata = field(default_factory=Metadata)
-    problems: Problems = field(default_factory=Problems)
-
-    @cached_property
-    def links(self) -> Links:
-        """Which runtime call started each piece of device work, and inside which operator (computed once)."""
-        from lightning_perf.trace.links import find_links
-
-        return find_links(self)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The step windows (computed once)."""
-        from lightning_perf.trace.steps import find_steps
-
-        return find_steps(self)
-
-    @property
-    def begin_ns(self) -> int:
-        """Begin of the first event of any table; 0 in a trace without events."""
-        return min((int(t.start_ns[0]) for t in self.tables() if len(t)), default=0)
-
-    @cached_property
-    def end_ns(self) -> int:
-        """End of the last event of any table; 0 in a trace without events."""
-        return max((int(t.end_ns.max()) for t in self.tables() if len(t)), default=0)
-
-    def names_where(self, accept: Callable[[str], bool]) -> BoolArray:
-        """A mask over `names`: index it with a code column to get a mask over rows.
-
-        Args:
-            accept: Called once per distinct name.
-
-        Returns:
-            Boolean array of length ``len(names)``.
-        """
-        return np.fromiter((accept(name) for name in self.names), dtype=np.bool_, count=len(self.names))
-
-    def tables(self) -> tuple[Spans | DeviceEvents, ...]:
-        """The tables of events with a begin and an end."""
-        return self.operators, self.annotations, self.python, self.runtime, self.device

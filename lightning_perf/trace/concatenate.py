@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import Annotations, MemoryEvents, Operators, RuntimeCalls, Spans, Thread, Trace
+from lightning_perf.trace.columns import Annotations, MemoryEvents, Operators, RuntimeCalls, Spans, Thread
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.device_events import Collectives, DeviceEvents
 from lightning_perf.trace.order import time_order
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["concatenate"]
 

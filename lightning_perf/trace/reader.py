@@ -17,7 +17,6 @@ import msgspec
 
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.description import Problems
 from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.events import decode, decode_exact
@@ -26,6 +25,7 @@ from lightning_perf.trace.pieces import EventText
 from lightning_perf.trace.salvage import Salvage
 from lightning_perf.trace.tables import build_tables
 from lightning_perf.trace.times import InexactTimeError
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["read_trace"]
 

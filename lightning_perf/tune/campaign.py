@@ -11,31 +11,38 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lightning_perf import __version__
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.budget import Budget
 from lightning_perf.tune.catalogue import find_lever, find_levers
-from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
+from lightning_perf.tune.errors import (
+    NotApplicableError,
+    NoTrainingError,
+    OutOfTimeError,
+    TrialError,
+    TuneError,
+    trial_errors,
+)
 from lightning_perf.tune.guard import LossGuard
 from lightning_perf.tune.lever import Lever
 from lightning_perf.tune.measurement import Measurement, measure
 from lightning_perf.tune.messages import Order, Prediction, Scouted
-from lightning_perf.tune.process import TrialProcess
 from lightning_perf.tune.ratio import is_gain, is_loss
-from lightning_perf.tune.render.words import in_words
+from lightning_perf.tune.render.tables import describe_ratio
 from lightning_perf.tune.result import SCHEMA_VERSION, Outcome, Trial, TuneResult
-from lightning_perf.tune.runner import Runner
+from lightning_perf.tune.runner import WORKER, Runner
 from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["run_campaign"]
 
 
-def run_campaign(source: str | bytes, settings: TuneSettings, say: Callable[[str], None]) -> TuneResult:
+def run_campaign(source: str | bytes, settings: TuneSettings, on_progress: Callable[[str], None]) -> TuneResult:
     """Try levers on a training.
 
     Args:
         source: ``package.module:name``, or what cloudpickle made of torch's flags and a `Training`.
         settings: How.
-        say: Takes lines of progress.
+        on_progress: Called with each line of progress.
 
     Raises:
         TuneError: There is no such training, it fails as it is, or takes the whole budget.
@@ -43,7 +50,7 @@ def run_campaign(source: str | bytes, settings: TuneSettings, say: Callable[[str
     """
     levers = find_levers(settings.levers)
     with tempfile.TemporaryDirectory(prefix="lightning-perf-tune-", ignore_cleanup_errors=True) as folder:
-        return _Campaign(source, settings, levers, folder, say).run()
+        return _Campaign(source, settings, levers, folder, on_progress).run()
 
 
 class _Campaign:
@@ -53,9 +60,9 @@ class _Campaign:
         settings: TuneSettings,
         levers: tuple[Lever, ...],
         folder: str,
-        say: Callable[[str], None],
+        on_progress: Callable[[str], None],
     ) -> None:
-        self._source, self._settings, self._folder, self._say = source, settings, folder, say
+        self._source, self._settings, self._folder, self._on_progress = source, settings, folder, on_progress
         self._levers = levers
         self._budget = Budget(settings.minutes)
         self._order = random.Random(settings.seed)
@@ -108,19 +115,17 @@ class _Campaign:
         )
 
     def _scout(self) -> Scouted:
-        self._say("Looking at the training, and profiling a few steps …")
-        process = TrialProcess(self._order_for((), 0, scout=True))
-        try:
-            scouted = process.scouted(self._budget.left_s())
-        finally:
-            process.close()
+        self._on_progress("Looking at the training, and profiling a few steps …")
+        order = self._order_for((), 0, scout=True)
+        with trial_errors(), WorkerProcess(WORKER, order, path=sys.path) as worker:
+            scouted = worker.receive(Scouted, timeout_s=self._budget.left_s())
         if scouted.note:
             self._notes.append(f"Nothing is predicted: {scouted.note}.")
         return scouted
 
     def _baseline(self) -> Measurement:
         """The training as it is, against itself by another seed: the noise of times and of losses."""
-        self._say("Measuring the training as it is, against itself …")
+        self._on_progress("Measuring the training as it is, against itself …")
         began = time.monotonic()
         self._best = Runner(self._order_for((), 0), self._budget.left_s)
         start_s = time.monotonic() - began
@@ -134,7 +139,7 @@ class _Campaign:
         self._guard = LossGuard(self._best.losses, twin.losses, third.losses)
         if (note := self._guard.note()) is not None:
             self._notes.append(note)
-        self._say(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {in_words(noise.ratio)}")
+        self._on_progress(f"  a step takes {noise.base_s * 1e3:.3g} ms; against itself {describe_ratio(noise.ratio)}")
         return noise
 
     def _in_order(self, scouted: Scouted) -> list[Lever]:
@@ -158,7 +163,7 @@ class _Campaign:
             except KeyboardInterrupt:  # noqa: PERF203
                 if not any(trial.measured for trial in trials):
                     raise
-                self._say("Interrupted: this is what was measured so far.")
+                self._on_progress("Interrupted: this is what was measured so far.")
                 self._interrupted = True
                 trials.append(self._try(lever, scouted, noise))
         kept = self._best.levers if self._best is not None else ()
@@ -184,7 +189,9 @@ class _Campaign:
             except TrialError as error:
                 outcome, reason = Outcome.FAILED, str(error)
         if outcome is not Outcome.NOT_APPLICABLE and not self._interrupted:
-            self._say(f"{lever.name}: {outcome.value}{f', {in_words(measured)}' if measured else f', {reason}'}")
+            self._on_progress(
+                f"{lever.name}: {outcome.value}{f', {describe_ratio(measured)}' if measured else f', {reason}'}"
+            )
         return Trial(
             lever=lever.name,
             outcome=outcome,
@@ -236,7 +243,7 @@ class _Campaign:
         return self._best
 
     def _combined(self, kept: tuple[str, ...]) -> Estimate | None:
-        self._say("Measuring what is kept, all together and anew, against the training as it was …")
+        self._on_progress("Measuring what is kept, all together and anew, against the training as it was …")
         try:
             with self._runner((), seed=0) as base, self._runner(kept, seed=0) as candidate:
                 ratio = self._measure(base, candidate).ratio
@@ -246,7 +253,7 @@ class _Campaign:
         except KeyboardInterrupt:
             self._interrupted = True
             return None
-        self._say(f"  {in_words(ratio)}")
+        self._on_progress(f"  {describe_ratio(ratio)}")
         return ratio
 
     def _measure(
@@ -271,7 +278,8 @@ class _Campaign:
             runner.close()
 
     def _order_for(self, levers: tuple[str, ...], seed: int, *, scout: bool = False) -> Order:
-        return Order(self._source, tuple(sys.path), levers, self._settings.seed + seed, scout, self._folder)
+        source, pickled = (self._source, None) if isinstance(self._source, str) else (None, self._source)
+        return Order(source, pickled, levers, self._settings.seed + seed, scout, self._folder)
 
 
 def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:

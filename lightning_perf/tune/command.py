@@ -64,10 +64,9 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.compare.extras import MissingExtraError, import_extra
+    from lightning_perf.extras import MissingExtraError, import_extra
     from lightning_perf.report.console.safe import plain
     from lightning_perf.tune.errors import TuneError
-    from lightning_perf.tune.result import to_json
     from lightning_perf.tune.tuner import PerfTuner
 
     try:
@@ -80,24 +79,20 @@ def run(options: argparse.Namespace) -> int:
             window_s=options.window,
             seed=options.seed,
         )
-        result = tuner.tune(options.training, say=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
+        result = tuner.tune(options.training, on_progress=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     except (TuneError, MissingExtraError) as error:
         print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return USAGE
     code = INTERRUPTED if result.interrupted else SUCCESS
     if options.markdown:
-        from lightning_perf.tune.render.markdown import render_markdown
-
         try:
             options.markdown.parent.mkdir(parents=True, exist_ok=True)
-            options.markdown.write_text(render_markdown(result), encoding="utf-8")
+            options.markdown.write_text(result.to_markdown(), encoding="utf-8")
         except OSError as error:
             print(f"lightning-perf: {options.markdown}: cannot be written ({error.strerror})", file=sys.stderr)  # noqa: T201
             code = USAGE
     if options.json:
-        sys.stdout.write(to_json(result).decode() + "\n")
+        sys.stdout.write(result.to_json())
     else:
-        from lightning_perf.tune.render.console import print_result
-
-        print_result(result)
+        result.print()
     return code

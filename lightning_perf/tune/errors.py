@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["NoTrainingError", "NotApplicableError", "OutOfTimeError", "TrialError", "TuneError"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
+
+__all__ = ["NoTrainingError", "NotApplicableError", "OutOfTimeError", "TrialError", "TuneError", "trial_errors"]
 
 
 class TuneError(ValueError):
@@ -23,3 +28,21 @@ class NoTrainingError(TrialError):
 
 class OutOfTimeError(TrialError):
     """It took longer than it was given."""
+
+
+@contextmanager
+def trial_errors() -> Iterator[None]:
+    """Convert errors of a training's worker process into a `TrialError`.
+
+    Raises:
+        TrialError: The worker process failed, crashed or timed out.
+    """
+    known = {error.__name__: error for error in (NotApplicableError, NoTrainingError)}
+    try:
+        yield
+    except WorkerTimeoutError as error:
+        raise OutOfTimeError("it took longer than the budget allows") from error
+    except WorkerFailureError as error:
+        raise known.get(error.error, TrialError)(str(error)) from error
+    except WorkerError as error:
+        raise TrialError(str(error)) from error

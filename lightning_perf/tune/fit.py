@@ -28,7 +28,7 @@ _FOR_TRIALS: dict[str, Any] = {
 }
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
-"""Loggers whose advice on every start would hide a process's last words; each package may speak for the other."""
+"""Loggers whose advice on every start would hide a process's last lines; each package may speak for the other."""
 _LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
 """Arguments of the user's Trainer that would end a trial early, write files, or change what it measures."""
 

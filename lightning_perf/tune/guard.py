@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_perf.compare.statistics.distributions import t_quantile
+from lightning_perf.statistics.distributions import t_quantile
 
 __all__ = ["LossGuard", "loss_of", "moved"]
 

@@ -6,8 +6,8 @@ import random
 import statistics
 from dataclasses import dataclass
 
-from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.tune.ratio import time_ratio
+from lightning_perf.statistics.ranks import walsh_ratio
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.runner import Runner
 
 __all__ = ["Measurement", "measure"]
@@ -68,4 +68,4 @@ def measure(
             reason = f"given up after {number} rounds: each was over {GIVE_UP_RATIO:g} times as slow"
             ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
             return Measurement(ratio, statistics.median(times[base]), given_up=True)
-    return Measurement(time_ratio(times[base], times[candidate]), statistics.median(times[base]), given_up=False)
+    return Measurement(walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), given_up=False)

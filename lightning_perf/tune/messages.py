@@ -1,38 +1,34 @@
-"""What a trial's process and the tuner say to each other, over a pipe."""
+"""Messages between the tuner and the worker process of a training."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
-
 from lightning_perf.tune.lever import Machine
+from lightning_perf.workers.messages import Message
 
-__all__ = ["Answer", "Failed", "Order", "Prediction", "Ready", "Run", "Scouted", "Stop", "Window"]
+__all__ = ["Order", "Prediction", "Ready", "Run", "Scouted", "Window"]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What a process is for: the first thing it reads.
+class Order(Message, frozen=True):
+    """The task of a worker process.
 
     Attributes:
-        source: How to get the training: ``package.module:name``, or what cloudpickle made of it and of torch's flags.
-        path: Where the tuner's process imports from.
+        source: Where the training is: ``package.module:name``; None for one that is in `pickled`.
+        pickled: What cloudpickle made of torch's flags and the training; None for one that `source` names.
         levers: Names of the levers to apply.
         seed: Seeds weights and order of samples.
         scout: Whether to look which levers apply and to profile a few steps, instead of training in windows.
         folder: Where profiles go.
     """
 
-    source: str | bytes
-    path: tuple[str, ...]
+    source: str | None
+    pickled: bytes | None
     levers: tuple[str, ...]
     seed: int
     scout: bool
     folder: str
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Message, frozen=True):
     """Train a window.
 
     Attributes:
@@ -42,13 +38,7 @@ class Run:
     steps: int
 
 
-@dataclass(frozen=True)
-class Stop:
-    """End the training."""
-
-
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Message, frozen=True):
     """A finding of the profile.
 
     Attributes:
@@ -62,8 +52,7 @@ class Prediction:
     high: float
 
 
-@dataclass(frozen=True)
-class Scouted:
+class Scouted(Message, frozen=True):
     """What the training looks like.
 
     Attributes:
@@ -81,13 +70,11 @@ class Scouted:
     note: str | None
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Message, frozen=True):
     """The training has begun and waits before its first step."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Message, frozen=True):
     """A window has been trained.
 
     Attributes:
@@ -101,19 +88,3 @@ class Window:
     steps: int
     samples: int | None
     losses: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """It went wrong.
-
-    Attributes:
-        reason: Why, in a line.
-        fault: Of the training or a lever, or that the lever is not for it, or that there is no such training.
-    """
-
-    reason: str
-    fault: Literal["trial", "not applicable", "no training"] = "trial"
-
-
-Answer: TypeAlias = Scouted | Ready | Window | Failed

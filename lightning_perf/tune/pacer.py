@@ -14,7 +14,7 @@ import torch
 
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.steps.step_timer import batch_samples
-from lightning_perf.tune.messages import Ready, Run, Stop, Window
+from lightning_perf.tune.messages import Ready, Run, Window
 
 __all__ = ["Pacer"]
 
@@ -26,14 +26,14 @@ class Pacer(LightningCallback):
     the next window too fast, and take the cores from the training that has its turn.
 
     Args:
-        ask: Sends what is there to say, and returns the next order.
+        ask: Sends a message, and returns the next order; None to stop.
 
     Attributes:
         began: Whether it came to the first step.
         stopped: Whether it was told to stop.
     """
 
-    def __init__(self, ask: Callable[[Ready | Window], Run | Stop]) -> None:
+    def __init__(self, ask: Callable[[Ready | Window], Run | None]) -> None:
         self.began = self.stopped = False
         self._ask = ask
         self._from = 0
@@ -79,8 +79,8 @@ class Pacer(LightningCallback):
             _signal(workers, signal.SIGCONT)
         self._begin(trainer, order)
 
-    def _begin(self, trainer: Trainer, order: Run | Stop) -> None:
-        if isinstance(order, Stop):
+    def _begin(self, trainer: Trainer, order: Run | None) -> None:
+        if order is None:
             self.stopped = trainer.should_stop = True
             return
         self._from = self._step = trainer.global_step

@@ -1,36 +1,16 @@
-"""The ratio of two trainings' times, and when it is a gain."""
+"""When the ratio of two trainings' times is a gain, given how far a training differs from itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from lightning_perf.compare.statistics.ranks import walsh_interval
-from lightning_perf.compare.statistics.values import Estimate, Float64Array
+from lightning_perf.statistics.values import Estimate
 
-__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "is_gain", "is_loss", "noise_share", "time_ratio"]
+__all__ = ["LEAST_ROUNDS", "MOST_ROUNDS", "is_gain", "is_loss", "noise_share"]
 
 LEAST_ROUNDS = 6
 """Fewer have no 95 % interval."""
 MOST_ROUNDS = 50
-
-
-def time_ratio(base: Sequence[float] | Float64Array, candidate: Sequence[float] | Float64Array) -> Estimate:
-    """The typical ratio candidate over base of the windows of a round, with the signed-rank interval.
-
-    From 12 rounds on, one that something else disturbed does not widen it much, unlike Student's interval.
-
-    Args:
-        base: A time a round.
-        candidate: The same, in the same rounds.
-
-    Example:
-        >>> ratio = time_ratio([10.0, 11.0, 10.0, 10.0, 12.0, 90.0], [5.0, 5.5, 5.1, 5.0, 6.0, 5.0])
-        >>> round(ratio.value, 2)
-        0.5
-    """
-    logs = [math.log(b / a) for a, b in zip(base, candidate, strict=True)]
-    return walsh_interval(logs).map(math.exp)
 
 
 def noise_share(noise: Estimate) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import IO
 
-import msgspec
-
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.documents import Format, SavedDocument
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.lever import Machine
 
-__all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult", "to_json"]
+__all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult"]
 
 SCHEMA_VERSION = 1
 
@@ -55,7 +56,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TuneResult:
+class TuneResult(SavedDocument):
     """What was tried, and what to change.
 
     Attributes:
@@ -95,7 +96,21 @@ class TuneResult:
     interrupted: bool
     notes: tuple[str, ...]
 
+    _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 
-def to_json(result: TuneResult) -> bytes:
-    """Encode the document as UTF-8 JSON, indented."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2)
+    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print the verdict, the lines to change, and the table of trials.
+
+        Args:
+            file: Where to; standard output when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.tune.render.console import print_result
+
+        print_result(self, file=file, width=width)
+
+    def to_markdown(self) -> str:
+        """Return the result as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
+        from lightning_perf.tune.render.markdown import render_markdown
+
+        return render_markdown(self)

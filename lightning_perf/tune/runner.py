@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
-from lightning_perf.tune.errors import TrialError
-from lightning_perf.tune.messages import Order, Window
-from lightning_perf.tune.process import TrialProcess
+from lightning_perf.tune.errors import TrialError, trial_errors
+from lightning_perf.tune.messages import Order, Ready, Run, Window
+from lightning_perf.workers.process import WorkerProcess
 
-__all__ = ["Runner"]
+__all__ = ["WORKER", "Runner"]
+
+WORKER = "lightning_perf.tune.worker:main"
 
 FIRST_STEPS = 5
 """Steps before anything is timed: compilation, allocators, the first workers."""
@@ -37,9 +40,11 @@ class Runner:
         self.losses: list[float] = []
         self.failed = False
         self._time_left_s = time_left_s
-        self._process = TrialProcess(order)
+        with trial_errors():
+            self._worker = WorkerProcess(WORKER, order, path=sys.path)
         try:
-            self._process.ready(time_left_s())
+            with trial_errors():
+                self._worker.receive(Ready, timeout_s=time_left_s())
             self.window(FIRST_STEPS)
         except BaseException:
             self.close()
@@ -56,7 +61,9 @@ class Runner:
             TrialError: It fails.
         """
         try:
-            window = self._process.run(steps, self._time_left_s())
+            with trial_errors():
+                self._worker.send(Run(steps))
+                window = self._worker.receive(Window, timeout_s=self._time_left_s())
         except TrialError:
             self.failed = True
             raise
@@ -88,4 +95,4 @@ class Runner:
 
     def close(self) -> None:
         """End it."""
-        self._process.close()
+        self._worker.close()

@@ -56,7 +56,7 @@ class PerfTuner:
         data: Any = None,
         trainer: Mapping[str, Any] | None = None,
         *,
-        say: Callable[[str], None] = print,
+        on_progress: Callable[[str], None] = print,
     ) -> TuneResult:
         """Try the levers.
 
@@ -66,7 +66,7 @@ class PerfTuner:
             data: A DataLoader or LightningDataModule; None where the module has ``train_dataloader``.
             trainer: Arguments of your Trainer that matter here: ``accelerator``, ``precision``,
                 ``accumulate_grad_batches``, ``gradient_clip_val`` …
-            say: Takes lines of progress.
+            on_progress: Called with each line of progress.
 
         Returns:
             What was tried, and the lines to change. After Ctrl-C what was measured so far, as its ``interrupted`` says.
@@ -80,7 +80,7 @@ class PerfTuner:
         if isinstance(module, str):
             if data is not None or trainer is not None:
                 raise TuneError(f"{module} gives the data and the Trainer's arguments itself: leave them out")
-            return run_campaign(module, self._settings, say)
+            return run_campaign(module, self._settings, on_progress)
         import cloudpickle
 
         from lightning_perf.tune.flags import TorchFlags
@@ -93,4 +93,4 @@ class PerfTuner:
                 f"the module or its data cannot be copied to another process ({type(error).__name__}: {error}). "
                 "Give a function that makes them, as package.module:name."
             ) from error
-        return run_campaign(source, self._settings, say)
+        return run_campaign(source, self._settings, on_progress)

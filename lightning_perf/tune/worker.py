@@ -1,51 +1,42 @@
-"""A trial's own process: ``python -m lightning_perf.tune.worker FD``, with the tuner at the other end of the pipe."""
+"""The worker process of a training. It finds out which levers apply, or trains window by window."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import warnings
-from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, TrialError
+from lightning_perf.tune.errors import NoTrainingError, TrialError
 from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.messages import Failed, Order, Ready, Run, Scouted, Stop, Window
+from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
+from lightning_perf.workers.channel import Channel, StopRequestedError
 
-__all__ = ["main"]
+__all__ = ["main", "work"]
 
 PROFILED_STEPS = 3
 REASON_CHARACTERS = 300
 
 
-def main(descriptor: int) -> None:
-    """Carry out one order, and answer over the pipe.
+def main(channel: Channel) -> None:
+    """Carry out one order, in a process of its own."""
+    warnings.simplefilter("ignore")
+    channel.describe = describe_error
+    work(channel)
 
-    Args:
-        descriptor: File descriptor of the pipe.
+
+def work(channel: Channel) -> None:
+    """Carry out one order.
+
+    Raises:
+        NoTrainingError: There is no such training.
+        NotApplicableError: A lever turned out not to be for it.
+        TrialError: It is none for trials, or a lever failed.
     """
-    pipe: Connection[Any, Any] = Connection(descriptor)
-    order: Order = pipe.recv()
-    sys.path += [place for place in order.path if place not in sys.path]
-    try:
-        if order.scout:
-            pipe.send(_scout(order))
-        else:
-            _train(order, pipe)
-    except _TunerGoneError:
-        os.killpg(0, signal.SIGKILL)  # with the DataLoader workers, which may be paused
-    except NotApplicableError as error:
-        pipe.send(Failed(str(error), "not applicable"))
-    except NoTrainingError as error:
-        pipe.send(Failed(str(error), "no training"))
-    except BaseException as error:
-        pipe.send(Failed(_reason(error)))
-        raise
-
-
-class _TunerGoneError(BaseException):
-    """The other end of the pipe is closed."""
+    order = channel.receive(Order)
+    if order.scout:
+        channel.send(_scout(order))
+    else:
+        _train(order, channel)
 
 
 def _scout(order: Order) -> Scouted:
@@ -64,7 +55,7 @@ def _scout(order: Order) -> Scouted:
     return Scouted(machine, missing, lines, predictions, note)
 
 
-def _train(order: Order, pipe: Connection[Any, Any]) -> None:
+def _train(order: Order, channel: Channel) -> None:
     from lightning_perf.tune.catalogue import find_lever
     from lightning_perf.tune.fit import fit
     from lightning_perf.tune.pacer import Pacer
@@ -74,13 +65,12 @@ def _train(order: Order, pipe: Connection[Any, Any]) -> None:
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
         lever.apply(training)
 
-    def ask(message: Ready | Window) -> Run | Stop:
+    def ask(message: Ready | Window) -> Run | None:
+        channel.send(message)
         try:
-            pipe.send(message)
-            answer: Run | Stop = pipe.recv()
-        except (EOFError, OSError) as error:
-            raise _TunerGoneError from error
-        return answer
+            return channel.receive(Run)
+        except StopRequestedError:
+            return None
 
     fit(training, [pacer := Pacer(ask)], order.folder)
     if not pacer.began:
@@ -98,7 +88,7 @@ def _load(order: Order) -> Any:
     from lightning_perf.tune.training import as_training
 
     seed_everything(order.seed, workers=True, verbose=False)
-    if isinstance(order.source, str):
+    if order.source is not None:
         try:
             made = find_object(order.source, "TRAINING")
         except InferenceError as error:
@@ -106,7 +96,7 @@ def _load(order: Order) -> Any:
         return as_training(made() if callable(made) else made)
     import cloudpickle
 
-    flags, training = cloudpickle.loads(order.source)
+    flags, training = cloudpickle.loads(order.pickled)
     flags.set()
     return as_training(training)
 
@@ -126,17 +116,10 @@ def _machine(training: Any) -> Machine:
     return Machine(device.type, capability, cores, name)
 
 
-def _reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Word an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # "backend='inductor' raised:" tells nothing without the line that follows.
     first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    # Run as a module this file is ``__main__``: the tuner knows its messages by their module's own name.
-    from lightning_perf.tune.worker import main as run
-
-    run(int(sys.argv[1]))

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 
 from lightning_perf.legible import LEGIBLE
-from recipes.signlang import compare_command, infer_command, predict_command, train_command
+from recipes.signlang.commands import compare, infer, predict, train
 from recipes.signlang.errors import RecipeError
 
 __all__ = ["main"]
 
 _COMMANDS = {
-    "train": train_command,
-    "compare": compare_command,
-    "infer": infer_command,
-    "predict": predict_command,
+    "train": train,
+    "compare": compare,
+    "infer": infer,
+    "predict": predict,
 }
 """Each has ``HELP``, ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and loads torch only in ``run``."""
 

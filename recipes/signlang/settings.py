@@ -7,9 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from recipes.signlang.split import SplitKind
-
-__all__ = ["InputKind", "TrainSettings"]
+__all__ = ["InputKind", "SplitKind", "TrainSettings"]
 
 
 class InputKind(str, Enum):
@@ -17,6 +15,13 @@ class InputKind(str, Enum):
 
     MEMORY = "memory"
     FILES = "files"
+
+
+class SplitKind(str, Enum):
+    """How pictures are held out."""
+
+    CAPTURE = "capture"
+    RANDOM = "random"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,7 @@ class TrainSettings:
         cache_dir: Where the embedded set is kept; None for the user's cache folder.
         copies: Consecutive numbers of one capture in the flat layout; None to tell by the data.
         skip_unreadable: Leave unreadable pictures out instead of refusing the data.
-        model: A key of `recipes.signlang.model.MODELS`.
+        model: A key of `recipes.signlang.training.model.MODELS`.
         epochs: Passes over the training pictures.
         image_size: Width and height in pixels.
         batch_size: Pictures a batch.

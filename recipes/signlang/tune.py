@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from recipes.signlang.data_module import SignData, default_workers
-from recipes.signlang.load import load_data
-from recipes.signlang.module import SignModule
+from recipes.signlang.data.data_module import SignData
+from recipes.signlang.data.loading import load_data
 from recipes.signlang.settings import TrainSettings
+from recipes.signlang.training.module import SignModule
+from recipes.signlang.training.train import build_training
 
 __all__ = ["cnn", "resnet18", "training"]
 
@@ -22,9 +23,7 @@ def training(settings: TrainSettings) -> tuple[SignModule, SignData, dict[str, A
         RecipeError: The data cannot be used.
     """
     images, split = load_data(settings, lambda _: None)
-    workers = default_workers(settings.input) if settings.workers is None else settings.workers
-    data = SignData(images, split, settings.batch_size, workers, input_kind=settings.input, moved=settings.augment)
-    module = SignModule(settings.model, images.classes, settings.image_size, settings.lr)
+    module, data = build_training(settings, images, split)
     return module, data, {"precision": settings.precision, "accelerator": settings.accelerator, "devices": 1}
 
 

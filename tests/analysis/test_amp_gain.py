@@ -5,7 +5,7 @@ import pytest
 
 from lightning_perf.analysis.amp_gain import AmpGain, AmpPart, amp_gain
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 * 2**30, "computeMajor": 8, "computeMinor": 0}

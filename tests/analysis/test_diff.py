@@ -9,8 +9,8 @@ from lightning_perf.analysis.breakdown import breakdown
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.kernels import kernels
 from lightning_perf.analysis.operators import operators
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
 from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 

@@ -1,34 +1,24 @@
-"""What holds for every analysis of a trace: odd recordings, the order of events, the origin of time, JSON."""
+"""What holds for every analysis of a trace: odd recordings, the order of events, the origin of time, JSON.
+
+The analyses are the fields of `RankAnalysis`, so that one added there is tested here without being listed.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
 
-from lightning_perf.analysis.communication import communication
-from lightning_perf.analysis.idle import idle
-from lightning_perf.analysis.kernels import kernels
-from lightning_perf.analysis.launches import launches
-from lightning_perf.analysis.memory import memory
-from lightning_perf.analysis.modules import modules
-from lightning_perf.analysis.operators import operators
-from lightning_perf.trace.columns import Trace
+from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
+from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import TraceBuilder
 
-ANALYSES: tuple[Callable[[Trace], Any], ...] = (
-    operators,
-    lambda trace: operators(trace, by_shape=True),
-    kernels,
-    modules,
-    launches,
-    idle,
-    memory,
-    communication,
-)
+DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns"}
+"""Fields that repeat what the recording says of itself."""
+
+SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)
 
 NOTHING_SENT = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
 
@@ -47,16 +37,15 @@ SMALLEST = {
 }
 
 
-@pytest.mark.parametrize("analysis", range(len(ANALYSES)))
+@pytest.mark.parametrize("by_shape", [False, True])
 @pytest.mark.parametrize("name", SMALLEST)
-def test_smallest_recordings(name, analysis):
-    value = ANALYSES[analysis](SMALLEST[name]().build())
-    if value is not None:
-        assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+def test_smallest_recordings(name, by_shape):
+    analysis = analyze_rank(SMALLEST[name]().build(), by_shape=by_shape)
+    assert msgspec.json.decode(msgspec.json.encode(analysis), type=RankAnalysis) == analysis
 
 
-def training(origin_us: int = 0) -> TraceBuilder:
-    """Three steps with everything that the analyses look at."""
+def on_device(origin_us: int = 0) -> TraceBuilder:
+    """Three steps of a training on two ranks, with all that the analyses of device work look at."""
     builder = TraceBuilder().gpu("GPU", totalGlobalMem=10_000)
     for n in range(3):
         at = origin_us + 1000 * n
@@ -73,14 +62,36 @@ def training(origin_us: int = 0) -> TraceBuilder:
         builder.op("AddmmBackward0", at + 500, 100, sequence=n, forward_thread=1, thread=2000)
         builder.launch("gemm", call_us=at + 510, call_duration_us=10, start_us=at + 530, duration_us=90, thread=2000)
         builder.runtime("cudaStreamSynchronize", at + 600, 100)
+        builder.annotation("DistributedDataParallel.forward", at + 110, 300)
+        builder.annotation("perf::fetch", at, 102).annotation("perf::forward", at + 105, 320)
+        builder.annotation("Optimizer.step#SGD.step", at + 720, 100).op("aten::add_", at + 730, 40)
+        builder.launch("update", call_us=at + 740, call_duration_us=5, start_us=at + 738, duration_us=10)
+        builder.op("c10d::broadcast_", at + 900, 20).op("aten::item", at + 930, 30)
     return builder
 
 
-@pytest.mark.parametrize("analysis", ANALYSES)
-def test_order_of_events_and_origin_of_time_do_not_matter(analysis):
-    expected = analysis(training().build())
-    assert expected is not None
-    shuffled = training()
+def on_host(origin_us: int = 0) -> TraceBuilder:
+    """Three steps of a training on the processor."""
+    return convolving(on_processor(), origin_us=origin_us)
+
+
+TRAININGS = {"device": on_device, "host": on_host}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_each_section_is_found_in_a_training(section):
+    found = [getattr(analyze_rank(training().build()), section) for training in TRAININGS.values()]
+    assert any(found)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("by_shape", [False, True])
+def test_order_of_events_and_origin_of_time_do_not_matter(training, by_shape):
+    def analysis(recording: TraceBuilder) -> RankAnalysis:
+        return replace(analyze_rank(recording.build(), by_shape=by_shape), sources=())
+
+    expected = analysis(TRAININGS[training]())
+    shuffled = TRAININGS[training]()
     random.Random(1).shuffle(shuffled.events)
-    assert analysis(shuffled.build()) == expected
-    assert analysis(training(origin_us=123_456_789).build()) == expected
+    assert analysis(shuffled) == expected
+    assert analysis(TRAININGS[training](origin_us=123_456_789)) == expected

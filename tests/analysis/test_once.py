@@ -4,7 +4,7 @@ import gc
 import weakref
 
 from lightning_perf.analysis.once import once_per_trace
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 

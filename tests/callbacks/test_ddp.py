@@ -16,7 +16,7 @@ import pytest
 from lightning_perf import analyze
 from lightning_perf.compare.record import find_records
 from lightning_perf.compare.record_lines import Outcome
-from lightning_perf.report.document import PerfReport, from_json
+from lightning_perf.report.document import PerfReport
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def test_every_rank_leaves_as_many_windows_in_one_folder(tmp_path: Path, name: s
         assert any("allreduce" in e["name"] for e in events(first)), "the gradients were not averaged"
     for rank in (0, 1):
         assert [row["step"] for row in samples(tmp_path, rank)] == list(range(8))
-    report = from_json((folder / "report.json").read_bytes())
+    report = PerfReport.from_json((folder / "report.json").read_bytes())
     assert [rank.rank for rank in report.ranks] == [0, 1]
     assert all(len(rank.breakdown.steps) == 4 for rank in report.ranks)
     assert done.stdout.count("\nWhy ") == 1, "one report, not one a rank"
@@ -93,7 +93,7 @@ def test_a_rank_that_fails_ends_the_run_as_without_the_callback(tmp_path: Path) 
 
 def report_in(folder: Path) -> PerfReport:
     (file,) = folder.rglob("report.json")
-    return from_json(file.read_bytes())
+    return PerfReport.from_json(file.read_bytes())
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze, read_trace
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (
     PACKAGES,
@@ -219,7 +219,7 @@ def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
     report = analyze(trace_files(tmp_path)[0].parent)
     assert report.trust is not None
     assert [each.window.recorded_steps for each in report.trust.windows] == [2]
-    saved = from_json((trace_files(tmp_path)[0].parent / "report.json").read_bytes())
+    saved = PerfReport.from_json((trace_files(tmp_path)[0].parent / "report.json").read_bytes())
     assert "max_overhead is used up: 2 further windows of the profiler were left out." in saved.notes
     assert saved.trust is not None
     assert saved.trust.analysis_ns is not None

@@ -10,7 +10,7 @@ from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import precision_callback as precision
 from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from tests.callbacks.precision_training import (
     MODES,
     Recipe,
@@ -41,7 +41,7 @@ def test_trains_bit_for_bit_and_reports_it(tmp_path, mode, name):
     stock = fit(tmp_path, None, make_net(recipe, name), name=name, **stock_options(mode, name))
     assert same(ours, stock)
     assert ours.trainer.precision == "32-true"
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.precision is not None
     assert (report.precision.setting.precision, report.precision.setting.switched) == (mode, True)
     history = report.precision.loss_scale
@@ -81,7 +81,7 @@ def test_shares_folder_and_report_with_a_precision_callback(tmp_path, first):
     ours = fit(tmp_path, order[0], make_net(), callbacks=[order[1]])
     assert same(ours, fit(tmp_path / "stock", None, make_net(), **stock_options("16-mixed")))
     assert [path.name for path in tmp_path.iterdir() if path.name != "stock"] == ["perf"]
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.precision == numbers.result
     assert numbers.numerics is not None
     # On its own again, it has a folder of its own.
@@ -127,7 +127,7 @@ def test_fault_of_what_only_watches_is_one_warning(tmp_path, monkeypatch):
         ours = fit(tmp_path, perf(), make_net(), **stock_options("16-mixed"))
     assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     assert same(ours, fit(tmp_path, None, make_net(), **stock_options("16-mixed")))
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.precision is None
     assert len(report.ranks) == 1
     with pytest.raises(ZeroDivisionError):

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import report as fit_report
 from lightning_perf.callbacks.run_record.run_folder import MARK
-from lightning_perf.report.document import from_json
+from lightning_perf.report.document import PerfReport
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, step_marks, trace_files
 
 
@@ -27,7 +27,7 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
     printed = capsys.readouterr().out
     assert printed.startswith("Where")
     assert printed.index("Where") < printed.index("Why") < printed.index("Next")
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     (rank,) = report.ranks
     assert [step.number for step in rank.breakdown.steps] == [2, 3]
     assert report.step_times is not None
@@ -37,7 +37,7 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
 
 def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
     make_trainer(tmp_path, quick(print_report=False, repeat=2)).fit(make_module(), loader(8))
-    saved = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     again = analyze(tmp_path / "perf")
     assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
 
@@ -45,7 +45,7 @@ def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
 def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
-    saved = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert "another torch.profiler" in saved.notes[0]
     assert analyze(tmp_path / "perf").notes == saved.notes
 
@@ -70,7 +70,7 @@ def test_the_breakdown_reaches_the_loggers(tmp_path: Path) -> None:
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
     folder = Path(logger.log_dir) / "perf"
-    (rank,) = from_json((folder / "report.json").read_bytes()).ranks
+    (rank,) = PerfReport.from_json((folder / "report.json").read_bytes()).ranks
     assert float(values["perf/recorded/step_ms"]) == pytest.approx(rank.breakdown.wall.mean_ns / 1e6)
     assert float(values["perf/recorded/input_ms"]) == pytest.approx(rank.breakdown.category("input").mean_ns / 1e6)
     assert "perf/recorded/device_compute_ms" not in values, "a row of a device that is not there"
@@ -105,7 +105,7 @@ def test_an_error_in_training_has_its_report(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(ZeroDivisionError, match="training's own"):
         make_trainer(tmp_path, quick()).fit(make_module(training_step=training_step), loader(6))
     assert "A step takes" in " ".join(capsys.readouterr().out.split())
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert [(step.number, step.complete) for step in report.ranks[0].breakdown.steps] == [(2, True), (3, False)]
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
             file.write_bytes(b"{")
 
     make_trainer(tmp_path, quick(print_report=False), callbacks=[Damage()]).fit(make_module(), loader(6))
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.ranks == ()
     assert any("unreadable" in note for note in report.notes)
 
@@ -172,7 +172,7 @@ def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None
     trainer = make_trainer(tmp_path, quick(print_report=False), callbacks=[FullDisk()])
     with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
         trainer.fit(make_module(), loader(6))
-    report = from_json((tmp_path / "perf" / "report.json").read_bytes())
+    report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.step_times is not None
     assert report.step_times.steps + report.step_times.warmup_steps + report.step_times.profiled_steps == 6
     assert not any("left out" in note for note in report.notes)

@@ -17,7 +17,7 @@ from lightning_perf.compare.record_lines import (
     RunStarted,
     append_line,
 )
-from lightning_perf.compare.study import Study, StudyArm
+from lightning_perf.compare.study.definition import Study, StudyArm
 
 FAKE_RUN = Path(__file__).with_name("fake_run.py")
 

@@ -14,8 +14,7 @@ from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 import lightning_perf
-from lightning_perf.inference.fine_tune import FineTuner
-from lightning_perf.inference.validation import Validation
+from lightning_perf.inference import FineTuner, Validation
 from tests.support.markdown import PAGES, Block, blocks, inline_code
 
 PYTHON = {page: [block for block in blocks(page) if block.language == "python"] for page in PAGES}
@@ -62,6 +61,9 @@ SETTABLE = (
     lightning_perf.PerfTuner,
     lightning_perf.PrecisionCallback,
     lightning_perf.CaptureOptions,
+    lightning_perf.PerfReport.print,
+    lightning_perf.PerfReport.to_json,
+    lightning_perf.PerfReport.write_html,
     FineTuner,
     Validation,
 )

@@ -14,8 +14,8 @@ import lightning_perf
 import lightning_perf.compare
 import lightning_perf.inference
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.inference.sweep_document import Sweep
 from lightning_perf.inference.tradeoff import Tradeoff
 from lightning_perf.report.compared import Compared
@@ -61,8 +61,9 @@ def test_every_public_name_is_there(package: types.ModuleType) -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_every_public_name_is_documented(package: types.ModuleType) -> None:
     # In report.md and documents.md; what `read_trace` gives is for `analyze`.
-    elsewhere = {"PerfReport", "Comparison", "Trace", "__version__"}
-    assert {f"{package.__name__}.{name}" for name in set(package.__all__) - elsewhere} <= shown("api.md")
+    elsewhere = {"PerfReport", "Compared", "Comparison", "Finding", "Sweep", "Unfair", "Trace", "__version__"}
+    for name in set(package.__all__) - elsewhere:
+        assert {f"{public.__name__}.{name}" for public in PACKAGES} & shown("api.md"), name
 
 
 def test_a_report_holds_these() -> None:
@@ -77,7 +78,9 @@ def test_every_part_of_a_report_is_documented(part: type) -> None:
 
 @pytest.mark.parametrize("part", OTHER_PARTS, ids=lambda part: part.__name__)
 def test_every_part_of_the_other_documents_is_documented(part: type) -> None:
-    names = {f"{part.__module__}.{part.__name__}", f"lightning_perf.inference.{part.__name__}"}
+    names = {
+        f"{package}.{part.__name__}" for package in (part.__module__, "lightning_perf", "lightning_perf.inference")
+    }
     assert names & (shown("documents.md") | shown("api.md"))
 
 

@@ -35,10 +35,11 @@ def convolving(
     convolution_us: tuple[float, float] = (3000, 5000),
     pooling_us: float = 1000,
     normalization_us: tuple[float, float] = (400, 500),
+    origin_us: float = 0.0,
 ) -> TraceBuilder:
     """Three steps of a convolution, pooling, normalization and 100 µs of other operators: 10 ms as it stands."""
     weight = [WEIGHT[0], WEIGHT[1] // groups, *WEIGHT[2:]]
-    now = 0.0
+    now = origin_us
 
     def op(name: str, us: float, *shapes: list[int]) -> None:
         nonlocal now

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_perf import PerfCallback
 from lightning_perf.findings.amdahl import step_ns
 from lightning_perf.findings.registry import find
-from recipes.signlang.module import SignModule
+from recipes.signlang.training.module import SignModule
 from tests.findings.recordings import analysis
 from tests.support.simulated_gpu import Change, Gpu, Node, Replay, steps_of
 

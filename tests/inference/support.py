@@ -8,10 +8,10 @@ import signal
 import torch
 from torch import Tensor, nn
 
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.measure import Effort, Latency
 from lightning_perf.inference.tradeoff import Cell, ColdStart, Machine, Reload, Row, Tradeoff
+from lightning_perf.statistics.values import Estimate
 
 
 class Tiny(nn.Module):

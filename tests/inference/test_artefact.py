@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from lightning_perf.inference.artefact import ARTEFACT_FILE, load_artefact, read_artefact, save_artefact
+from lightning_perf.inference.artefact import ARTEFACT_FILE, Origin, load_artefact, read_artefact, save_artefact
 from lightning_perf.inference.checked_call import CheckedCall
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.runtimes.registry import find_runtime
@@ -16,8 +16,8 @@ def folder(tmp_path):
     inputs = torch.randn(4, 1, 8, 8)
     subject = Subject(Tiny().eval(), inputs, inputs, torch.device("cpu"), 1)
     provenance = find_runtime("eager").build(subject, tmp_path)
-    save_artefact(tmp_path, subject, variant="eager", runtime="eager", transforms=(), source="Tiny", output_shape=(5,),
-                  labels=tuple("abcde"), provenance=provenance)  # fmt: skip
+    origin = Origin(variant="eager", runtime="eager", transforms=(), source="Tiny", labels=tuple("abcde"))
+    save_artefact(tmp_path, subject, origin, output_shape=(5,), provenance=provenance)
     return tmp_path
 
 

@@ -1,17 +1,13 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from lightning_perf.cli import main
 from lightning_perf.inference import command
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.plot import draw_tradeoff, save_plot
 from lightning_perf.inference.recommend import recommend
-from lightning_perf.inference.render.console import print_tradeoff
-from lightning_perf.inference.render.json import render_json
-from lightning_perf.inference.render.markdown import render_markdown
-from lightning_perf.inference.tradeoff import from_json
+from lightning_perf.inference.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 
 HERE = "tests.inference.support"
@@ -64,7 +60,7 @@ def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp
     monkeypatch.setattr(command, "_measure", lambda options: advised(latency))
     files = tmp_path / "deep" / "a.md", tmp_path / "deep" / "a.png"
     assert main(["infer", "m:n", "--json", "--markdown", str(files[0]), "--plot", str(files[1])]) == code
-    assert from_json(capsys.readouterr().out) == advised(latency)
+    assert Tradeoff.from_json(capsys.readouterr().out) == advised(latency)
     assert files[0].read_text().startswith("**Deploy ")
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
@@ -89,13 +85,13 @@ def test_a_file_that_cannot_be_written_leaves_the_others(monkeypatch, capsys, tm
 
 def console_text(document, width=100):
     file = io.StringIO()
-    print_tradeoff(document, Console(file=file, width=width, highlight=False))
+    document.print(file=file, width=width)
     return file.getvalue()
 
 
 def test_console_and_markdown_show_the_same():
     document = advised(5)
-    text, markdown = console_text(document), render_markdown(document)
+    text, markdown = console_text(document), document.to_markdown()
     assert text.startswith("Deploy   onnxruntime-int8\n")
     for part in ("onnxruntime-int8", "2.00 ms", "89.0 %", "0.500×", "90/100"):
         assert part in text
@@ -109,9 +105,9 @@ def test_console_and_markdown_show_the_same():
 def test_without_limits_and_accuracy():
     document = tradeoff([row("eager", accuracy=None)])
     assert console_text(document).startswith("Model    Tiny, inputs 1×8×8")
-    assert "–" in render_markdown(document)
+    assert "–" in document.to_markdown()
     assert draw_tradeoff(document).axes[0].get_ylabel() == "accuracy was not measured"
-    assert from_json(render_json(document)) == document
+    assert Tradeoff.from_json(document.to_json()) == document
 
 
 def test_the_plot_names_its_conditions_and_all_measured_variants():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.inference.errors import VariantError
-from lightning_perf.inference.measure import Effort, Rounds, paired_ratio, summarise, take_turns
+from lightning_perf.inference.measure import Effort, Rounds, speedup, summarise, take_turns
 from lightning_perf.inference.messages import Timed
 
 
@@ -35,7 +35,7 @@ def test_drift_cancels_in_the_ratio_and_one_bad_round_does_not_count():
     drift = [100, 120, 150, 90, 300, 200, 110, 105, 95, 130]
     base = Rounds(tuple(timed(2 * d) for d in drift))
     fast = Rounds(tuple(timed(d if n != 3 else 50 * d) for n, d in enumerate(drift)))
-    ratio = paired_ratio(fast, base)
+    ratio = speedup(fast, base)
     assert ratio.value == pytest.approx(2)
     assert ratio.high == pytest.approx(2)
     assert ratio.n == 10

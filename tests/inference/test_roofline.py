@@ -8,14 +8,14 @@ import pytest
 from torch import nn
 
 from lightning_perf.inference.count import count_model
-from lightning_perf.inference.roofline import Peaks, Roofline, roofline
+from lightning_perf.inference.roofline import Peaks, Roofline, bound_latency
 
 PEAKS = Peaks("a device", "float32", 1, flops_per_s=1e9, bandwidth_bytes_per_s=1e8, source="made up")
 
 
 def test_the_bound_is_the_larger_of_compute_and_memory():
     module = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
-    bound = roofline(count_model(module, (8, 8, 8)), PEAKS)
+    bound = bound_latency(count_model(module, (8, 8, 8)), PEAKS)
     convolution, relu, linear = bound.layers
     assert convolution.compute_ms == pytest.approx(2 * 64 * 8 * 8 * 9 / 1e6)
     assert convolution.memory_ms == pytest.approx(4 * (2 * 512 + 8 * 8 * 9 + 8) / 1e5)
@@ -35,11 +35,11 @@ def test_the_source_articles_formula():
     module = nn.Sequential(
         nn.Conv2d(1, 5, 3), nn.Conv2d(5, 5, 3), nn.Flatten(), nn.Linear(2880, 128), nn.Linear(128, 10)
     )
-    assert roofline(count_model(module, (1, 28, 28)), PEAKS).compute_ms == pytest.approx(1.05988)
+    assert bound_latency(count_model(module, (1, 28, 28)), PEAKS).compute_ms == pytest.approx(1.05988)
 
 
 def test_efficiency_is_the_part_of_the_peak():
-    bound = roofline(count_model(nn.Linear(64, 64), (64,)), PEAKS)
+    bound = bound_latency(count_model(nn.Linear(64, 64), (64,)), PEAKS)
     assert bound.efficiency(4 * bound.bound_ms) == pytest.approx(0.25)
     for latency in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="above 0"):
@@ -49,11 +49,11 @@ def test_efficiency_is_the_part_of_the_peak():
 def test_peaks_must_be_above_zero():
     count = count_model(nn.Linear(4, 4), (4,))
     with pytest.raises(ValueError, match="above 0"):
-        roofline(count, Peaks("a device", "float32", 1, 0.0, 1e8, "made up"))
+        bound_latency(count, Peaks("a device", "float32", 1, 0.0, 1e8, "made up"))
 
 
 def test_it_survives_json_and_needs_no_torch():
-    bound = roofline(count_model(nn.Linear(4, 4), (4,)), PEAKS)
+    bound = bound_latency(count_model(nn.Linear(4, 4), (4,)), PEAKS)
     assert msgspec.json.decode(msgspec.json.encode(bound), type=Roofline) == bound
     code = "import sys, lightning_perf.inference.roofline as r; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

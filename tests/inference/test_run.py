@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf.inference import Effort, Validation, load_artefact, measure_variants
+from lightning_perf.inference import Effort, MeasureOptions, Validation, load_artefact, measure_variants
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.run import save_document
-from lightning_perf.inference.tradeoff import from_json
+from lightning_perf.inference.tradeoff import Tradeoff
 from lightning_perf.inference.transforms.sparsify import Sparsify
 from tests.inference.support import Crashing, InPlace, Random, Tiny, row, tradeoff
 
+PICTURES = torch.zeros(2, 1, 8, 8)
 QUICK = Effort(seconds=0.02, rounds=6, warmup=1, rewarm=1)
 
 
@@ -32,8 +33,10 @@ def measured(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sparsify, "apply", lambda *_: Crashing().eval())
         document = measure_variants(
-            Tiny(), validation=data(), variants=variants, batch_sizes=(1, 3), effort=QUICK, labels=tuple("abcde"),
-            out=out, max_accuracy_drop_points=0,
+            Tiny(), validation=data(), options=MeasureOptions(
+                variants=variants, batch_sizes=(1, 3), effort=QUICK, labels=tuple("abcde"), out=out,
+                max_accuracy_drop_points=0,
+            ),
         )  # fmt: skip
     return document, out
 
@@ -72,7 +75,7 @@ def test_the_figures_are_those_of_the_model(measured):
 
 def test_what_is_kept_loads_and_gives_the_same(measured):
     document, out = measured
-    assert from_json((out / "tradeoff.json").read_bytes()) == document
+    assert Tradeoff.from_json((out / "tradeoff.json").read_bytes()) == document
     assert sorted(path.name for path in out.iterdir()) == ["eager", "share-1bit+eager", "tradeoff.json"]
     described = json.loads((out / "eager" / "artefact.json").read_text())
     assert described["labels"] == list("abcde")
@@ -93,10 +96,10 @@ def test_what_is_kept_loads_and_gives_the_same(measured):
         (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "not finite"),
         (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "gives a tuple, not one tensor"),
         (torch.nn.Flatten(0), {"inputs": torch.randn(2, 3)}, "not a row an input"),
-        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "batch_sizes": (0,)}, "batch sizes: 0 given"),
-        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "threads": (1, 1)}, "threads: 1, 1 given"),
-        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "device": "abacus"}, "PyTorch knows no such device"),
-        (Tiny(), {"inputs": torch.randn(2, 1, 8, 8), "max_accuracy_drop_points": 1.0}, "no validation data"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(batch_sizes=(0,))}, "batch sizes: 0 given"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(threads=(1, 1))}, "threads: 1, 1 given"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(device="abacus")}, "PyTorch knows no such device"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(max_accuracy_drop_points=1.0)}, "no validation data"),
         (Tiny(), {"validation": Validation(torch.randn(2, 1, 8, 8), torch.tensor([0, 7]))}, "another model's"),
     ],
 )  # fmt: skip
@@ -115,13 +118,13 @@ def test_a_folder_that_takes_no_files_is_said_before_anything_is_built(tmp_path,
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(InferenceError, match=r"cannot be written \(Permission denied\). Give another --out"):
-        measure_variants(Tiny(), inputs=data().inputs, variants=["eager"], out=tmp_path)
+        measure_variants(Tiny(), inputs=data().inputs, options=MeasureOptions(variants=["eager"], out=tmp_path))
 
 
 def test_a_document_that_cannot_be_written_is_not_lost(tmp_path):
     document = tradeoff([row("eager")])
     assert save_document(document, tmp_path) is document
-    assert from_json((tmp_path / "tradeoff.json").read_bytes()) == document
+    assert Tradeoff.from_json((tmp_path / "tradeoff.json").read_bytes()) == document
     kept = save_document(document, tmp_path / "gone")
     assert kept.rows == document.rows
     assert "tradeoff.json could not be written (No such file or directory)" in kept.notes[-1]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from lightning_perf.cli import main
@@ -18,8 +17,8 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measure import Effort
 from lightning_perf.inference.messages import Time, Timed
 from lightning_perf.inference.sweep import sweep_backbones
-from lightning_perf.inference.sweep_document import Sweep, from_json, to_json
-from lightning_perf.inference.sweep_render import draw_sweep, print_sweep, save_plot
+from lightning_perf.inference.sweep_document import Sweep
+from lightning_perf.inference.sweep_render import draw_sweep
 
 BRIEF = Effort(seconds=0.01, rounds=4, warmup=0, rewarm=0, least_calls=2, most_calls=3)
 
@@ -84,11 +83,11 @@ def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
 
 
 def test_the_document_survives_json(sweep: Sweep):
-    assert from_json(to_json(sweep)) == sweep
+    assert Sweep.from_json(sweep.to_json()) == sweep
     with pytest.raises(InferenceError, match="is no sweep"):
-        from_json("[]")
-    with pytest.raises(InferenceError, match=r"schema version 9.*Upgrade"):
-        from_json(to_json(replace(sweep, schema_version=9)))
+        Sweep.from_json("[]")
+    with pytest.raises(InferenceError, match=r"schema version 9.*upgrade"):
+        Sweep.from_json(replace(sweep, schema_version=9).to_json())
 
 
 def test_threads_stay_as_they_were():
@@ -115,12 +114,15 @@ def test_bad_settings_are_errors(arguments: dict[str, Any], words: str):
 
 def test_the_table_shows_all_rows(sweep: Sweep):
     stream = io.StringIO()
-    print_sweep(sweep, Console(file=stream, width=100))
+    sweep.print(file=stream, width=100)
     text = stream.getvalue()
     assert "input 1×10×10, batch 2" in text
     for words in ("fast", "middle", "slow", "2.00 ms", "12.0×", "late: it does not run", "nosuch: nobody has a model"):
         assert words in text
     assert "speed: times as fast as slow." in text
+    markdown = sweep.to_markdown().replace("\\", "")
+    assert "| fast |" in markdown
+    assert all(line in markdown for line in ("- nosuch: nobody has a model", "- speed: times as fast as slow."))
 
 
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
@@ -132,10 +134,10 @@ def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
     peak = axes.lines[0]
     macs = [row.macs for row in sweep.rows if row.macs]
     assert list(peak.get_ydata()) == pytest.approx([2e3 * m / sweep.peaks.flops_per_s for m in (min(macs), max(macs))])
-    save_plot(sweep, tmp_path / "new" / "sweep.png")
+    sweep.save_plot(tmp_path / "new" / "sweep.png")
     assert (tmp_path / "new" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InferenceError, match=r"sweep\.xyz"):
-        save_plot(sweep, tmp_path / "sweep.xyz")
+        sweep.save_plot(tmp_path / "sweep.xyz")
     nothing = replace(sweep, rows=sweep.rows[-2:])
     with pytest.raises(InferenceError, match="nothing to plot"):
         draw_sweep(nothing)
@@ -146,9 +148,9 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     arguments = ["sweep", "slow", "fast", "--shape", "1,10,10", "--seconds", "0.01", "--out", str(out)]
     assert main(arguments) == 0
     assert "fast" in capsys.readouterr().out
-    assert [row.name for row in from_json(out.read_bytes()).rows] == ["fast", "slow"]
+    assert [row.name for row in Sweep.from_json(out.read_bytes()).rows] == ["fast", "slow"]
     assert main([*arguments, "--json"]) == 0
-    assert from_json(capsys.readouterr().out).batch == 1
+    assert Sweep.from_json(capsys.readouterr().out).batch == 1
 
 
 def test_the_commands_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from lightning_perf.inference.errors import InferenceError
-from lightning_perf.inference.tradeoff import from_json, to_json
+from lightning_perf.inference.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 
 
 def test_json_gives_the_same_document():
     document = tradeoff([row("eager"), row("broken", reason="no compiler", accuracy=None, latencies=())])
-    assert from_json(to_json(document, indent=2)) == document
+    assert Tradeoff.from_json(document.to_json()) == document
     assert document.row("broken").reason == "no compiler"
     assert document.row("eager").latency(1, 1).calls == 200
     assert document.row("eager").latency(2, 1) is None
@@ -27,11 +27,11 @@ def test_json_gives_the_same_document():
 )
 def test_bad_documents_are_told(data, said):
     with pytest.raises(InferenceError, match=said):
-        from_json(data)
+        Tradeoff.from_json(data)
 
 
 def test_a_wrong_type_is_damage():
-    data = json.loads(to_json(tradeoff([row("eager")])))
+    data = json.loads(tradeoff([row("eager")]).to_json())
     data["rows"][0]["size_bytes"] = "big"
     with pytest.raises(InferenceError, match="damaged"):
-        from_json(json.dumps(data))
+        Tradeoff.from_json(json.dumps(data))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.page.html import Kind, render_html
-from lightning_perf.report.document import PerfReport, to_json
+from lightning_perf.report.document import PerfReport
 from tests.page.server import Server
 
 LOCAL = ("file:", "data:", "blob:", "about:")
@@ -72,7 +72,8 @@ def open_page(browser: Any, tab: Any, tmp_path: Path) -> Iterator[Any]:
         document: PerfReport | bytes, title: str = "a run", kind: Kind = "run", view: str | None = None, **settings: Any
     ) -> Opened:
         file = tmp_path / f"page {len(opened)} #.html"
-        file.write_bytes(render_html(document if isinstance(document, bytes) else to_json(document), kind, title))
+        data = document if isinstance(document, bytes) else document.to_json(indent=None).encode()
+        file.write_bytes(render_html(data, kind, title))
         result = Opened(browser.new_page(**settings) if settings else tab)
         result.listen()
         opened.append(result)

@@ -12,8 +12,7 @@ import pytest
 from lightning_perf.analysis.amp_check import AmpCheck
 from lightning_perf.cli import main
 from lightning_perf.report.build import analyze
-from lightning_perf.report.compared import Compared, compare_reports
-from lightning_perf.report.document import to_json
+from lightning_perf.report.compared import Compared
 from lightning_perf.units import format_duration
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 from tests.page.server import Server
@@ -35,7 +34,8 @@ def compared(tmp_path: Path) -> Compared:
         folder.mkdir()
         trace.write(folder / "rank0.1.pt.trace.json")
         reports.append(analyze(folder))
-    return compare_reports(*reports)
+    before, after = reports
+    return before.diff(after)
 
 
 def test_the_figures_are_those_of_the_document(compared: Compared, open_page: Any) -> None:
@@ -91,7 +91,7 @@ def test_a_file_of_one_run_says_how_to_compare(tmp_path: Path, open_page: Any) -
 
 
 def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, compared: Compared) -> None:
-    report = json.loads(to_json(hand_made_report(tmp_path)))
+    report = json.loads(hand_made_report(tmp_path).to_json())
     diff, working = msgspec.to_builtins(compared), {"state": "working", "done": 0.5, "message": "Reading"}
     server.runs(("new", 2.0), ("old", 1.0))
     for name in ("new", "old"):
@@ -123,7 +123,7 @@ def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, comp
 
 def test_a_diff_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     server.runs(("new", 2.0), ("old", 1.0))
-    server.answers["data/report new"] = [(200, json.loads(to_json(hand_made_report(tmp_path))))]
+    server.answers["data/report new"] = [(200, json.loads(hand_made_report(tmp_path).to_json()))]
     server.answers["data/diff old"] = [(422, {"state": "failed", "message": "The trace ends early."})]
     server.open("#view=compare&before=old")
     server.page.wait_for_selector("text=The trace ends early.")

@@ -32,7 +32,7 @@ def test_they_are_those_of_the_docs(generator: ModuleType) -> None:
 
 
 def test_every_definition_that_a_module_names_is_there() -> None:
-    known = json.loads((ASSETS / "definitions.json").read_text())
+    known = json.loads((ASSETS / "text" / "definitions.json").read_text())
     named = {
         key
         for module in ASSETS.rglob("*.js")

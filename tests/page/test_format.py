@@ -12,7 +12,7 @@ import pytest
 
 from lightning_perf import units
 from lightning_perf.analysis.tensor_cores import REASONS
-from lightning_perf.report import words
+from lightning_perf.report import labels
 
 ASSETS = Path(units.__file__).parent / "page" / "assets"
 
@@ -40,7 +40,7 @@ def values() -> list[float | None]:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
-    source = (ASSETS / "format.js").read_text()
+    source = (ASSETS / "text" / "format.js").read_text()
     page = browser.new_page()
     page.evaluate(
         "source => import('data:text/javascript,' + encodeURIComponent(source)).then(m => { globalThis.f = m })", source
@@ -52,7 +52,7 @@ def test_figures_read_as_on_the_console(browser: Any, name: str) -> None:
 
 
 def test_p_values_read_as_on_the_console(browser: Any) -> None:
-    source = (ASSETS / "format.js").read_text()
+    source = (ASSETS / "text" / "format.js").read_text()
     page = browser.new_page()
     page.evaluate(
         "source => import('data:text/javascript,' + encodeURIComponent(source)).then(m => { globalThis.f = m })", source
@@ -66,8 +66,8 @@ def test_p_values_read_as_on_the_console(browser: Any) -> None:
 
 
 def test_the_page_uses_the_words_of_the_console() -> None:
-    shown = json.loads((ASSETS / "words.json").read_text())
-    assert shown["categories"] == words.CATEGORY_LABELS
-    assert shown["gaps"] == words.GAP_LABELS
-    assert shown["phases"] == words.PHASE_LABELS
+    shown = json.loads((ASSETS / "text" / "labels.json").read_text())
+    assert shown["categories"] == labels.CATEGORY_LABELS
+    assert shown["gaps"] == labels.GAP_LABELS
+    assert shown["phases"] == labels.PHASE_LABELS
     assert shown["reasons"] == REASONS

@@ -86,7 +86,7 @@ def test_every_module_is_in_it_and_finds_what_it_imports() -> None:
 def test_a_server_tells_the_browser_all_modules_at_once() -> None:
     page = (ASSETS / "index.html").read_text()
     named = set(re.findall(r'<link rel="modulepreload" href="static/([^"]+)" />', page))
-    assert named == {path.relative_to(ASSETS).as_posix() for path in ASSETS.rglob("*.js")} - {"main.js"}
+    assert named == {path.relative_to(ASSETS).as_posix() for path in ASSETS.rglob("*.js")} - {"app/main.js"}
     assert 'href="static' not in render_html(DOCUMENT, "run", "x").decode()
 
 
@@ -98,6 +98,14 @@ def test_nothing_in_it_points_elsewhere() -> None:
     assert "http:" not in policy[1]
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=(?!\"data:)", page)
     assert render_html(DOCUMENT, "run", "x") != render_html(DOCUMENT, "run", "x")  # a nonce is used once
+
+
+def test_folders_depend_in_one_direction() -> None:
+    level = {"core": 0, "text": 0, "components": 1, "report": 2, "study": 2, "tradeoff": 2, "app": 3}
+    for module in ASSETS.rglob("*.js"):
+        for path in re.findall(r'from "(\.{1,2}/[^"]+)";', module.read_text()):
+            source, target = (p.relative_to(ASSETS).parts[0] for p in (module, (module.parent / path).resolve()))
+            assert source == target or level[source] > level[target], f"{module.name} imports {path}"
 
 
 def test_modules_build_no_markup_from_text() -> None:

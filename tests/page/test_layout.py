@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from lightning_perf.report.compared import compare_reports
 from tests.page.samples import hand_made_report
 
 PHONE = {"width": 390, "height": 844}
@@ -34,7 +31,7 @@ def test_a_phone_shows_who_waits_for_whom_without_scrolling(tmp_path: Path, open
 
 def test_the_outcome_by_category_is_in_sight_beside_the_chart(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path)
-    document = msgspec.json.encode(compare_reports(report, report))
+    document = report.diff(report).to_json(indent=None).encode()
     opened = open_page(document, kind="diff", viewport={"width": 1280, "height": 900})
     assert opened.texts("#table-diff-categories thead th")[-1] == "Outcome"
     assert beyond_edge(opened, "#table-diff-categories") == []

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.report.document import to_json
 from tests.page.samples import hand_made_report
 from tests.page.server import Server
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(to_json(hand_made_report(tmp_path)))
+    made: dict[str, Any] = json.loads(hand_made_report(tmp_path).to_json())
     return made
 
 

@@ -12,17 +12,16 @@ import msgspec
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.change import signed_percent
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.gates import parse_gate
-from lightning_perf.compare.metrics import METRICS
-from lightning_perf.compare.prediction import Prediction
 from lightning_perf.compare.record_lines import Place
-from lightning_perf.compare.settings import Settings
-from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import detectable_text
+from lightning_perf.compare.records.metrics import METRICS
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.page import html
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import format_change
 from tests.compare.support import write_run
 from tests.page.samples import HOSTILE, poisoned
 
@@ -97,9 +96,9 @@ def test_verdict_figures_and_every_run_are_those_of_the_document(comparison: Com
             assert result.estimate.reason
             assert result.estimate.reason in row
         if METRICS[result.metric].scale.value == "ratio" and result.estimate.value is not None:
-            assert signed_percent(result.estimate.value) in row
+            assert format_change(result.estimate.value) in row
             if result.estimate.low is not None:
-                assert f"{signed_percent(result.estimate.low)} to {signed_percent(result.estimate.high)}" in row
+                assert f"{format_change(result.estimate.low)} to {format_change(result.estimate.high)}" in row
             if result.detectable is not None:
                 assert row.endswith(detectable_text(result.detectable))
     assert "passed" in opened.texts("#table-gates tbody tr")[0]
@@ -237,7 +236,7 @@ def test_compare_writes_it_also_when_it_refuses(
 
 
 def test_metrics_are_those_of_the_library() -> None:
-    source = (Path(html.__file__).parent / "assets" / "metrics.js").read_text()
+    source = (Path(html.__file__).parent / "assets" / "study" / "metrics.js").read_text()
     pattern = r'(\w+): \{ title: "([^"]+)", unit: "([^"]+)", scale: "([^"]+)", higherIsBetter: (true|false) \}'
     listed = [(name, *rest, better == "true") for name, *rest, better in re.findall(pattern, source)]
     assert listed == [(m.name, m.title, m.unit, m.scale.value, m.higher_is_better) for m in METRICS.values()]

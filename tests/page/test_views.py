@@ -13,7 +13,6 @@ from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slow
 from lightning_perf.analysis.step_times import StepSample, summarize_step_times
 from lightning_perf.report.build import analyze
 from lightning_perf.report.console.step_times import step_times_section
-from lightning_perf.report.document import to_json
 from lightning_perf.units import format_duration, format_share
 from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
 from tests.support.trace_builder import TraceBuilder
@@ -119,7 +118,7 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
         "2.10 ms",
         "+2.00 ms",
     ]
-    hostile = open_page(json.dumps(poisoned(json.loads(to_json(report)))).encode())
+    hostile = open_page(json.dumps(poisoned(json.loads(report.to_json()))).encode())
     hostile.page.click(".captures summary >> nth=0")
     hostile.page.wait_for_selector("#table-capture-0-categories tbody td")
     assert hostile.page.evaluate("globalThis.pwned") is None
@@ -159,7 +158,7 @@ def test_the_optimizer_of_a_recording_without_steps_is_not_said_to_be_of_a_step(
 
 
 def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(to_json(hand_made_report(tmp_path)))
+    document = json.loads(hand_made_report(tmp_path).to_json())
     first, last = document["distributed"]["ranks"]
     document["distributed"]["ranks"] = [first | {"rank": rank} for rank in range(20)] + [last | {"rank": 20}]
     opened = open_page(json.dumps(document).encode(), view="distributed")
@@ -175,7 +174,7 @@ def test_another_rank_is_shown_when_chosen(tmp_path: Path, open_page: Any) -> No
 
 
 def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(to_json(hand_made_report(tmp_path)))
+    document = json.loads(hand_made_report(tmp_path).to_json())
     assert document["lead"] == 1
     document["findings"][0] |= {"rank": 0, "step_ms": 2.0}  # that of rank 1, in the verdict, takes 1 ms
     opened = open_page(json.dumps(document).encode())
@@ -187,7 +186,7 @@ def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp
 
 
 def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: Any) -> None:
-    document = json.loads(to_json(hand_made_report(tmp_path)))
+    document = json.loads(hand_made_report(tmp_path).to_json())
     rank = document["ranks"][document["lead"]]
     rank["communication"] |= {
         "steps": [],
@@ -200,7 +199,7 @@ def test_collectives_on_the_host_are_those_of_a_step(tmp_path: Path, open_page: 
 
 def test_hostile_names_stay_text(tmp_path: Path, open_page: Any) -> None:
     report = hand_made_report(tmp_path, trained_precision())
-    document = poisoned(json.loads(to_json(report)))
+    document = poisoned(json.loads(report.to_json()))
     opened = open_page(json.dumps(document).encode(), title=HOSTILE)
     for view in VIEWS:
         opened.show(view)
@@ -239,7 +238,7 @@ def test_a_run_without_a_recording_says_so(open_page: Any) -> None:
 
 @pytest.mark.parametrize(("width", "scheme", "hostile"), [(390, "light", True), (1280, "dark", False)])
 def test_nothing_is_wider_than_the_page(tmp_path: Path, open_page: Any, width: int, scheme: str, hostile: bool) -> None:
-    document = json.loads(to_json(hand_made_report(tmp_path, trained_precision())))
+    document = json.loads(hand_made_report(tmp_path, trained_precision()).to_json())
     opened = open_page(
         json.dumps(poisoned(document) if hostile else document).encode(),
         viewport={"width": width, "height": 800},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.count_document import Count, LayerCount
 from lightning_perf.inference.measure import Effort, Latency
-from lightning_perf.inference.roofline import Peaks, roofline
+from lightning_perf.inference.roofline import Peaks, bound_latency
 from lightning_perf.inference.tradeoff import Cell, ColdStart, Machine, Recommendation, Reload, Row, Tradeoff
+from lightning_perf.statistics.values import Estimate
 
 CELLS = ((1, 1), (1, 32))
 
@@ -79,5 +79,5 @@ def hand_made_tradeoff() -> Tradeoff:
         cells=cells,
         recommendation=Recommendation(5.0, 1.0, "compiled", "It is within both limits."),
         count=count,
-        roofline=roofline(count, Peaks("A CPU", "float32", 1, 1e6, 1e6, "an example")),
+        roofline=bound_latency(count, Peaks("A CPU", "float32", 1, 1e6, 1e6, "an example")),
     )

@@ -9,8 +9,7 @@ import pytest
 import lightning_perf
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.build import build_report
-from lightning_perf.report.console import print_report
-from lightning_perf.report.document import PerfReport, from_json, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.errors import TraceError
 from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
@@ -18,7 +17,7 @@ from tests.support.trace_builder import TraceBuilder
 
 def rendered(report: PerfReport) -> str:
     file = io.StringIO()
-    print_report(report, file=file, width=120)
+    report.print(file=file, width=120)
     return file.getvalue()
 
 
@@ -117,7 +116,7 @@ def test_step_times_alone_make_a_report() -> None:
     assert report.lead is None
     assert "100 ms (median of 25, 320 samples/s), 25.0 %" in report.verdict.where
     assert report.notes == ("The fit had fewer steps than the schedule.",)
-    assert from_json(to_json(report)) == report
+    assert PerfReport.from_json(report.to_json()) == report
 
 
 def test_a_run_too_short_to_be_profiled_has_its_step_times(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_a_recording_of_the_host_alone_has_no_word_of_a_device_in_its_shares(tmp
     report = lightning_perf.analyze(path)
     assert report.ranks[0].arithmetic is None
     assert report.ranks[0].breakdown.category("device_compute").mean_ns is None
-    assert "GPU" not in json.dumps(json.loads(to_json(report))["verdict"])
+    assert "GPU" not in json.dumps(json.loads(report.to_json())["verdict"])
     assert "device" not in report.verdict.where
 
 

@@ -11,8 +11,7 @@ from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slow
 from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.captured import captured
-from lightning_perf.report.console.render import print_report
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.document import PerfReport
 from tests.support.trace_builder import TraceBuilder
 
 SLOW = Slowdown(1_000_000, 1_250_000, (3_000_000, 3_100_000, 3_200_000))
@@ -55,7 +54,7 @@ def test_what_differed_is_told_by_category_and_operator(tmp_path: Path) -> None:
         "What takes longer: waiting for input +2.00 ms.",
     )
     assert len(report.sources) == 1
-    assert from_json(to_json(report)) == report
+    assert PerfReport.from_json(report.to_json()) == report
 
 
 def test_an_operator_that_grew_is_named(tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
         b"".join(encode_sample(StepSample(step, time, 0, None, 2, 27 <= step < 32)) for step, time in enumerate(times))
     )
     (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 27, 31, 2, 10**6, 2 * 10**6, 99)))
-    print_report(analyze(tmp_path), width=400)
+    analyze(tmp_path).print(width=400)
     text = capsys.readouterr().out
     assert "Trust 2 of 2 steps whole, no event lost." in text
     assert "Steps under the profiler took 1.50× (95 % interval 1.50× to 1.50×) the time of those before." in text

@@ -9,8 +9,6 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.report.compared import compare_reports
-from lightning_perf.report.console import print_compared
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -31,7 +29,8 @@ def paths(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
-    compared = compare_reports(*map(lightning_perf.analyze, paths))
+    before, after = map(lightning_perf.analyze, paths)
+    compared = before.diff(after)
     compute = next(row for row in compared.diff.categories.rows if row.name == "device_compute")
     assert (compute.before_ns, compute.after_ns, compute.verdict) == (110_000, 50_000, "faster")
     assert compared.diff.kernels is not None
@@ -41,7 +40,7 @@ def test_changes_are_the_differences(paths: tuple[Path, Path]) -> None:
 
 def test_notes_say_whose_they_are(paths: tuple[Path, Path]) -> None:
     before, after = (replace(lightning_perf.analyze(path), notes=(path.name, "both")) for path in paths)
-    compared = compare_reports(before, after)
+    compared = before.diff(after)
     assert compared.notes == ("Before: before.json", "both", "After: after.json")
     assert (compared.schema_version, compared.tool_version) == (1, lightning_perf.__version__)
 
@@ -54,21 +53,22 @@ def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: P
 
     plain = lightning_perf.analyze(run("volta_sgemm_128x64_nn", "float", 900))
     mixed = lightning_perf.analyze(run("volta_fp16_s884gemm_fp16_128x64", "c10::Half", 300))
-    check = compare_reports(plain, mixed).mixed_precision
+    check = plain.diff(mixed).mixed_precision
     assert check is not None
     assert (check.measured, check.held) == (pytest.approx(1000 / 400), True)
     file = io.StringIO()
-    print_compared(compare_reports(plain, mixed), file=file, width=120)
+    plain.diff(mixed).print(file=file, width=120)
     assert "Mixed precision was predicted to be" in file.getvalue()
     assert "and is 2.50×: as predicted." in file.getvalue()
-    assert compare_reports(plain, plain).mixed_precision is None
-    assert compare_reports(mixed, plain).mixed_precision is None
+    assert plain.diff(plain).mixed_precision is None
+    assert mixed.diff(plain).mixed_precision is None
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_console_fits_and_is_inert(paths: tuple[Path, Path], width: int) -> None:
     file = io.StringIO()
-    print_compared(compare_reports(*map(lightning_perf.analyze, paths)), file=file, width=width)
+    before, after = map(lightning_perf.analyze, paths)
+    before.diff(after).print(file=file, width=width)
     text = file.getvalue()
     assert max(map(len, text.splitlines())) <= width
     assert "device compute" in text
@@ -89,9 +89,9 @@ def test_a_whole_recording_is_not_called_a_step(paths: tuple[Path, Path]) -> Non
     marked, other = map(lightning_perf.analyze, paths)
     (rank,) = other.ranks
     whole = replace(other, ranks=(replace(rank, breakdown=replace(rank.breakdown, marked=False)),))
-    assert compare_reports(marked, marked).headline == "A step took 200 µs and takes 200 µs"
-    assert compare_reports(whole, whole).headline == "The whole recording took 200 µs and takes 200 µs"
-    assert compare_reports(marked, whole).headline == "A step took 200 µs, the whole recording takes 200 µs"
+    assert marked.diff(marked).headline == "A step took 200 µs and takes 200 µs"
+    assert whole.diff(whole).headline == "The whole recording took 200 µs and takes 200 µs"
+    assert marked.diff(whole).headline == "A step took 200 µs, the whole recording takes 200 µs"
 
 
 def test_a_truncated_recording_is_refused(paths: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

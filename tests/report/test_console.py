@@ -9,10 +9,9 @@ import pytest
 from rich.console import Console
 
 import lightning_perf
-from lightning_perf.report.console import print_report
 from lightning_perf.report.console.render import render
 from lightning_perf.report.console.safe import UNBREAKABLE, kernel_text, plain, shorten
-from lightning_perf.report.document import PerfReport, from_json, to_json
+from lightning_perf.report.document import PerfReport
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://example.com]y[/link] :smile: \ud800"
@@ -32,7 +31,7 @@ def report(tmp_path: Path) -> PerfReport:
 
 def printed(report: PerfReport, width: int) -> str:
     file = io.StringIO()
-    print_report(report, file=file, width=width)
+    report.print(file=file, width=width)
     return file.getvalue()
 
 
@@ -75,7 +74,7 @@ def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(report: PerfReport) -> None:
 
 def test_an_output_without_unicode_gets_units_all_the_same(report: PerfReport) -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_report(report, file=file, width=80)
+    report.print(file=file, width=80)
     text = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
     assert "500 us" in text
     assert "######" in text
@@ -166,7 +165,7 @@ def test_kernel_names_keep_what_tells_them_apart(name: str, expected: str) -> No
 def test_sixteen_colours_are_enough(report: PerfReport) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system="standard", width=100, highlight=False, markup=False)
-    for part in render(report):
+    for part in render(report, top=8):
         console.print(part)
     assert "\x1b[1m" in file.getvalue()
     assert "38;5" not in file.getvalue()
@@ -176,7 +175,7 @@ def test_sixteen_colours_are_enough(report: PerfReport) -> None:
 def test_hostile_names_are_inert_on_a_terminal(report: PerfReport) -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=400, color_system="standard", legacy_windows=False)
-    for part in render(report):
+    for part in render(report, top=8):
         console.print(part)
     text = file.getvalue()
     assert r"[bold red]evil[/] \x1b[31m\x07\r\n" in text
@@ -186,7 +185,7 @@ def test_hostile_names_are_inert_on_a_terminal(report: PerfReport) -> None:
 
 
 def test_hostile_names_make_valid_json(report: PerfReport) -> None:
-    assert from_json(to_json(report)) == report
+    assert PerfReport.from_json(report.to_json()) == report
 
 
 def test_plain_keeps_ordinary_text() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import lightning_perf
-from lightning_perf.report.console import print_report
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.document import PerfReport
 from tests.analysis.test_collective_waits import RECORDED
 from tests.conftest import corpus_rows
 from tests.support.naive_breakdown import naive_breakdown
@@ -21,11 +20,11 @@ ROWS = corpus_rows()
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["file"])
 def test_every_real_recording_is_reported(corpus: Path, row: dict[str, Any]) -> None:
     report = lightning_perf.analyze(corpus / "traces" / row["file"])
-    assert from_json(to_json(report)) == report
+    assert PerfReport.from_json(report.to_json()) == report
     assert report.verdict.where
     for width in (80, 120):
         file = io.StringIO()
-        print_report(report, file=file, width=width)
+        report.print(file=file, width=width)
         text, _, _ = file.getvalue().partition("\nTraces\n")
         assert max(map(len, text.splitlines())) <= width
         for line in text.splitlines():
@@ -46,7 +45,7 @@ def test_a_recording_of_the_host_alone_has_no_device_rows(corpus: Path, row: dic
     if report.ranks[0].breakdown.has_device:
         return  # collectives and copies, without kernels
     file = io.StringIO()
-    print_report(report, file=file, width=100)
+    report.print(file=file, width=100)
     for word in ("device compute", "kernel launch", "Tensor Cores", "GPU", "Launches"):
         assert word not in file.getvalue()
 

@@ -12,8 +12,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf import TraceError
-from lightning_perf.report.console import print_report
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.document import PerfReport
 from tests.findings.recordings import training
 from tests.findings.test_ranks_and_wrappers import reducing
 
@@ -58,8 +57,8 @@ def test_a_report_or_a_trace_error(tmp_path: Path, seed: int) -> None:
         report = lightning_perf.analyze(path)
     except TraceError:
         return
-    assert from_json(to_json(report)) == report
-    print_report(report, file=io.StringIO(), width=80)
+    assert PerfReport.from_json(report.to_json()) == report
+    report.print(file=io.StringIO(), width=80)
     for analysis in report.ranks:
         rows = [row.per_step_ns for row in analysis.breakdown.categories if row.parent is None and row.per_step_ns]
         for number, step in enumerate(analysis.breakdown.steps):

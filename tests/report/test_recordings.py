@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from lightning_perf.report import recording_worker, recordings
+from lightning_perf.report import recordings
 from lightning_perf.report.recording import Recording, analyze_recording
-from lightning_perf.report.recording_worker import RecordingWorker
 from lightning_perf.report.recordings import analyze_recordings
+from lightning_perf.workers.process import WorkerProcess
 from tests.support.trace_builder import TraceBuilder
 
 RANKS = 5
@@ -38,63 +39,77 @@ def same(one: list[Recording], other: list[Recording]) -> bool:
     return faults[0] == faults[1] and rest[0] == rest[1]
 
 
+class Watched(WorkerProcess):
+    """Notes each worker process; the one with the first result gets a signal, where one is planted."""
+
+    started: ClassVar[list[WorkerProcess]]
+    blow: ClassVar[signal.Signals | None]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.started.append(self)
+
+    def receive(self, *kinds: Any, timeout_s: float | None = None) -> Any:
+        answer = super().receive(*kinds, timeout_s=timeout_s)
+        if self.blow is not None:
+            self._process.send_signal(self.blow)
+            self._process.wait()
+            type(self).blow = None
+        return answer
+
+
 @pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Two workers whatever the machine and the files, and the processes that they start."""
+def workers(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+    """Two worker processes whatever the machine and the files."""
+
+    monkeypatch.setattr(Watched, "started", [], raising=False)
+    monkeypatch.setattr(Watched, "blow", None, raising=False)
     monkeypatch.setattr(recordings, "LARGE_BYTES", 1)
     monkeypatch.setattr(recordings, "_cores", lambda: 2)
-    started: list[Any] = []
-    start = recording_worker._start
+    monkeypatch.setattr(recordings, "WorkerProcess", Watched)
+    return Watched
 
-    def noted() -> Any:
-        started.append(start())
-        return started[-1]
 
-    monkeypatch.setattr(recording_worker, "_start", noted)
-    return started
+def codes(workers: type[Watched]) -> list[int]:
+    return [worker._process.returncode for worker in workers.started]
 
 
 def test_two_processes_share_the_work(
-    groups: list[list[Path]], processes: list[Any], monkeypatch: pytest.MonkeyPatch
+    groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [analyze_recording(group) for group in groups]
-    monkeypatch.setattr(recording_worker, "analyze_recording", lambda *_, **__: pytest.fail("a process should answer"))
+    monkeypatch.setattr(recordings, "analyze_recording", lambda *_, **__: pytest.fail("a process should answer"))
     together = analyze_recordings(groups)
     assert same(together, alone)
     assert [each.analyses[0].rank for each in together if each.analyses] == [0, 1, 2, 4]
     assert "rank3.pt.trace.json" in str(together[3].faults[0])
-    assert [process.returncode for process in processes] == [0, 0]
+    assert codes(workers) == [0, 0]
 
 
+@pytest.mark.parametrize("executable", ["/bin/false", "/no/such/python"])
 def test_without_an_interpreter(
-    groups: list[list[Path]], processes: list[Any], monkeypatch: pytest.MonkeyPatch
+    executable: str, groups: list[list[Path]], workers: type[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [analyze_recording(group) for group in groups]
-    monkeypatch.setattr(recording_worker.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", executable)
     assert same(analyze_recordings(groups), alone)
-    assert {process.returncode for process in processes} == {1}
+    assert set(codes(workers)) <= {1}
 
 
-def test_small_recordings_start_no_process(groups: list[list[Path]], processes: list[Any]) -> None:
+def test_small_recordings_start_no_process(groups: list[list[Path]], workers: type[Watched]) -> None:
     recordings.LARGE_BYTES = 1 << 20  # put back by the fixture
     assert len(analyze_recordings(groups)) == RANKS
-    assert processes == []
+    assert workers.started == []
 
 
-def test_a_process_that_is_killed_costs_no_recording(groups: list[list[Path]], processes: list[Any]) -> None:
-    with RecordingWorker(by_shape=False) as worker:
-        first = worker.analyze(groups[0])
-        processes[0].kill()
-        processes[0].wait()
-        second, third = worker.analyze(groups[1]), worker.analyze(groups[2])
-    assert same([first, second, third], [analyze_recording(group) for group in groups[:3]])
-    assert [process.returncode for process in processes] == [-9, 0]
+def test_a_process_that_is_killed_costs_no_recording(groups: list[list[Path]], workers: type[Watched]) -> None:
+    workers.blow = signal.SIGKILL
+    assert same(analyze_recordings(groups), [analyze_recording(group) for group in groups])
+    assert sorted(codes(workers)) == [-9, 0, 0]  # another one takes its place
 
 
-def test_ctrl_c_is_passed_on(groups: list[list[Path]], processes: list[Any]) -> None:
-    with RecordingWorker(by_shape=False) as worker:
-        worker.analyze(groups[0])
-        processes[0].send_signal(signal.SIGINT)
-        processes[0].wait()
-        with pytest.raises(KeyboardInterrupt):
-            worker.analyze(groups[1])
+def test_ctrl_c_is_passed_on(groups: list[list[Path]], workers: type[Watched]) -> None:
+    workers.blow = signal.SIGINT
+    with pytest.raises(KeyboardInterrupt):
+        analyze_recordings(groups)
+    assert None not in codes(workers)

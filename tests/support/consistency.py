@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from lightning_perf.trace.columns import Trace
+from lightning_perf.trace.trace import Trace
 
 _LIMIT_NS = 2**63 - 1
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from lightning_perf.trace.columns import Annotations, MemoryEvents, Operators, RuntimeCalls, Spans, Thread, Trace
+from lightning_perf.trace.columns import Annotations, MemoryEvents, Operators, RuntimeCalls, Spans, Thread
 from lightning_perf.trace.description import DeviceProperties, Metadata, Problems
 from lightning_perf.trace.device_events import Collectives, DeviceEvents, DeviceKind
+from lightning_perf.trace.trace import Trace
 
 __all__ = ["read_naively"]
 

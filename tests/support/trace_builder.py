@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
 
 PID = 1000
 MAIN = 1000

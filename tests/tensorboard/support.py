@@ -13,7 +13,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
 from lightning_perf.tensorboard.discovery import Run
-from lightning_perf.tensorboard.jobs import Jobs
+from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.logdirs import read_roots
 from lightning_perf.tensorboard.plugin import PerfPlugin
 from lightning_perf.tensorboard.routes import Routes
@@ -26,7 +26,7 @@ from tests.support.trace_builder import TraceBuilder
 PREFIX = "/data/plugin/lightning_perf"
 
 
-class InlineJobs(Jobs):
+class InlineQueue(DocumentQueue):
     """Makes each document at once, in this process."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class InlineJobs(Jobs):
         return work(task, self.said.append)
 
 
-class StubJobs(Jobs):
+class StubQueue(DocumentQueue):
     """Always answers the same."""
 
     def __init__(self, answer: Answer) -> None:
@@ -51,15 +51,17 @@ class StubJobs(Jobs):
 
 
 class PluginUnderTest(PerfPlugin):
-    """The plugin with a table that is always fresh and with the given jobs."""
+    """The plugin with a table that is always fresh and with the given queue."""
 
-    def __init__(self, logdir: str | None, jobs: Jobs, logdir_spec: str | None = None, fresh_s: float = 0.0) -> None:
+    def __init__(
+        self, logdir: str | None, queue: DocumentQueue, logdir_spec: str | None = None, fresh_s: float = 0.0
+    ) -> None:
         super().__init__(base_plugin.TBContext(logdir=logdir, flags=SimpleNamespace(logdir_spec=logdir_spec)))
         self._scanner = Scanner(read_roots(logdir, logdir_spec), fresh_s, fresh_looks=0.0, patience_s=60.0)
-        self._jobs = jobs
+        self._queue = queue
 
     def get_plugin_apps(self) -> Any:
-        return Routes(self._scanner, self._jobs).applications()
+        return Routes(self._scanner, self._queue).applications()
 
 
 @dataclass
@@ -67,7 +69,7 @@ class Asker:
     """Asks the plugin."""
 
     client: Client
-    jobs: Jobs
+    queue: DocumentQueue
 
     def get(self, address: str, **arguments: Any) -> TestResponse:
         return self.client.get(f"{PREFIX}/{address}", query_string=arguments)
@@ -83,12 +85,12 @@ class Asker:
 
 
 def asker(
-    logdir: Path | str | None, jobs: Jobs | None = None, logdir_spec: str | None = None, fresh_s: float = 0.0
+    logdir: Path | str | None, queue: DocumentQueue | None = None, logdir_spec: str | None = None, fresh_s: float = 0.0
 ) -> Asker:
     """A client for a log directory."""
-    jobs = jobs or InlineJobs()
-    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, jobs, logdir_spec, fresh_s)
-    return Asker(Client(TensorBoardWSGI([plugin])), jobs)
+    queue = queue or InlineQueue()
+    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, queue, logdir_spec, fresh_s)
+    return Asker(Client(TensorBoardWSGI([plugin])), queue)
 
 
 def write_trace(path: Path, *, kernel_us: int = 40, kernels: int = 1) -> Path:

@@ -24,7 +24,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_page_s_files_have_types_that_browsers_run() -> None:
     assets = page_assets()
     assert assets["index.html"].resource.content_type == "text/html; charset=utf-8"
-    assert assets["main.js"].resource.content_type == "text/javascript; charset=utf-8"
+    assert assets["app/main.js"].resource.content_type == "text/javascript; charset=utf-8"
     assert all(asset.resource.path.is_file() for asset in assets.values())
     assert {"script-src 'self'", "default-src 'self'"} <= set(assets["index.html"].policy.split("; "))
 

@@ -4,19 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from lightning_perf.report.build import build_report
-from lightning_perf.report.compared import compare_reports
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.excerpt import excerpt_diff, excerpt_report, read_rows
 from tests.tensorboard.support import write_trace
 
 
 @pytest.fixture
 def report(tmp_path: Path) -> bytes:
-    return to_json(build_report([write_trace(tmp_path / "a.json", kernels=30)]))
+    return build_report([write_trace(tmp_path / "a.json", kernels=30)]).to_json(indent=None).encode()
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_long_tables_are_cut_and_say_so(report: bytes, monkeypatch: pytest.Monke
 
 def test_a_cut_report_is_still_one(report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
-    assert from_json(excerpt_report(report)).verdict == from_json(report).verdict
+    assert PerfReport.from_json(excerpt_report(report)).verdict == PerfReport.from_json(report).verdict
 
 
 def test_many_ranks_share_the_rows(report: bytes) -> None:
@@ -55,7 +53,7 @@ def test_many_ranks_share_the_rows(report: bytes) -> None:
 
 def test_long_diffs_keep_the_greatest_changes(tmp_path: Path, report: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     other = build_report([write_trace(tmp_path / "b.json", kernels=30, kernel_us=50)])
-    compared = msgspec.json.encode(compare_reports(from_json(report), other))
+    compared = PerfReport.from_json(report).diff(other).to_json(indent=None).encode()
     assert excerpt_diff(compared) == compared
     monkeypatch.setattr("lightning_perf.tensorboard.excerpt.MOST_ROWS", 25)
     cut = json.loads(excerpt_diff(compared))

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.build import analyze, build_report
-from lightning_perf.report.document import ReportError, to_json
+from lightning_perf.report.document import ReportError
 from lightning_perf.tensorboard.make_report import make_report
 from lightning_perf.trace.errors import TraceError
 from tests.tensorboard.support import write_trace
@@ -29,20 +29,20 @@ def test_equals_what_the_command_says_of_real_traces(corpus: Path, tmp_path: Pat
     shutil.copytree(corpus / "traces" / "kineto" / "resnet50_num_workers_0", folder)
     traces = sorted(folder.iterdir())
     ours, theirs = make_report(folder, traces, str(folder)), analyze(folder)
-    assert to_json(ours) == to_json(theirs)
+    assert ours.to_json() == theirs.to_json()
 
 
 def test_the_finished_report_is_used_with_its_notes(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     path = tmp_path / "report.json"
-    path.write_bytes(to_json(build_report([trace], notes=["said by the callback"])))
+    path.write_bytes(build_report([trace], notes=["said by the callback"]).to_json(indent=None).encode())
     assert "said by the callback" in make_report(tmp_path, [trace], str(tmp_path)).notes
 
 
 def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
     first = write_trace(tmp_path / "rank0.1.pt.trace.json")
     path = tmp_path / "report.json"
-    path.write_bytes(to_json(build_report([first], notes=["old"])))
+    path.write_bytes(build_report([first], notes=["old"]).to_json(indent=None).encode())
     second = write_trace(tmp_path / "rank1.1.pt.trace.json", kernel_us=50)
     report = make_report(tmp_path, [first, second], str(tmp_path))
     assert "old" not in report.notes
@@ -52,7 +52,8 @@ def test_a_report_without_the_newest_window_is_not_used(tmp_path: Path) -> None:
 def test_a_report_of_another_version_is_used_only_where_there_is_nothing_else(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "rank0.1.pt.trace.json")
     path = tmp_path / "report.json"
-    data = to_json(build_report([trace], notes=["old"])).replace(b'"tool_version":"', b'"tool_version":"0.0.')
+    old = build_report([trace], notes=["old"]).to_json(indent=None).encode()
+    data = old.replace(b'"tool_version":"', b'"tool_version":"0.0.')
     path.write_bytes(data)
     assert "old" not in make_report(tmp_path, [trace], str(tmp_path)).notes
     assert "old" in make_report(tmp_path, [], str(tmp_path)).notes
@@ -95,7 +96,7 @@ def test_files_are_called_by_where_they_were_found(tmp_path: Path) -> None:
     report = make_report(tmp_path, [good, bad], "s3://b")
     assert report.sources == report.ranks[0].sources == ("s3://b/rank0.1.pt.trace.json",)
     assert any("s3://b/rank1.1.pt.trace.json" in note for note in report.notes)
-    assert str(tmp_path) not in to_json(report).decode()
+    assert str(tmp_path) not in report.to_json()
 
 
 def test_unreadable_traces_are_an_error(tmp_path: Path) -> None:

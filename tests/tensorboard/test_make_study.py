@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record_lines import Place
-from lightning_perf.compare.study import Study, StudyArm
+from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.tensorboard.make_study import Unfair, make_study
 from tests.compare.support import write_run
 

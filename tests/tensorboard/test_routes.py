@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.inference import tradeoff as inference
 from lightning_perf.report.build import analyze, build_report
-from lightning_perf.report.compared import compare_reports
-from lightning_perf.report.document import from_json, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.task import Done, Failed, Working
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import InlineJobs, StubJobs, asker, write_trace
+from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_trace
 from tests.tensorboard.test_make_study import write_study
 
 
@@ -52,12 +50,12 @@ def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Pat
     write_trace(logdir / "fit" / "a.pt.trace.json")
     tab = asker(logdir)
     report = tab.json("data/report", run="fit")
-    assert report == json.loads(to_json(analyze(logdir / "fit")))
-    assert from_json(json.dumps(report)).ranks[0].kernels is not None
+    assert report == json.loads(analyze(logdir / "fit").to_json())
+    assert PerfReport.from_json(json.dumps(report)).ranks[0].kernels is not None
     assert len(list((logdir / "fit" / BESIDE).iterdir())) == 2
     assert tab.json("data/report", run="fit") == report
-    assert isinstance(tab.jobs, InlineJobs)
-    assert len(tab.jobs.asked) == 1
+    assert isinstance(tab.queue, InlineQueue)
+    assert len(tab.queue.asked) == 1
     assert tab.names() == ["fit"]  # what is kept is no run itself
 
 
@@ -80,7 +78,7 @@ def test_a_real_run_of_several_traces(corpus: Path, logdir: Path) -> None:
 
 def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubJobs(Working(0.25, "reading traces")))
+    tab = asker(logdir, StubQueue(Working(0.25, "reading traces")))
     expected = {"state": "working", "done": 0.25, "message": "reading traces"}
     assert tab.json("data/report", 202, run="fit") == expected
     assert tab.json("data/table", 202, run="fit", table="kernels") == expected
@@ -90,7 +88,7 @@ def test_work_in_progress_is_a_202_with_how_far_it_is(logdir: Path) -> None:
 @pytest.mark.parametrize(("lasting", "status"), [(True, 422), (False, 500)])
 def test_a_failure_says_why(logdir: Path, lasting: bool, status: int) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    tab = asker(logdir, StubJobs(Failed("no luck", lasting)))
+    tab = asker(logdir, StubQueue(Failed("no luck", lasting)))
     assert tab.json("data/report", status, run="fit") == {"state": "failed", "message": "no luck"}
 
 
@@ -137,14 +135,14 @@ def test_a_diff_is_that_of_the_command(logdir: Path) -> None:
     for name, kernel_us in (("a", 40), ("b", 60)):
         write_trace(logdir / name / "x.pt.trace.json", kernel_us=kernel_us)
     answer = asker(logdir).json("data/diff", run="a", other="b")
-    compared = compare_reports(analyze(logdir / "a"), analyze(logdir / "b"))
+    compared = analyze(logdir / "a").diff(analyze(logdir / "b"))
     assert answer["diff"]["kernels"]["change_ns"] == compared.diff.kernels.change_ns == 20_000  # type: ignore[union-attr]
 
 
 def test_what_cannot_be_compared_is_said(logdir: Path) -> None:
     write_trace(logdir / "a" / "x.pt.trace.json")
     (logdir / "b").mkdir()
-    (logdir / "b" / "report.json").write_bytes(to_json(build_report([])))
+    (logdir / "b" / "report.json").write_bytes(build_report([]).to_json(indent=None).encode())
     assert "holds no recording" in asker(logdir).json("data/diff", 422, run="a", other="b")["message"]
 
 
@@ -155,8 +153,8 @@ def test_a_study_is_compared(logdir: Path) -> None:
     answer = tab.json("data/study", run="amp")
     assert (answer["baseline"], answer["treatment"], len(answer["runs"])) == ("fp32", ["precision"], 8)
     assert tab.json("data/study", run="amp") == answer
-    assert isinstance(tab.jobs, InlineJobs)
-    assert len(tab.jobs.asked) == 1
+    assert isinstance(tab.queue, InlineQueue)
+    assert len(tab.queue.asked) == 1
 
 
 def test_an_unfair_study_is_a_table_of_facts(logdir: Path) -> None:
@@ -174,7 +172,7 @@ def test_a_broken_study_names_its_own_folder(logdir: Path) -> None:
 
 
 def test_a_tradeoff_is_served_as_it_is(logdir: Path) -> None:
-    document = json.loads(inference.to_json(hand_made_tradeoff()))
+    document = json.loads(hand_made_tradeoff().to_json())
     file = logdir / "resnet18" / "tradeoff.json"
     file.parent.mkdir()
     file.write_text(json.dumps(document))
@@ -210,5 +208,5 @@ def test_a_trace_is_streamed_as_it_is(logdir: Path) -> None:
 
 def test_documents_removed_while_they_are_asked_for(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    answer = asker(logdir, StubJobs(Done())).json("data/report", 422, run="fit")
+    answer = asker(logdir, StubQueue(Done())).json("data/report", 422, run="fit")
     assert "removed as soon as it was made" in answer["message"]

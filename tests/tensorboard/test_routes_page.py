@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.application import TensorBoardWSGI
 from werkzeug.test import Client
 
-from tests.tensorboard.support import PREFIX, InlineJobs, PluginUnderTest, asker, write_trace
+from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, asker, write_trace
 
 
 def test_the_tab_goes_on_to_the_page(logdir: Path) -> None:
@@ -63,7 +63,7 @@ def test_without_perfetto_the_answer_says_what_to_install(logdir: Path, monkeypa
 
 def test_below_a_path_prefix(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    client = Client(TensorBoardWSGI([PluginUnderTest(str(logdir), InlineJobs())], path_prefix="/tb"))
+    client = Client(TensorBoardWSGI([PluginUnderTest(str(logdir), InlineQueue())], path_prefix="/tb"))
     assert client.get(f"/tb{PREFIX}/static/index.html").status_code == 200
     assert client.get(f"/tb{PREFIX}/data/report?run=fit").status_code == 200
 

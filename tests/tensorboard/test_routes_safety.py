@@ -9,7 +9,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from lightning_perf.tensorboard.task import Failed
-from tests.tensorboard.support import PREFIX, StubJobs, asker, write_trace
+from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -66,7 +66,7 @@ ROUTES = ["index.html", "index.js", "static/index.html", "data/runs", "data/repo
 @pytest.mark.parametrize("route", [*ROUTES, "data/study", "data/tradeoff", "perfetto/index.html"])
 def test_answers_get_alone(logdir: Path, method: str, route: str) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    response = asker(logdir, StubJobs(Failed("x"))).client.open(f"{PREFIX}/{route}?run=fit", method=method)
+    response = asker(logdir, StubQueue(Failed("x"))).client.open(f"{PREFIX}/{route}?run=fit", method=method)
     assert response.status_code == 405
     assert response.headers["Allow"] == "GET"
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import to_json
-from tests.tensorboard.support import InlineJobs, asker, write_trace
+from tests.tensorboard.support import InlineQueue, asker, write_trace
 from tests.tensorboard.test_make_study import write_study
 
 pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
@@ -58,12 +57,12 @@ def test_runs_are_found_fetched_and_analysed(bucket: Any, tmp_path: Path, user_c
     assert (run["name"], run["kind"]) == ("fit", "trace")
     assert run["updated_s"] > 1.7e9
     report = tab.json("data/report", run="fit")
-    expected = json.loads(to_json(analyze(local.parent)))
+    expected = json.loads(analyze(local.parent).to_json())
     source = "s3://logs/runs/fit/rank0.1.pt.trace.json.gz"
     assert report["sources"] == report["ranks"][0]["sources"] == [source]
     assert report["ranks"][0]["breakdown"] == expected["ranks"][0]["breakdown"]
-    assert isinstance(tab.jobs, InlineJobs)
-    assert [answer.message for answer in tab.jobs.said[:1]] == ["fetching file 1 of 1, 0 MB in all"]  # type: ignore[union-attr]
+    assert isinstance(tab.queue, InlineQueue)
+    assert [answer.message for answer in tab.queue.said[:1]] == ["fetching file 1 of 1, 0 MB in all"]  # type: ignore[union-attr]
     with tab.get("trace", run="fit", file=0) as stream:
         assert stream.data == local.read_bytes()
     assert not list(bucket.glob("logs/**/.lightning_perf*"))

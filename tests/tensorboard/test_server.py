@@ -19,7 +19,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
-from lightning_perf.inference.tradeoff import to_json
 from tests.conftest import corpus_folder
 from tests.page.tradeoff_sample import hand_made_tradeoff
 from tests.tensorboard.support import write_trace
@@ -72,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     logdir, log = folder / "logs", folder / "log"
     write_study(logdir / STUDY)
     (logdir / TRADEOFF).mkdir()
-    (logdir / TRADEOFF / "tradeoff.json").write_bytes(to_json(hand_made_tradeoff()))
+    (logdir / TRADEOFF / "tradeoff.json").write_bytes(hand_made_tradeoff().to_json(indent=None).encode())
     write_trace(logdir / HAND_MADE / "a.pt.trace.json")  # the last one is what the tab shows at first
     corpus = corpus_folder()
     if corpus is not None:
@@ -115,7 +114,7 @@ def test_the_listing_names_the_tab(server: Server) -> None:
 
 
 def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
-    for address in ("index.html", "index.js", "static/main.js", "perfetto/index.html", "data/runs", "data/report"):
+    for address in ("index.html", "index.js", "static/app/main.js", "perfetto/index.html", "data/runs", "data/report"):
         server.get(f"/data/plugin/lightning_perf/{address}")
     complaints = [
         line for line in server.log.read_text().splitlines() if re.match(r"[WEF]\d{4} |Traceback|.*Warning", line)

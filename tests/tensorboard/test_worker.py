@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,16 +9,17 @@ import msgspec
 import pytest
 
 from lightning_perf.report.build import analyze
-from lightning_perf.report.document import PerfReport, to_json
+from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run, Sniffer, discover
 from lightning_perf.tensorboard.logdirs import read_roots
 from lightning_perf.tensorboard.make_report import make_report
 from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working, make_task
 from lightning_perf.tensorboard.worker import READ_SHARE, work
+from lightning_perf.workers.process import WorkerProcess
 from tests.tensorboard.support import write_trace
 
-COMMAND = (sys.executable, "-m", "lightning_perf.tensorboard.worker")
+WORKER = "lightning_perf.tensorboard.worker:main"
 
 
 def run_of(logdir: Path, name: str = "fit") -> Run:
@@ -35,59 +33,23 @@ def task_of(logdir: Path, **changes: Any) -> Task:
 def test_a_real_worker_makes_the_report(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
     run, task = run_of(logdir), task_of(logdir)
-    worker = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/")
-    with worker:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        worker.stdin.write(msgspec.json.encode(task) + b"\n")
-        worker.stdin.flush()
-        answers = [msgspec.json.decode(line, type=Answer) for line in worker.stdout]
-        worker.wait(60)  # it would end at once, were its standard input closed before
+    answers: list[Answer] = []
+    with WorkerProcess(WORKER, task, folder="/") as worker:
+        while not answers or isinstance(answers[-1], Working):
+            answers.append(worker.receive(Working, Done, Failed, timeout_s=60))
     assert answers[-1] == Done()
-    assert worker.returncode == 0
+    assert worker._process.returncode == 0
     found = find(run, task.key, "report")
     assert found is not None
-    assert found.read_bytes() == to_json(analyze(logdir / "fit"))
+    assert found.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
 
 
-def test_a_worker_ends_with_its_server(logdir: Path) -> None:
+def test_a_worker_s_memory_is_limited(logdir: Path) -> None:
     write_trace(logdir / "fit" / "a.pt.trace.json")
-    task = msgspec.json.encode(task_of(logdir)).decode()
-    code = (
-        "import lightning_perf.tensorboard.worker as w, time, sys, io\n"
-        "w.work = lambda task, say: time.sleep(3600)\nw.serve()"
-    )
-    worker = subprocess.Popen(
-        (sys.executable, "-c", code),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    worker.communicate(task + "\n", timeout=60)  # closes its standard input
-    assert worker.returncode == -9
-
-
-def test_a_worker_s_memory_is_bounded(logdir: Path) -> None:
-    write_trace(logdir / "fit" / "a.pt.trace.json")
-    task = msgspec.json.encode(task_of(logdir)).decode()
-    code = (
-        "import lightning_perf.tensorboard.worker as w, numpy\n"
-        "import lightning_perf.tensorboard.memory_limit as m\n"
-        "m.LEAST_MEMORY_BYTES, m.MEMORY_SHARE = 300 << 20, 0.0\n"
-        "w.work = lambda task, say: numpy.ones(1 << 30, dtype='u1').sum() and None\nw.serve()"
-    )
-    worker = subprocess.Popen(
-        (sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    with worker:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        worker.stdin.write(task + "\n")
-        worker.stdin.flush()
-        answer = json.loads(worker.stdout.readline())
-    assert answer["state"] == "failed"
-    assert "needs more than 0.3 GB" in answer["message"]
+    with WorkerProcess("tests.tensorboard.scripted_workers:hungry", task_of(logdir)) as worker:
+        answer = worker.receive(Failed, timeout_s=60)
+    assert "needs more than 0.3 GB" in answer.message
+    assert not answer.lasting
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] != 300 << 20  # of this process
 
 
@@ -130,7 +92,7 @@ def test_an_unwritable_cache_is_a_passing_failure(logdir: Path, tmp_path: Path) 
 
 
 def test_a_missing_extra_is_a_passing_failure(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_perf.compare.extras import MissingExtraError
+    from lightning_perf.extras import MissingExtraError
 
     def fail(*_: Any) -> None:
         raise MissingExtraError("scipy", "compare")

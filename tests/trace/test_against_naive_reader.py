@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
 from tests.conftest import corpus_rows
 from tests.support.naive_reader import read_naively
 

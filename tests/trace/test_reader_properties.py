@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.trace.columns import Trace
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 from tests.trace.test_against_naive_reader import assert_same
 

@@ -1,48 +1,45 @@
-"""The worker in this process, with a thread for the tuner: it reads an order, and trains until it is told to stop."""
-
-import os
-import sys
-import threading
-from multiprocessing.connection import Pipe
+"""The worker's part in this process: it reads an order, and trains until it is asked to stop."""
 
 import cloudpickle
 import torch
 
 from lightning_perf.tune import worker
 from lightning_perf.tune.flags import TorchFlags
-from lightning_perf.tune.messages import Failed, Order, Run, Scouted, Stop
+from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
+from lightning_perf.workers.channel import StopRequestedError
+from lightning_perf.workers.messages import Failure, decode, encode
 
 
 def order(source, folder, *levers, seed=0, scout=False):
-    if not isinstance(source, str):
-        source = cloudpickle.dumps((TorchFlags.current(), source))
-    return Order(source, tuple(sys.path), levers, seed, scout, str(folder))
+    if isinstance(source, str):
+        return Order(source, None, levers, seed, scout, str(folder))
+    return Order(None, cloudpickle.dumps((TorchFlags.current(), source)), levers, seed, scout, str(folder))
+
+
+class Conversation:
+    """A `Channel` whose supervisor asks for windows of so many steps, and then to stop."""
+
+    def __init__(self, order, *windows):
+        self.waiting = [order, *map(Run, windows)]
+        self.answers = []
+
+    def send(self, message):
+        self.answers.append(decode(encode(message), Ready, Window, Scouted))
+
+    def receive(self, *kinds):
+        if not self.waiting:
+            raise StopRequestedError
+        return decode(encode(self.waiting.pop(0)), *kinds)
 
 
 def converse(order, *windows):
-    """Let the worker train windows of so many steps; what it answers."""
-    ours, theirs = Pipe()
-    answers = []
-
-    def tuner():
-        ours.send(order)
-        for message in [*map(Run, windows), Stop()]:
-            answers.append(ours.recv())
-            if isinstance(answers[-1], (Failed, Scouted)):
-                return
-            ours.send(message)
-
-    thread = threading.Thread(target=tuner, daemon=True)
-    thread.start()
+    """Let the worker train windows of so many steps; what it answers, an error as the last."""
+    channel = Conversation(order, *windows)
     state = torch.random.get_rng_state()
     try:
-        worker.main(os.dup(theirs.fileno()))
-    except BaseException as error:
-        if not answers and not ours.poll(0):
-            raise AssertionError("it raised without an answer") from error
+        worker.work(channel)
+    except Exception as error:
+        return [*channel.answers, Failure(type(error).__name__, worker.describe_error(error))]
     finally:
         torch.random.set_rng_state(state)
-        theirs.close()
-    thread.join(10)
-    assert not thread.is_alive()
-    return answers
+    return channel.answers

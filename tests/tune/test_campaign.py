@@ -1,6 +1,7 @@
 """The trials' logic with planted processes, which answer at once with planted times, losses and faults."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,9 +11,10 @@ from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.catalogue import LEVERS
 from lightning_perf.tune.errors import NotApplicableError, NoTrainingError, OutOfTimeError, TrialError, TuneError
 from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.messages import Prediction, Scouted, Window
+from lightning_perf.tune.messages import Prediction, Ready, Scouted, Window
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
+from lightning_perf.workers.process import WorkerExitError, WorkerFailureError, WorkerTimeoutError
 
 STEP_S = 0.1
 
@@ -44,55 +46,74 @@ class Planted:
     clock_s: float = 0.0
 
 
+def failure(error):
+    """What becomes of an error in a worker process; a `KeyboardInterrupt` is one of the tuner's own."""
+    if isinstance(error, OutOfTimeError):
+        return WorkerTimeoutError(str(error))
+    return WorkerFailureError(str(error), type(error).__name__) if isinstance(error, TrialError) else error
+
+
 @pytest.fixture
 def planted(monkeypatch):
     plan = Planted()
 
-    class Process:
-        def __init__(self, order):
+    class Worker(nullcontext):
+        def __init__(self, target, order, path):
+            super().__init__(self)
             self.order = order
             self.windows = 0
+            self.steps = 0
             plan.orders.append(order)
             plan.alive += 1
             plan.most = max(plan.most, plan.alive)
             plan.clock_s += 2.0
 
-        def scouted(self, limit_s):
+        def send(self, run):
+            self.steps = run.steps
+
+        def receive(self, kind, timeout_s):
+            return {Scouted: self.scouted, Ready: self.ready, Window: self.trained}[kind](timeout_s)
+
+        def scouted(self, timeout_s):
             if "scout" in plan.faults:
-                raise plan.faults["scout"]
+                raise failure(plan.faults["scout"])
             missing = {lever.name: "needs magic" if lever.name == "tf32" else None for lever in LEVERS}
             lines = {name: (f"set {name}",) for name, reason in missing.items() if reason is None}
             return Scouted(Machine("cpu", None, 2, "a CPU"), missing, lines, plan.predictions, None)
 
-        def ready(self, limit_s):
+        def ready(self, timeout_s):
             for lever in self.order.levers:
                 plan.clock_s += plan.starts_s.get(lever, 0)
                 if lever in plan.faults:
-                    raise plan.faults[lever]
+                    raise failure(plan.faults[lever])
+            return Ready()
 
-        def run(self, steps, limit_s):
+        def trained(self, timeout_s):
             self.windows += 1
             if plan.dies is not None and not self.order.levers and self.windows == plan.dies:
                 plan.dies = None
-                raise TrialError("its process ended by SIGKILL")
-            seconds = STEP_S * steps * (1 + 0.001 * (self.windows % 3))
-            samples, loss = 4 * steps, 1 + plan.spread * (self.order.seed % 3)
+                raise WorkerExitError("its process was killed by SIGKILL", -9)
+            seconds = STEP_S * self.steps * (1 + 0.001 * (self.windows % 3))
+            samples, loss = 4 * self.steps, 1 + plan.spread * (self.order.seed % 3)
             for lever in self.order.levers:
                 seconds *= plan.factors.get(lever, 1)
                 loss += plan.losses.get(lever, 0)
                 if lever.startswith("batch-size-x"):
                     samples *= int(lever[-1])
-            if seconds > limit_s:
-                plan.clock_s += limit_s
-                raise OutOfTimeError("it took longer than the budget allows")
+            if seconds > timeout_s:
+                plan.clock_s += timeout_s
+                raise WorkerTimeoutError("it was stopped")
             plan.clock_s += seconds
-            return Window(seconds, steps, samples, (loss,) * steps)
+            return Window(seconds, self.steps, samples, (loss,) * self.steps)
 
         def close(self):
             plan.alive -= 1
 
-    monkeypatch.setattr(runner, "TrialProcess", Process)
-    monkeypatch.setattr(campaign, "TrialProcess", Process)
+        def __exit__(self, *error):
+            self.close()
+
+    monkeypatch.setattr(runner, "WorkerProcess", Worker)
+    monkeypatch.setattr(campaign, "WorkerProcess", Worker)
     monkeypatch.setattr(time, "monotonic", lambda: plan.clock_s)
     monkeypatch.setattr(time, "perf_counter", lambda: plan.clock_s)
     return plan
@@ -112,7 +133,7 @@ def test_every_outcome(planted):
     planted.factors = {"bf16-mixed": 0.5, "channels-last": 0.8, "workers-1": 1.3, "compile": 40, "batch-size-x2": 1.5}
     planted.losses = {"bf16-mixed": 1.0}
     planted.faults = {
-        "fused-optimizer": TrialError("its process ended by SIGSEGV: last words"),
+        "fused-optimizer": TrialError("its process crashed with SIGSEGV; last lines: …"),
         "compile-reduce-overhead": NotApplicableError("turned out not to apply"),
         "16-mixed": TrialError("OutOfMemoryError: CUDA out of memory"),
     }
@@ -141,7 +162,7 @@ def test_every_outcome(planted):
     assert result.noise.value == pytest.approx(1, abs=0.002)
     assert planted.alive == 0
     assert planted.most == 2  # never more than two trainings at a time
-    assert any(line.startswith("fused-optimizer: failed, its process ended by SIGSEGV") for line in said)
+    assert any(line.startswith("fused-optimizer: failed, its process crashed with SIGSEGV") for line in said)
 
 
 def test_gains_are_combined_greedily_and_a_family_holds_one_at_most(planted):
@@ -197,7 +218,7 @@ def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
     planted.dies = 17
     result, _ = tuned("channels-last", "workers-1", "workers-2")
     (failed,) = (trial for trial in result.trials if trial.outcome is Outcome.FAILED)
-    assert failed.reason == "the training that it was compared with failed: its process ended by SIGKILL"
+    assert failed.reason == "the training that it was compared with failed: its process was killed by SIGKILL"
     assert result.kept == ("workers-1",)
     assert planted.alive == 0
 
@@ -245,11 +266,11 @@ def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
     planted.factors = {"bf16-mixed": 0.5}
     settings = TuneSettings(levers=("bf16-mixed",), minutes=60, rounds=8, window_s=1.0)
 
-    def say(line):
+    def on_progress(line):
         if line.startswith("Measuring what is kept"):
             planted.faults = {"bf16-mixed": KeyboardInterrupt()}
 
-    result = run_campaign("any:thing", settings, say)
+    result = run_campaign("any:thing", settings, on_progress)
     assert result.interrupted
     assert result.kept == ("bf16-mixed",)
     assert result.combined is None

@@ -3,15 +3,12 @@ import json
 import re
 
 import pytest
-from rich.console import Console
 
 from lightning_perf.cli import main
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune import campaign
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.lever import Machine
-from lightning_perf.tune.render.console import print_result
-from lightning_perf.tune.render.markdown import render_markdown
 from lightning_perf.tune.result import Outcome, Trial, TuneResult
 
 
@@ -54,13 +51,15 @@ def result(*, kept=("channels-last",), combined=True, confirmed=True, interrupte
 
 @pytest.fixture
 def tuned(monkeypatch):
-    monkeypatch.setattr(campaign, "run_campaign", lambda source, settings, say: say("working …") or result())
+    monkeypatch.setattr(
+        campaign, "run_campaign", lambda source, settings, on_progress: on_progress("working …") or result()
+    )
 
 
 def test_the_console_fits_80_columns():
-    console = Console(width=80, record=True, highlight=False, file=io.StringIO())
-    print_result(result(), console)
-    text = console.export_text()
+    file = io.StringIO()
+    result().print(file=file, width=80)
+    text = file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"channels-last +-40 to -20 % +-30.0 % \(-35.0 to -25.0\) +kept", text)
     assert "+1050 % (+940 to +1190)" in text
@@ -82,21 +81,21 @@ def test_the_console_fits_80_columns():
     ],
 )
 def test_the_verdict_says_what_is_certain(settings, said):
-    assert said in render_markdown(result(**settings)).splitlines()[0].replace("\\", "")
+    assert said in result(**settings).to_markdown().splitlines()[0].replace("\\", "")
 
 
 def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
-    quiet = render_markdown(result()).replace("\\", "")
+    quiet = result().to_markdown().replace("\\", "")
     assert "The training against itself: +0.1 % (-1.0 to +1.0). A change from -1.0 to +1.0 % counts as none." in quiet
     assert "leaves out 0" not in quiet
     assert "- batch-size-x2: another training, for you to choose" in quiet
-    odd = render_markdown(result(noise=(1.082, 1.041, 1.124))).replace("\\", "")
+    odd = result(noise=(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
     assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval leaves out 0" in odd
     assert "- batch-size-x2: no further than the training differs from itself; another training" in odd
 
 
 def test_markdown_is_escaped():
-    text = render_markdown(result())
+    text = result().to_markdown()
     assert "| channels-last | -40 to -20 % | -30.0 % (-35.0 to -25.0) | kept |" in text
     assert "no \\[red\\]compiler\\[/red\\]\\\\x1b\\[31m \\| here" in text
     assert "```py\nmodule = module.to(memory_format=torch.channels_last)\n```" in text
@@ -128,7 +127,7 @@ def test_json_is_the_document(tuned, capsys):
 def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
     written = tmp_path / "new" / "tune.md"  # parents are made
     assert main(["tune", "any:thing", "--markdown", str(written)]) == 0
-    assert written.read_text() == render_markdown(result())
+    assert written.read_text() == result().to_markdown()
     assert main(["tune", "any:thing", "--markdown", str(written / "below_a_file.md")]) == 2
     streams = capsys.readouterr()
     assert "below_a_file.md: cannot be written" in streams.err

@@ -1,9 +1,6 @@
 """Windows of real fits, in this process."""
 
-import os
-import threading
 import time
-from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
@@ -11,9 +8,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf.tune import worker
-from lightning_perf.tune.messages import Ready, Run, Stop
+from lightning_perf.tune.messages import Ready
 from lightning_perf.tune.training import Training
-from tests.tune.conversation import converse, order
+from tests.tune.conversation import Conversation, converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -85,24 +82,19 @@ def test_workers_make_no_batches_between_windows(tmp_path):
     def made():
         return (tmp_path / "made").stat().st_size
 
-    ours, theirs = Pipe()
     seen = []
 
-    def tuner():
-        loader = DataLoader(Counted(4000), batch_size=4, num_workers=1, prefetch_factor=50)
-        ours.send(order(Training(Tiny(), loader, TRAINER), tmp_path / "work"))
-        for message in (Run(3), Run(3), Stop()):
-            ours.recv()
-            time.sleep(0.05)
-            before = made() if (tmp_path / "made").exists() else 0
-            time.sleep(0.3)
-            seen.append((before, made()))
-            ours.send(message)
+    class Watching(Conversation):
+        def receive(self, *kinds):
+            if self.answers:
+                time.sleep(0.05)
+                before = made() if (tmp_path / "made").exists() else 0
+                time.sleep(0.3)
+                seen.append((before, made()))
+            return super().receive(*kinds)
 
-    thread = threading.Thread(target=tuner, daemon=True)
-    thread.start()
-    worker.main(os.dup(theirs.fileno()))
-    thread.join(10)
+    loader = DataLoader(Counted(4000), batch_size=4, num_workers=1, prefetch_factor=50)
+    worker.work(Watching(order(Training(Tiny(), loader, TRAINER), tmp_path / "work"), 3, 3))
     _, after_first, after_second = seen
     assert after_first[0] == after_first[1]
     assert after_first[1] < after_second[0]

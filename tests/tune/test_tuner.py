@@ -20,14 +20,14 @@ def test_a_module_goes_as_a_copy(given, capsys):
 
     module = Local()
     assert PerfTuner(minutes=3, levers=["precision"], seed=4).tune(module, Data(), {"devices": 1}) == "result"
-    source, settings, say = given[0]
+    source, settings, on_progress = given[0]
     flags, training = cloudpickle.loads(source)
     assert type(training.module).__name__ == "Local"
     assert training.module is not module
     assert training.trainer == {"devices": 1}
     assert settings == TuneSettings(minutes=3, levers=("precision",), seed=4)
     assert flags.threads > 0
-    say("halfway")
+    on_progress("halfway")
     assert capsys.readouterr().out == "halfway\n"
 
 

@@ -12,6 +12,7 @@ import pytest
 from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
+from tests.support.processes import dies
 from tests.tune.trainings import SLOW_S
 
 
@@ -28,13 +29,6 @@ def children_of(root):
     return found - {root}
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_processes(tmp_path):
     command = [sys.executable, "-m", "lightning_perf", "tune", "tests.tune.trainings:hanging", "--levers", "precision"]
@@ -48,8 +42,7 @@ def test_ctrl_c_leaves_no_processes(tmp_path):
     assert len(workers) >= 2, (tmp_path / "said").read_text()
     tuner.send_signal(signal.SIGINT)
     assert tuner.wait(30) == 130
-    time.sleep(0.5)
-    assert not any(map(is_alive, workers))
+    assert all(dies(worker, 0.5) for worker in workers)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Orders carried out, in this process."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_perf.tune.messages import Failed, Scouted, Window
+from lightning_perf.tune.messages import Scouted, Window
+from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
-from lightning_perf.tune.worker import _reason
+from lightning_perf.tune.worker import describe_error
+from lightning_perf.workers.messages import Failure
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 
@@ -86,16 +87,16 @@ def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize("scout", [False, True])
 def test_what_cannot_train_says_why(source, said, scout, tmp_path):
     (answer,) = converse(order(source, tmp_path, scout=scout), 1)
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, Failure)
     assert said in answer.reason
     assert "\n" not in answer.reason
-    assert (answer.fault == "no training") == answer.reason.startswith("TRAINING ")
+    assert (answer.error == "NoTrainingError") == answer.reason.startswith("TRAINING ")
 
 
 def test_a_lever_that_turns_out_not_to_apply(tmp_path):
     training = Training(Tiny("RMSprop"), Data(), TRAINER)
     (answer,) = converse(order(training, tmp_path, "fused-optimizer"), 1)
-    assert answer == Failed("RMSprop has no fused form", "not applicable")
+    assert answer == Failure("NotApplicableError", "RMSprop has no fused form")
 
 
 def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
@@ -110,15 +111,16 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     assert answer.lines.keys() == {name for name, reason in answer.missing.items() if reason is None}
 
 
-def test_what_the_tuners_process_can_import_the_trial_can(tmp_path):
+def test_what_the_tuners_process_can_import_the_trial_can(tmp_path, monkeypatch):
     (tmp_path / "elsewhere_in_a_script_folder.py").write_text("from tests.tune.trainings import tiny\n")
     given = order("elsewhere_in_a_script_folder:tiny", tmp_path / "work")
-    assert isinstance(converse(given, 1)[0], Failed)
-    before = list(sys.path)
+    assert isinstance(converse(given, 1)[0], Failure)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    runner = Runner(given, lambda: 120.0)
     try:
-        assert isinstance(converse(replace(given, path=(str(tmp_path),)), 1)[1], Window)
+        assert runner.window(1).steps == 1
     finally:
-        sys.path[:] = before
+        runner.close()
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_what_the_tuners_process_can_import_the_trial_can(tmp_path):
     ],
 )
 def test_a_reason_is_one_line_that_tells(text, said):
-    assert _reason(RuntimeError(text)) == said
+    assert describe_error(RuntimeError(text)) == said

@@ -25,7 +25,7 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.trace_export import export_trace
-from lightning_perf.trace.steps import CUT_MARK
+from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
 
@@ -37,7 +37,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
 
     A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
     it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
-    step that is cut off holds a `lightning_perf.trace.steps.CUT_MARK`, and its own mark ends with the recording.
+    step that is cut off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
 
     `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
     out what happens between two steps.

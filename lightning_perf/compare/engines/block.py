@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -15,18 +12,18 @@ from pathlib import Path
 import msgspec
 
 from lightning_perf.compare import journal
-from lightning_perf.compare.engines.child import PARENT_VARIABLE
-from lightning_perf.compare.engines.lease import Lease, LeaseTakenError, device_leases
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import find_records
 from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
-from lightning_perf.compare.study import WARM_UP, Study, read_study
+from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
+from lightning_perf.compare.study.lease import Lease, LeaseTakenError, device_leases
+from lightning_perf.workers.command import StoppedError, run_command
+from lightning_perf.workers.exit_status import describe_exit, last_lines
 
 __all__ = ["Device", "run_block"]
 
-POLL_S = 0.05
-GRACE_S = 10.0
-LOG_TAIL_BYTES = 2000
+MOST_CHARACTERS = 200
+"""Of the last line that a run printed, in a problem."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +42,6 @@ class Device:
     def where(self) -> str:
         """Its name with that of the machine it is in."""
         return f"{platform.node()}-{self.name}"
-
-
-class _StoppedError(Exception):
-    """The study is being stopped."""
 
 
 def run_block(folder: Path, block: int, device: Device, stop: threading.Event | None = None) -> None:
@@ -71,18 +64,18 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
     try:
         with Lease(device_leases(), device.name, wait=True, stop=stop) as lease:
             if block != WARM_UP and journal.read_block(folder, WARM_UP).device != device.where:
-                warm_up = _Worker(study, folder, WARM_UP, device, lease, stop, journal_of=device.where).work()
+                warm_up = _Block(study, folder, WARM_UP, device, lease, stop, journal_of=device.where).work()
                 if not warm_up.done:
                     raise CompareError(
                         f"The warm-up block on {device.name} failed, so the others on it would too: {warm_up.failure}."
                     )
-            _Worker(study, folder, block, device, lease, stop).work()
-    except (_StoppedError, LeaseTakenError):
+            _Block(study, folder, block, device, lease, stop).work()
+    except (StoppedError, LeaseTakenError):
         return
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _Block:
     """Carries out one block on a leased device; `journal_of` names the device in whose warm-up journal it writes."""
 
     study: Study
@@ -121,7 +114,6 @@ class _Worker:
             **study.arm(arm).environment,
             PLACE_VARIABLE: msgspec.json.encode(place).decode(),
             FOLDER_VARIABLE: str(run_folder / "perf"),
-            PARENT_VARIABLE: str(os.getpid()),
             # Lightning's seed_everything() takes it where the script names no seed.
             "PL_GLOBAL_SEED": str(study.seed + block),
         }
@@ -131,25 +123,19 @@ class _Worker:
         self._note(journal.RunBegan(arm, attempt, str(run_folder.relative_to(self.folder)), self.device.where))
         begin = time.monotonic()
         with (run_folder / "output.log").open("wb") as log:
-            # The child has to find this package; the command itself gets the environment as it is.
-            process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("child.py")), *command],
-                cwd=study.workdir,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=(self.lease.descriptor,),
-            )
             try:
-                _wait(process, self.stop)
+                code = run_command(
+                    command,
+                    folder=study.workdir,
+                    environment=environment,
+                    log=log,
+                    stop=self.stop,
+                    keep_open=(self.lease.descriptor,),
+                )
             except BaseException:
-                _end(process)
                 self._note(journal.Lost(f"the run of {arm} was stopped"))
                 raise
-        _end_group(process.pid)
-        end = _end_of(run_folder, process.returncode)
+        end = _end_of(run_folder, code)
         self._note(journal.RunOver(arm, attempt, time.monotonic() - begin, end.problem, end.revision))
 
     def _state(self) -> journal.BlockState:
@@ -157,37 +143,6 @@ class _Worker:
 
     def _note(self, entry: journal.Entry) -> None:
         journal.append(self.folder, self.block, entry, self.journal_of)
-
-
-def _wait(process: subprocess.Popen[bytes], stop: threading.Event | None) -> None:
-    while process.poll() is None:
-        if stop is not None and stop.is_set():
-            raise _StoppedError
-        time.sleep(POLL_S)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the run to end, as Ctrl-C would, then end it."""
-    for request, patience_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, GRACE_S / 2)):
-        try:
-            os.killpg(process.pid, request)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(patience_s)
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    _end_group(process.pid)
-    process.wait()
-
-
-def _end_group(group: int) -> None:
-    """End what a run left behind: workers that outlive it would disturb the next run."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 @dataclass(frozen=True)
@@ -199,11 +154,12 @@ class _RunEnd:
     revision: str | None = None
 
 
-def _end_of(run_folder: Path, returncode: int) -> _RunEnd:
+def _end_of(run_folder: Path, code: int) -> _RunEnd:
     log = run_folder / "output.log"
-    if returncode:
-        how = f"killed by {signal.Signals(-returncode).name}" if returncode < 0 else f"exit code {returncode}"
-        return _RunEnd(f"{how}, see {log}{_last_line(log)}")
+    if code:
+        with log.open("rb") as stream:
+            line = last_lines(stream, 1)[:MOST_CHARACTERS]
+        return _RunEnd(f"it {describe_exit(code)}, see {log}{f': {line}' if line else ''}")
     try:
         records = find_records(run_folder)
     except CompareError:
@@ -215,16 +171,6 @@ def _end_of(run_folder: Path, returncode: int) -> _RunEnd:
             return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}")
     revision = records[0].facts.get("code.revision")
     return _RunEnd(None, records[0].train_time_s or 0.0, str(revision) if revision is not None else None)
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-            lines = stream.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f": {lines[-1].strip()[:200]}" if lines else ""
 
 
 def _new_folder(folder: Path, name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_perf.compare import journal
 from lightning_perf.compare.engines.block import Device, run_block
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.extras import import_extra
 
 __all__ = ["SlurmEngine"]
 

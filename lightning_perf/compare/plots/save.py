@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.compare.comparison import Comparison
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.extras import import_extra
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.extras import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ PNG_DPI = 150
 
 
 class SavedPlots:
-    """What was saved, in words.
+    """The plots that were saved, as a line of text.
 
     Args:
         folder: Where.
@@ -55,11 +55,8 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
         MissingExtraError: matplotlib is not installed.
     """
     import_extra("matplotlib", "compare")
-    from lightning_perf.compare.plots.drift import draw_order
-    from lightning_perf.compare.plots.forest import draw_ratios
-    from lightning_perf.compare.plots.paired import draw_pairs
-    from lightning_perf.compare.plots.prediction import draw_prediction
-    from lightning_perf.compare.plots.spread import draw_accuracy, draw_times
+    from lightning_perf.compare.plots.intervals import draw_prediction, draw_ratios
+    from lightning_perf.compare.plots.runs import draw_accuracy, draw_order, draw_pairs, draw_times
     from lightning_perf.compare.plots.style import drawing
 
     draws = {
@@ -76,20 +73,9 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
 
 
 def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
-    """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.
+    """Draw and save the plots; see `Comparison.save_plots`.
 
     Plots of an earlier comparison in the folder are replaced; those that this one does not have are removed.
-
-    Args:
-        comparison: The document.
-        folder: Where to; made when it does not exist.
-
-    Returns:
-        What was saved.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        CompareError: The folder cannot be written.
     """
     figures = draw_plots(comparison)
     from lightning_perf.compare.plots.style import drawing

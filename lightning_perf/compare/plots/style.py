@@ -13,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from lightning_perf.compare.comparison import Arm, Comparison
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison
 from lightning_perf.report.console.safe import plain
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "row_height",
     "runs_text",
     "short_name",
-    "unit_scale",
     "wrapped",
 ]
 
@@ -158,9 +157,9 @@ def finish(figure: Figure, comparison: Comparison, title: str, detail: str | Non
     head = 0.48 + 0.18 * len(lines)
     height = figure.get_figheight() + head
     figure.set_figheight(height)
-    words: dict[str, Any] = {"ha": "left", "va": "top"}
-    figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **words)
-    figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **words)
+    place: dict[str, Any] = {"ha": "left", "va": "top"}
+    figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **place)
+    figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **place)
     # The layout has the rest of the figure to itself.
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.08, rect=(0, 0, 1, 1 - head / height))
@@ -174,22 +173,6 @@ def hide_frame(axes: Any, *, grid: str = "x") -> None:
             axes.spines[side].set_visible(False)
     axes.grid(axis=grid)
     axes.tick_params(length=0)
-
-
-def unit_scale(unit: str, largest: float) -> tuple[float, str]:
-    """By what to multiply values for an axis, and the unit that they then have.
-
-    Example:
-        >>> unit_scale("ms", 25_000.0), unit_scale("share", 1.0)
-        ((0.001, 's'), (100, '%'))
-    """
-    if unit == "share":
-        return 100, "%"
-    if unit == "ms":
-        return (0.001, "s") if largest >= 10_000 else (1, "ms") if largest >= 0.1 else (1000, "µs")
-    if unit == "s" and largest >= 600:
-        return 1 / 60, "min"
-    return 1, unit
 
 
 def number_axis(axis: Any, count: int = 6) -> None:

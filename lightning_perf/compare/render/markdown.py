@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from lightning_perf.compare.comparison import Comparison
-from lightning_perf.compare.refusal import Unfair
 from lightning_perf.compare.render.tables import (
-    Table,
     arm_table,
     difference_table,
     footnotes,
@@ -17,22 +13,15 @@ from lightning_perf.compare.render.tables import (
     unfair_tables,
     what_to_do,
 )
-from lightning_perf.report.console.safe import plain
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
+from lightning_perf.tables import escape, markdown_table
 
-__all__ = ["escape", "markdown_table", "render_markdown", "render_refusal"]
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
+__all__ = ["render_markdown", "render_refusal"]
 
 
 def render_markdown(comparison: Comparison) -> str:
-    """The verdicts first, then gates and differences; the runs' figures folded away.
-
-    Args:
-        comparison: The document.
-
-    Returns:
-        GitHub-flavoured Markdown, names from the runs escaped.
-    """
+    """Return a comparison as Markdown, names from the runs escaped; see `Comparison.to_markdown`."""
     parts = []
     for candidate in comparison.candidates:
         verdict = candidate.verdict
@@ -53,32 +42,9 @@ def render_markdown(comparison: Comparison) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def render_refusal(refusal: Unfair, notes: Sequence[str] = ()) -> str:
-    """Why a comparison is refused, with the differing rows.
-
-    Args:
-        refusal: The document.
-        notes: What else is known of the runs.
-
-    Returns:
-        GitHub-flavoured Markdown, names from the runs escaped.
-    """
+def render_refusal(refusal: Unfair, notes: Sequence[str]) -> str:
+    """Return why a comparison is refused as Markdown; see `Unfair.to_markdown`."""
     parts = [f"**Refused as unfair. {escape(refusal.message)}**"]
     parts += [markdown_table(table) for table in unfair_tables(refusal)]
     parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def markdown_table(table: Table) -> str:
-    """A table in GitHub-flavoured Markdown, its cells escaped; empty when it has no rows."""
-    if not table.rows:
-        return ""
-    lines = ["| " + " | ".join(escape(head) for head in table.columns) + " |"]
-    lines.append("|---" + "|---:" * (len(table.columns) - 1) + "|")
-    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in table.rows]
-    return "\n".join(lines)
-
-
-def escape(text: str) -> str:
-    """Text that shows as itself: no markup in it does anything."""
-    return _SPECIAL.sub(r"\\\1", plain(text).plain)

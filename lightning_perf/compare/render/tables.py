@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from lightning_perf.compare.change import factor_text, points_text, signed_percent, two_digits
-from lightning_perf.compare.comparison import Arm, Comparison, MetricResult
-from lightning_perf.compare.fairness import SEED_FACTS, likely_cause
-from lightning_perf.compare.metrics import METRICS, Scale
-from lightning_perf.compare.prediction import Prediction
-from lightning_perf.compare.refusal import Unfair
-from lightning_perf.compare.render.figures import figures_of
-from lightning_perf.compare.statistics.spread import Spread
-from lightning_perf.compare.statistics.values import Estimate
-from lightning_perf.compare.verdict import detectable_text
-from lightning_perf.units import NOT_AVAILABLE, format_duration
+from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
+from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.compare.verdicts.refusal import Unfair
+from lightning_perf.compare.verdicts.verdict import detectable_text
+from lightning_perf.statistics.spread import Spread
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
+from lightning_perf.units import (
+    NOT_AVAILABLE,
+    column_format,
+    format_change,
+    format_duration,
+    format_factor,
+    format_points,
+    two_digits,
+)
 
 __all__ = [
-    "Table",
     "arm_table",
     "difference_table",
     "footnotes",
@@ -28,33 +32,18 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        title: Its title.
-        columns: Column heads; the first column is text, the others figures.
-        rows: Cells, as many as heads.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def arm_table(comparison: Comparison) -> Table:
     """Mean, SD, median, quartiles, 90th percentile, least and most of every metric and arm, each below its metric."""
     heads = ("", "n", "mean", "SD", "min", "q1", "median", "q3", "p90", "max")
     rows: list[tuple[str, ...]] = []
     for name, metric in METRICS.items():
         summaries = {arm.name: arm.metrics[name] for arm in comparison.arms if arm.metrics[name].n}
-        figures = figures_of(metric.unit, [summary.max for summary in summaries.values()])
+        figures = column_format(metric.unit, [summary.max for summary in summaries.values()])
         if summaries:
             rows.append((f"{metric.title} ({figures.unit})", *[""] * (len(heads) - 1)))
         for arm, s in summaries.items():
             values = (figures.value(value) for value in (s.min, s.q1, s.median, s.q3, s.p90, s.max))
-            rows.append((f"  {arm}", str(s.n), figures.value(s.mean), figures.spread(s.sd), *values))
+            rows.append((f"  {arm}", str(s.n), figures.value(s.mean), figures.deviation(s.sd), *values))
     return Table("Runs", heads, tuple(rows))
 
 
@@ -149,8 +138,8 @@ def footnotes(comparison: Comparison) -> tuple[str, ...]:
             )
     change = comparison.drift.change
     if change.value is not None and change.low is not None and comparison.drift.p is not None:
-        ends = f"{signed_percent(1 + change.low)} to {signed_percent(1 + (change.high or 0))}"
-        size = f"{signed_percent(1 + change.value)} ({ends}, p = {comparison.drift.p:.2g})"
+        ends = f"{format_change(1 + change.low)} to {format_change(1 + (change.high or 0))}"
+        size = f"{format_change(1 + change.value)} ({ends}, p = {comparison.drift.p:.2g})"
         lines.append(f"Drift of the step time from the first run to the last: {size}.")
     count = len(comparison.candidates)
     if count > 1:
@@ -180,13 +169,14 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
 def _prediction(arm: str, prediction: Prediction) -> str:
     outcome = "within" if prediction.held else "outside"
     return (
-        f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {factor_text(prediction.low)} to "
-        f"{factor_text(prediction.high)}. Measured: {factor_text(prediction.measured.value)}, {outcome} the prediction."
+        f"Predicted by the profiled run {prediction.run_id}: {arm} a speed-up of {format_factor(prediction.low)} to "
+        f"{format_factor(prediction.high)}. Measured: {format_factor(prediction.measured.value)}, {outcome} the "
+        "prediction."
     )
 
 
 def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
-    text = signed_percent if METRICS[result.metric].scale is Scale.RATIO else _points
+    text = format_change if METRICS[result.metric].scale is Scale.RATIO else _points
     if estimate.low is None or estimate.high is None:
         return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE
     return text(estimate.value), f"{text(estimate.low)} to {text(estimate.high)}"
@@ -197,7 +187,7 @@ def _with_interval(change: str, interval: str) -> str:
 
 
 def _points(share: float | None) -> str:
-    return points_text(share, "pt")
+    return format_points(share, "pt")
 
 
 def _detectable(result: MetricResult) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from typing import IO
+
 from rich.text import Text
 
-from lightning_perf.compare.render.console import print_table
 from lightning_perf.inference.render.tables import (
     accuracy_table,
     cold_table,
@@ -20,22 +20,14 @@ from lightning_perf.inference.render.tables import (
 from lightning_perf.inference.tradeoff import Tradeoff
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import plain
+from lightning_perf.tables import print_table
 
-__all__ = ["LAYERS", "print_tradeoff"]
-
-LAYERS = 5
-"""Rows of the table of layers, unless asked for more."""
+__all__ = ["print_tradeoff"]
 
 
-def print_tradeoff(tradeoff: Tradeoff, console: Console | None = None, *, layers: int = LAYERS) -> None:
-    """Print the recommendation, then the tables.
-
-    Args:
-        tradeoff: The document.
-        console: Where to; standard output when not given.
-        layers: Rows of the table of layers.
-    """
-    console = console or ReportConsole(highlight=False)
+def print_tradeoff(tradeoff: Tradeoff, *, file: IO[str] | None, layers: int, width: int | None) -> None:
+    """Print a trade-off; see `Tradeoff.print`."""
+    console = ReportConsole(file=file, width=width, highlight=False)
     recommendation = tradeoff.recommendation
     if recommendation is not None:
         console.print(Text("Deploy   ", style="bold") + plain(recommendation.variant or "none of them", "bold"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.markdown import escape, markdown_table
-from lightning_perf.inference.render.console import LAYERS
 from lightning_perf.inference.render.tables import (
     accuracy_table,
     cold_table,
@@ -16,20 +14,13 @@ from lightning_perf.inference.render.tables import (
     tradeoff_table,
 )
 from lightning_perf.inference.tradeoff import Tradeoff
+from lightning_perf.tables import escape, markdown_table
 
 __all__ = ["render_markdown"]
 
 
-def render_markdown(tradeoff: Tradeoff, *, layers: int = LAYERS) -> str:
-    """The recommendation, then the tables.
-
-    Args:
-        tradeoff: The document.
-        layers: Rows of the table of layers.
-
-    Returns:
-        GitHub-flavoured Markdown.
-    """
+def render_markdown(tradeoff: Tradeoff, *, layers: int) -> str:
+    """Return a trade-off as Markdown; see `Tradeoff.to_markdown`."""
     parts = []
     recommendation = tradeoff.recommendation
     if recommendation is not None:

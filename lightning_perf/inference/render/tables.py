@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.tables import Table
-from lightning_perf.compare.statistics.values import Estimate
 from lightning_perf.inference.accuracy import Accuracy
 from lightning_perf.inference.tradeoff import Cell, Row, Tradeoff
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
 from lightning_perf.units import (
     NOT_AVAILABLE,
     format_bytes,
@@ -13,6 +13,7 @@ from lightning_perf.units import (
     format_duration,
     format_flop_rate,
     format_flops,
+    format_milliseconds,
     format_ratio,
     format_share,
 )
@@ -47,7 +48,7 @@ def tradeoff_table(tradeoff: Tradeoff) -> Table:
         rows.append(
             (
                 row.variant,
-                _ms(latency.p50_ms),
+                format_milliseconds(latency.p50_ms),
                 _speedup(latency.speedup),
                 _accuracy(row.accuracy),
                 _drop(row.accuracy),
@@ -70,10 +71,10 @@ def latency_table(tradeoff: Tradeoff, cell: Cell) -> Table:
         rows.append(
             (
                 row.variant,
-                _ms(latency.p50_ms),
-                _ms(latency.p90_ms),
-                _ms(latency.p99_ms),
-                _ms(latency.device_ms if on_device else latency.cpu_ms),
+                format_milliseconds(latency.p50_ms),
+                format_milliseconds(latency.p90_ms),
+                format_milliseconds(latency.p99_ms),
+                format_milliseconds(latency.device_ms if on_device else latency.cpu_ms),
                 _interval(latency.speedup),
                 format_count(latency.throughput),
             )
@@ -114,8 +115,8 @@ def cold_table(tradeoff: Tradeoff) -> Table:
             format_count(row.parameters),
             format_bytes(row.packed_bytes),
             format_duration(1e9 * row.build_s if row.build_s is not None else None),
-            _ms(row.cold.load_ms),
-            _ms(row.cold.first_call_ms),
+            format_milliseconds(row.cold.load_ms),
+            format_milliseconds(row.cold.first_call_ms),
             format_bytes(row.cold.peak_rss_bytes),
         ]
         rows.append(tuple([*cells, format_bytes(row.cold.peak_device_bytes)] if on_device else cells))
@@ -146,7 +147,7 @@ def count_line(tradeoff: Tradeoff) -> str | None:
     peaks = bound.peaks
     line += (
         f". At {format_flop_rate(peaks.flops_per_s)} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
-        f"({peaks.source}) it takes {_ms(bound.bound_ms)} at least"
+        f"({peaks.source}) it takes {format_milliseconds(bound.bound_ms)} at least"
     )
     latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
     if latency is not None:
@@ -191,10 +192,6 @@ def footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
 
 def _where(cell: Cell) -> str:
     return f"batch {cell.batch}, {cell.threads} thread{'' if cell.threads == 1 else 's'}"
-
-
-def _ms(value: float | None) -> str:
-    return format_duration(None if value is None else 1e6 * value)
 
 
 def _speedup(speedup: Estimate | None) -> str:

@@ -11,34 +11,34 @@ from rich.text import Text
 from lightning_perf.analysis.amp_check import AmpCheck
 from lightning_perf.analysis.diff import DiffRow, DiffTable
 from lightning_perf.report.compared import Compared
-from lightning_perf.report.console.render import TOP, ReportConsole
+from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.console.safe import kernel_text, prose
 from lightning_perf.report.console.summary import hanging, label, table
-from lightning_perf.report.words import CATEGORY_LABELS
+from lightning_perf.report.labels import CATEGORY_LABELS
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
-__all__ = ["print_compared"]
+__all__ = ["print_compared", "render_compared"]
 
 STYLES = {"faster": "green", "slower": "red", "same": "dim", "appeared": "yellow", "vanished": "cyan"}
 
 
-def print_compared(
-    compared: Compared, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None
-) -> None:
-    """Print a comparison of two recordings.
-
-    Args:
-        compared: The comparison.
-        file: Where to; standard output when not given.
-        top: Rows of each table.
-        width: Columns; those of the terminal when not given.
-    """
+def print_compared(compared: Compared, *, file: IO[str] | None, top: int, width: int | None) -> None:
+    """Print a comparison of two recordings; see `Compared.print`."""
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
-    for part in _parts(compared, top):
+    for part in render_compared(compared, top=top):
         console.print(part)
 
 
-def _parts(compared: Compared, top: int) -> Iterator[RenderableType]:
+def render_compared(compared: Compared, *, top: int) -> Iterator[RenderableType]:
+    """The parts of a comparison of two recordings, in order.
+
+    Args:
+        compared: The comparison.
+        top: Rows of each table.
+
+    Yields:
+        What rich prints.
+    """
     step, diff = compared.diff.step, compared.diff
     ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
     yield Text.assemble(

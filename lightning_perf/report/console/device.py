@@ -18,7 +18,7 @@ from lightning_perf.analysis.sync_points import SyncPoints
 from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.safe import kernel_text, plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import GAP_LABELS, PHASE_LABELS
+from lightning_perf.report.labels import GAP_LABELS, PHASE_LABELS
 from lightning_perf.units import (
     format_bandwidth,
     format_bytes,

@@ -14,7 +14,7 @@ from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.analysis.underflow import LayerUnderflow, UnderflowTable
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
 __all__ = ["precision_section"]

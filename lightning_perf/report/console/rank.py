@@ -19,7 +19,7 @@ from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.device import device_sections
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.console.work import work_sections
-from lightning_perf.report.words import CATEGORY_LABELS, PHASE_LABELS, count_of
+from lightning_perf.report.labels import CATEGORY_LABELS, PHASE_LABELS, count_of
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
 __all__ = ["rank_sections"]

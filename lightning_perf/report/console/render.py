@@ -22,30 +22,20 @@ from lightning_perf.report.console.summary import device_line, hanging, ranks_ta
 from lightning_perf.report.console.trust import captures_section, trust_text
 from lightning_perf.report.document import PerfReport
 
-__all__ = ["TOP", "ReportConsole", "print_report", "render"]
-
-TOP = 8
-"""Rows of a table of operators or kernels, unless asked for more."""
+__all__ = ["ReportConsole", "print_report", "render"]
 
 MAX_SOURCES = 4
 
 
-def print_report(report: PerfReport, *, file: IO[str] | None = None, top: int = TOP, width: int | None = None) -> None:
-    """Print a report: in colour on a terminal, as plain text anywhere else.
-
-    Args:
-        report: The report.
-        file: Where to; standard output when not given.
-        top: Rows of the tables of operators, kernels and the like.
-        width: Columns; those of the terminal when not given.
-    """
+def print_report(report: PerfReport, *, file: IO[str] | None, top: int, width: int | None) -> None:
+    """Print a report; see `PerfReport.print`."""
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
     for part in render(report, top=top):
         # A path on its own line is for copying: the terminal may wrap it, we may not.
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
 
 
-def render(report: PerfReport, *, top: int = TOP) -> Iterator[RenderableType]:
+def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
     """The parts of the report, in order.
 
     Args:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.report.console.summary import table
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = ["step_times_section"]

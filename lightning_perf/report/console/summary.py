@@ -9,7 +9,7 @@ from rich.text import Text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.report.console.safe import Label, plain, prose
 from lightning_perf.report.document import PerfReport, Verdict
-from lightning_perf.report.words import CATEGORY_LABELS, count_of, processor_text
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
 __all__ = ["device_line", "hanging", "label", "ranks_table", "table", "verdict_block"]

@@ -10,7 +10,7 @@ from rich.text import Text
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.safe import plain, prose
-from lightning_perf.report.trust_words import trust_line
+from lightning_perf.report.sentences import trust_line
 
 __all__ = ["captures_section", "trust_text"]
 

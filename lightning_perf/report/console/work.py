@@ -14,7 +14,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.amdahl import each
 from lightning_perf.report.console.safe import kernel_text
 from lightning_perf.report.console.summary import label, table
-from lightning_perf.report.words import count_of
+from lightning_perf.report.labels import count_of
 from lightning_perf.units import format_count, format_duration, format_share
 
 __all__ = ["work_sections"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import IO
+
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -9,20 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.report.console.safe import plain
-from lightning_perf.tune.render.words import footnotes, not_applicable, reasons, trial_table, verdict
+from lightning_perf.tune.render.tables import footnotes, not_applicable, reasons, trial_table, verdict
 from lightning_perf.tune.result import TuneResult
 
 __all__ = ["print_result"]
 
 
-def print_result(result: TuneResult, console: Console | None = None) -> None:
-    """Print the verdict, the lines to change, and the table of trials.
-
-    Args:
-        result: The document.
-        console: Where to; standard output when not given.
-    """
-    out = console or Console(highlight=False)
+def print_result(result: TuneResult, *, file: IO[str] | None, width: int | None) -> None:
+    """Print the result of a tuning; see `TuneResult.print`."""
+    out = Console(file=file, width=width, highlight=False)
     out.print(plain(verdict(result), style="bold"))
     if result.lines:
         out.print(Text("\nChange", style="bold"))

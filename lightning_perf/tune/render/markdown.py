@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from lightning_perf.compare.render.markdown import escape, markdown_table
-from lightning_perf.tune.render.words import footnotes, not_applicable, reasons, trial_table, verdict
+from lightning_perf.tables import escape, markdown_table
+from lightning_perf.tune.render.tables import footnotes, not_applicable, reasons, trial_table, verdict
 from lightning_perf.tune.result import TuneResult
 
 __all__ = ["render_markdown"]
 
 
 def render_markdown(result: TuneResult) -> str:
-    """The verdict, the lines to change, the table of trials.
-
-    Args:
-        result: The document.
-
-    Returns:
-        GitHub-flavoured Markdown.
-    """
+    """Return the result of a tuning as Markdown; see `TuneResult.to_markdown`."""
     parts = [f"**{escape(verdict(result))}**"]
     if result.lines:
         parts.append("```py\n" + "\n".join(line.replace("```", "'''") for line in result.lines) + "\n```")

@@ -3,8 +3,8 @@ import time
 
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
-from lightning_perf.compare.study import run_study
-from lightning_perf.compare.study_records import study_arms
+from lightning_perf.compare.study.results import study_arms
+from lightning_perf.compare.study.run import run_study
 from tests.compare.support import fake_arm, fake_study
 
 

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from lightning_perf.compare.build import compare_arms
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.plots.save import draw_plots, save_plots
-from lightning_perf.compare.prediction import Prediction
 from lightning_perf.compare.record_lines import Place
-from lightning_perf.compare.settings import Settings
-from lightning_perf.compare.statistics.values import Estimate
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.statistics.values import Estimate
 from tests.compare.support import write_run
 
 pytest.importorskip("matplotlib")

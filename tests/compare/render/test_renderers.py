@@ -5,17 +5,13 @@ import re
 from collections import Counter
 
 import pytest
-from rich.console import Console
 
-from lightning_perf.compare.build import compare_arms
-from lightning_perf.compare.gates import parse_gate
 from lightning_perf.compare.record_lines import Place
-from lightning_perf.compare.refusal import UnfairError, describe_refusal
-from lightning_perf.compare.render.console import print_comparison, print_unfair
-from lightning_perf.compare.render.json import parse_json, render_json
-from lightning_perf.compare.render.markdown import render_markdown, render_refusal
 from lightning_perf.compare.render.tables import arm_table, difference_table, footnotes, gate_table, result_table
-from lightning_perf.compare.settings import Settings
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.compare.verdicts.refusal import UnfairError
 from tests.compare.support import write_run
 
 HOSTILE = "[red]a\x1b[31m|`b`\n# <script>alert(1)</script> &lt; *x* $y$ \u202e"
@@ -47,9 +43,9 @@ def comparison(tmp_path):
     return compare_arms(make(tmp_path, train__precision="16-mixed"), settings)
 
 
-def console_text(show, value, width=400):
+def console_text(document, *notes, width=400):
     file = io.StringIO()
-    show(value, Console(file=file, width=width, highlight=False))
+    document.print(*notes, file=file, width=width)
     return file.getvalue()
 
 
@@ -58,7 +54,7 @@ def unescaped(markdown):
 
 
 def test_console_and_markdown_show_every_cell_and_line(comparison):
-    console, markdown = console_text(print_comparison, comparison), unescaped(render_markdown(comparison))
+    console, markdown = console_text(comparison), unescaped(comparison.to_markdown())
     (candidate,) = comparison.candidates
     lines = [candidate.verdict.headline, *candidate.verdict.details, *footnotes(comparison)]
     tables = [table(comparison) for table in (gate_table, result_table, arm_table, difference_table)]
@@ -74,7 +70,7 @@ def test_console_and_markdown_show_every_cell_and_line(comparison):
 
 
 def test_the_figures_are_those_of_the_document(comparison):
-    console = console_text(print_comparison, comparison)
+    console = console_text(comparison)
     result = comparison.candidates[0].metrics[0].estimate
     assert f"step time −{100 * (1 - result.value):.1f} %" in console
     assert f"a speed-up of {1 / result.value:.3f} ({1 / result.high:.3f} to {1 / result.low:.3f})" in console
@@ -83,17 +79,17 @@ def test_the_figures_are_those_of_the_document(comparison):
 
 
 def test_json_is_the_document(comparison):
-    assert parse_json(render_json(comparison)) == comparison
+    assert Comparison.from_json(comparison.to_json()) == comparison
 
 
 def test_the_verdict_comes_first(comparison):
     headline = comparison.candidates[0].verdict.headline
-    assert console_text(print_comparison, comparison).startswith(f"Verdict  {headline}")
-    assert unescaped(render_markdown(comparison)).startswith(f"**{headline}**")
+    assert console_text(comparison).startswith(f"Verdict  {headline}")
+    assert unescaped(comparison.to_markdown()).startswith(f"**{headline}**")
 
 
 def test_a_narrow_console_loses_no_figure(comparison):
-    wide, narrow = (console_text(print_comparison, comparison, width) for width in (400, 60))
+    wide, narrow = (console_text(comparison, width=width) for width in (400, 60))
     # Where the columns are parted, titles of rows stand in each part.
     assert not Counter(re.findall(r"[^\s─]", wide)) - Counter(re.findall(r"[^\s─]", narrow))
     assert max(map(len, narrow.splitlines())) <= 60
@@ -101,7 +97,7 @@ def test_a_narrow_console_loses_no_figure(comparison):
 
 def test_hostile_names_are_shown_and_do_nothing(tmp_path):
     hostile = compare_arms(make(tmp_path, HOSTILE, train__precision=HOSTILE))
-    console, markdown = console_text(print_comparison, hostile), render_markdown(hostile)
+    console, markdown = console_text(hostile), hostile.to_markdown()
     for text in (console, markdown):
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -111,15 +107,15 @@ def test_hostile_names_are_shown_and_do_nothing(tmp_path):
     assert not re.search(r"(?<!\\)&lt;", markdown)
     rows = [line for line in markdown.splitlines() if line.startswith("| step time")]
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in rows] == [7, 11]
-    assert parse_json(render_json(hostile)) == hostile
+    assert Comparison.from_json(hostile.to_json()) == hostile
 
 
 def test_a_refusal_shows_its_rows_and_what_to_do(tmp_path):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(make(tmp_path, train__batch_size=64, version__torch=HOSTILE))
-    document = describe_refusal(refusal.value)
-    text = console_text(lambda shown, console: print_unfair(shown, ["Block 2: failed."], console), document)
-    markdown = unescaped(render_refusal(document, ["Block 2: failed."]))
+    document = refusal.value.refusal
+    text = console_text(document, ["Block 2: failed."])
+    markdown = unescaped(document.to_markdown(["Block 2: failed."]))
     assert "- Block 2: failed." in markdown
     assert "| train.batch_size | 32 | 64 |" in markdown
     assert "--allow train.batch_size" in markdown
@@ -138,12 +134,12 @@ def test_what_is_unknown_is_a_dash_and_never_a_number(tmp_path):
     rows = arm_table(single).rows
     row = rows[[row[0] for row in rows].index("  amp")]
     assert row[3] == "–"  # SD
-    for text in (console_text(print_comparison, single), render_markdown(single)):
+    for text in (console_text(single), single.to_markdown()):
         assert not re.search(r"\b(nan|None|inf)\b", text)
 
 
 def test_at_80_columns_no_figure_and_no_word_is_broken(comparison):
-    text = console_text(print_comparison, comparison, width=80)
+    text = console_text(comparison, width=80)
     assert max(map(len, text.splitlines())) <= 80
     rows = arm_table(comparison).rows
     for row in rows:
@@ -165,7 +161,7 @@ def test_figures_of_any_size_leave_words_and_units_whole(tmp_path, width):
         ]
         for name, of_arm in times.items()
     }
-    text = console_text(print_comparison, compare_arms(arms), width)
+    text = console_text(compare_arms(arms), width=width)
     assert max(map(len, text.splitlines())) <= width
     for word in ("throughput", "Hodges–Lehmann", "(samples/s)"):
         assert word in text
@@ -179,10 +175,6 @@ def test_what_differs_within_an_arm_is_not_offered_as_the_treatment(tmp_path):
     made["amp"][:1] = make(tmp_path / "b", code__revision="c2")["amp"][:1]
     with pytest.raises(UnfairError) as refusal:
         compare_arms(made)
-    text = " ".join(console_text(print_unfair_alone, describe_refusal(refusal.value)).split())
+    text = " ".join(console_text(refusal.value.refusal).split())
     assert "code.revision differs from run to run of an arm. Does that not matter? --allow code.revision." in text
     assert "--treatment" not in text
-
-
-def print_unfair_alone(document, console):
-    print_unfair(document, (), console)

@@ -87,6 +87,7 @@ class Heads(nn.Module):
 
 
 def test_a_model_that_cannot_be_followed_is_a_reason_without_noise(capfd: pytest.CaptureFixture[str]):
+    torch.manual_seed(0)  # which channels go depends on the weights, and some choices happen to fit
     with pytest.raises(VariantError, match=r"torch-pruning cannot follow|after prune-50 the model does not run"):
         Prune(50).apply(Heads(), subject_of(Heads()), lambda changed, _: changed)
     assert capfd.readouterr() == ("", "")

@@ -1,0 +1,1 @@
+"""The commands ``lightning-perf compare`` and ``lightning-perf study``."""

@@ -1,0 +1,134 @@
+"""How a study is run and judged, kept beside its definition, so that going on with it needs no options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.study.definition import has_begun
+from lightning_perf.compare.study.run import Engine
+from lightning_perf.compare.verdicts.gates import Settings
+
+__all__ = ["EngineChoice", "StudyOptions", "settle_options"]
+
+FILE = "options.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineChoice:
+    """An engine and its options; an engine leaves those alone that are another's.
+
+    Attributes:
+        engine: ``local``, ``ray`` or ``slurm``.
+        devices: For ``local``, as `parse_devices` reads them.
+        gpus: GPUs of a run on a cluster.
+        cpus: Processors of a run on a cluster.
+        address: Of the Ray cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
+        slurm: Options of the SLURM job without their dashes, as ``{"partition": "gpu", "time": 60}``.
+    """
+
+    engine: Literal["local", "ray", "slurm"] = "local"
+    devices: str | None = None
+    gpus: int = 1
+    cpus: int = 1
+    address: str | None = None
+    slurm: Mapping[str, str | int] = field(default_factory=dict)
+
+    def build(self) -> Engine:
+        """The engine.
+
+        Raises:
+            CompareError: There is no such device.
+        """
+        if self.engine == "ray":
+            from lightning_perf.compare.engines.ray import RayEngine
+
+            return RayEngine(gpus=self.gpus, cpus=self.cpus, address=self.address)
+        if self.engine == "slurm":
+            from lightning_perf.compare.engines.slurm import SlurmEngine
+
+            options = {f"slurm_{name}": value for name, value in self.slurm.items()}
+            return SlurmEngine({"gpus_per_node": self.gpus, "cpus_per_task": self.cpus, **options})
+        from lightning_perf.compare.engines.local import LocalEngine, parse_devices
+
+        return LocalEngine(parse_devices(self.devices))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """What the command line was told.
+
+    Attributes:
+        engine: What runs the blocks.
+        settings: What was declared before looking at the runs.
+    """
+
+    engine: EngineChoice
+    settings: Settings
+
+
+def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings) -> StudyOptions:
+    """Keep the options of a new study, or take those of the one that has begun there.
+
+    The engine may be another one each time. What was declared before looking stays as it was declared.
+
+    Args:
+        folder: The study's folder.
+        engine: What was chosen; None for what was chosen before, or the default.
+        settings: What was declared; the default for what was declared before.
+
+    Returns:
+        The options in force.
+
+    Raises:
+        CompareError: The study was declared with other settings, or the file cannot be read or written.
+    """
+    path = folder / FILE
+    there = _read(path) if has_begun(folder) and path.exists() else None
+    if there is not None:
+        changed = _differences(there.settings, settings) if settings != Settings() else ""
+        if changed:
+            raise CompareError(
+                f"{folder}: was declared with other settings ({changed}), and these stay. To look at its runs in "
+                f"another way: lightning-perf compare {folder} …"
+            )
+        settings = there.settings
+    default = there.engine if there is not None else EngineChoice()
+    options = StudyOptions(engine=engine if engine is not None else default, settings=settings)
+    if options != there:
+        _write(path, options)
+    return options
+
+
+def _differences(there: Settings, given: Settings) -> str:
+    names = (f.name for f in fields(Settings) if getattr(there, f.name) != getattr(given, f.name))
+    return ", ".join(f"{name}: {_text(getattr(there, name))}, not {_text(getattr(given, name))}" for name in names)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(str(getattr(item, "text", item)) for item in value) or "none"
+    return "none" if value is None else str(value)
+
+
+def _read(path: Path) -> StudyOptions:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StudyOptions)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CompareError(f"{path}: cannot be read as the options of a study ({error}).") from error
+
+
+def _write(path: Path, options: StudyOptions) -> None:
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(options), indent=2) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        raise CompareError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error

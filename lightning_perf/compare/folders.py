@@ -1,0 +1,57 @@
+"""Folders of runs ─► `Comparison`: what ``lightning-perf compare`` does, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.gates import Settings
+
+__all__ = ["compare_runs"]
+
+_Folder: TypeAlias = "str | os.PathLike[str]"
+
+
+def compare_runs(
+    arms: _Folder | Mapping[str, _Folder | Sequence[RunRecord]], settings: Settings | None = None
+) -> Comparison:
+    """Compare the arms of a study, or the runs in two or more folders.
+
+    Args:
+        arms: The folder of a study; or the runs of each arm by its name, as a folder or as records. The first arm is
+            the baseline.
+        settings: What you declared before looking at the runs; what a study declared is added.
+
+    Returns:
+        The comparison, with the notes of the study.
+
+    Raises:
+        CompareError: There are fewer than two arms, a folder holds no runs, a run is in more than one place, or the
+            metric that should be the accuracy does not exist.
+        InvalidRunsError: An arm has no finished and valid run.
+        UnfairError: Fingerprints differ in more than the treatment and the allowed facts. Its ``refusal`` is the
+            document that lists the differences.
+        MissingExtraError: scipy is not installed.
+
+    Example:
+        >>> import lightning_perf
+        >>> runs = {"fp32": "runs/fp32", "amp": "runs/amp"}
+        >>> lightning_perf.compare_runs(runs).print()  # doctest: +SKIP
+        >>> lightning_perf.compare_runs("studies/precision").to_markdown()  # doctest: +SKIP
+    """
+    if isinstance(arms, Mapping):
+        return compare_arms({name: _records(runs) for name, runs in arms.items()}, settings)
+    folder = Path(arms)
+    comparison = compare_arms(study_arms(folder), settings)
+    return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
+
+
+def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
+    return find_records(Path(runs)) if isinstance(runs, (str, os.PathLike)) else runs

@@ -1,0 +1,106 @@
+"""What a study leaves: its runs by arm, the state of its blocks, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.journal import BlockState, device_warm_ups, read_block
+from lightning_perf.compare.record import RunRecord, find_records
+from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
+
+__all__ = ["block_states", "code_changes", "study_arms", "study_notes"]
+
+
+def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
+    """Read the runs below a study's folder, by arm.
+
+    Args:
+        folder: The study's folder.
+
+    Returns:
+        The runs of each arm; the arms in the study's order. Those of a block that was given up are marked invalid.
+
+    Raises:
+        CompareError: The folder holds no study, or no runs.
+    """
+    study = read_study(folder)
+    states = {block: read_block(folder, block) for block in range(1, study.blocks + 1)}
+    given_up = {block for block, state in states.items() if state.over and not state.done}
+    arms: dict[str, list[RunRecord]] = {arm.name: [] for arm in study.arms}
+    for record in find_records(folder):
+        place = record.place
+        if place is None or place.arm not in arms:
+            continue
+        if place.block in given_up:
+            # Also those that finished: their partners did not, or left a record and then crashed.
+            record = replace(record, problems=(*record.problems, "its block was given up"))
+        arms[place.arm].append(record)
+    empty = [name for name, runs in arms.items() if not runs]
+    if empty:
+        raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let the study go on.")
+    return {name: tuple(runs) for name, runs in arms.items()}
+
+
+def block_states(study: Study, folder: Path) -> dict[int, BlockState]:
+    """The state of each block, the warm-up included."""
+    return {block: read_block(folder, block) for block in range(study.blocks + 1)}
+
+
+def study_notes(folder: Path) -> tuple[str, ...]:
+    """What went wrong in a study and what was done about it, for its report.
+
+    Args:
+        folder: The study's folder.
+
+    Returns:
+        A line for each failed run, resumption and block without result, and one for what is not finished.
+    """
+    study = read_study(folder)
+    states = block_states(study, folder)
+    notes: list[str] = []
+    for block, state in states.items():
+        name = "The warm-up block" if block == WARM_UP else f"Block {block}"
+        notes += [f"{name}: {event}" for event in state.events]
+        if state.over and not state.done:
+            notes.append(
+                f"{name} has no result after {study.attempts} attempts and is left out. "
+                "Run the study again to try it anew."
+            )
+    for device in device_warm_ups(folder):
+        notes += [f"The warm-up on {device}: {event}" for event in read_block(folder, WARM_UP, device).events]
+    unfinished = [block for block, state in states.items() if not state.over]
+    if unfinished:
+        warm_up = ["the warm-up block"] if WARM_UP in unfinished else []
+        numbers = ", ".join(str(block) for block in unfinished if block != WARM_UP)
+        blocks = [f"block{'s' if ',' in numbers else ''} {numbers}"] if numbers else []
+        notes.append(f"Not finished: {', '.join(warm_up + blocks)}. Run the study again to go on.")
+    return (*notes, *code_changes(states))
+
+
+def code_changes(states: Mapping[int, BlockState]) -> tuple[str, ...]:
+    """Tell where the code of an arm changed in the middle of a study.
+
+    Args:
+        states: The state of each block, by its number.
+
+    Returns:
+        A line for each arm and each revision that is not that of the arm's first run; none when all is well.
+    """
+    seen = sorted(
+        (code.began_unix_s, block, code.arm, code.revision) for block, state in states.items() for code in state.code
+    )
+    first: dict[str, str] = {}
+    changed: dict[tuple[str, str], list[int]] = {}
+    for _, block, arm, revision in seen:
+        if revision != first.setdefault(arm, revision):
+            blocks = changed.setdefault((arm, revision), [])
+            if block not in blocks:
+                blocks.append(block)
+    return tuple(
+        f"The code changed during the study: {arm} ran {revision} in block {', '.join(map(str, blocks))}, "
+        f"and {first[arm]} at first."
+        for (arm, revision), blocks in changed.items()
+    )

@@ -1,0 +1,161 @@
+"""Running a study: its definition on disk, then the warm-up block, then the others on an engine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
+from lightning_perf.compare.study.definition import DEFINITION, WARM_UP, Study, has_begun, read_study
+from lightning_perf.compare.study.progress import ProgressLines
+from lightning_perf.compare.study.results import block_states
+from lightning_perf.revision import git_revision
+
+__all__ = ["Engine", "run_study"]
+
+
+class Engine(Protocol):
+    """Runs blocks somewhere. All state is in the study's folder, which every machine has to see at the same path."""
+
+    def check(self) -> None:
+        """Make sure that blocks can run.
+
+        Raises:
+            CompareError: There is no such device, or no cluster.
+        """
+
+    def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
+        """Run blocks until each is over.
+
+        Args:
+            folder: The study's folder.
+            blocks: Numbers of the blocks.
+            tick: Called about once a second.
+
+        Raises:
+            KeyboardInterrupt: It was stopped; what runs has been ended.
+        """
+
+
+def run_study(study: Study | None, folder: Path, engine: Engine, say: Callable[[str], None]) -> dict[int, BlockState]:
+    """Carry out a study, or what is left of it.
+
+    Args:
+        study: The definition; None to go on with the one in the folder.
+        folder: Where everything goes. A folder that holds a study goes on with that one.
+        engine: What runs the blocks.
+        say: Takes lines of progress.
+
+    Returns:
+        The state of each block.
+
+    Raises:
+        CompareError: The folder holds a different study, another driver is at work on it, it cannot be written, the
+            engine has no such device, or the warm-up block fails.
+        KeyboardInterrupt: It was stopped; nothing finished is lost.
+    """
+    if os.name != "posix":
+        raise CompareError("A study needs Linux or macOS. Its runs can be compared anywhere: lightning-perf compare.")
+    # Not above: what compares runs reads the study's folder too, and Windows has no such locks.
+    from lightning_perf.compare.study.lease import Lease, LeaseTakenError
+
+    folder = folder.absolute()
+    try:
+        with Lease(folder, "driver"):
+            study = _settle(study, folder)
+            if not Path(study.workdir).is_dir():
+                raise CompareError(f"{study.workdir}: the folder that the study's commands run in is not there.")
+            engine.check()
+            changed = _changed_since_begun(study)
+            if changed is not None:
+                say(changed)
+            _try_again(study, folder)
+            lines = ProgressLines(study, folder, say)
+            for blocks in ([WARM_UP], list(range(1, study.blocks + 1))):
+                waiting = [block for block in blocks if not read_block(folder, block).over]
+                if waiting:
+                    engine.run(folder, waiting, lines.tick)
+                lines.tick()
+                warm_up = read_block(folder, WARM_UP)
+                if not warm_up.done:
+                    raise CompareError(f"The warm-up block failed, so the others would too: {warm_up.failure}.")
+            return block_states(study, folder)
+    except LeaseTakenError as error:
+        raise CompareError(
+            f"{folder}: another lightning-perf study is at work on it. Wait for it or stop it."
+        ) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk, a folder that may not be written, storage that has gone or knows no locks
+        raise CompareError(
+            f"{error.filename or folder}: the study cannot go on ({error.strerror or error}). Mend that and run it "
+            "again: nothing finished is lost."
+        ) from error
+
+
+def _changed_since_begun(study: Study) -> str | None:
+    now = git_revision(Path(study.workdir)) if Path(study.workdir).is_dir() else None
+    if now is None or study.revision in (None, now):
+        return None
+    return (
+        f"The code in {study.workdir} has changed since the study began (it was {study.revision}, it is {now}): if the "
+        "runs train with it, the comparison will be refused unless --allow code. To have it fair, restore it or begin "
+        "a new study."
+    )
+
+
+def _try_again(study: Study, folder: Path) -> None:
+    """Give blocks that had been given up their attempts anew: the user has had the time to mend what was wrong."""
+    places = [
+        *((block, None) for block in range(study.blocks + 1)),
+        *((WARM_UP, name) for name in device_warm_ups(folder)),
+    ]
+    for block, device in places:
+        state = read_block(folder, block, device)
+        if state.over and not state.done:
+            append(folder, block, Again(), device)
+
+
+def _settle(study: Study | None, folder: Path) -> Study:
+    """Write the definition, or check that it is the one that is there."""
+    path = folder / DEFINITION
+    if study is None and not path.exists():
+        raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
+    if study is not None and not (path.exists() and has_begun(folder)):
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n")
+        partial.replace(path)
+        return study
+    there = read_study(folder)
+    changed = _changes(there, study) if study is not None else []
+    if changed:
+        raise CompareError(
+            f"{folder}: holds a different study ({'; '.join(changed)}). Go on with that one by giving no arms, "
+            "or choose another folder."
+        )
+    return there
+
+
+def _changes(there: Study, given: Study) -> list[str]:
+    """In what the plans of two studies differ."""
+    changed = [
+        f"{name}: {getattr(there, name)}, not {getattr(given, name)}"
+        for name in ("blocks", "treatment", "seed", "attempts")
+        if getattr(there, name) != getattr(given, name)
+    ]
+    names, wanted = ([arm.name for arm in study.arms] for study in (there, given))
+    if names != wanted:
+        return [f"arms: {', '.join(names)}, not {', '.join(wanted)}", *changed]
+    for name in names:
+        one, other = there.arm(name), given.arm(name)
+        if one.command != other.command:
+            changed.append(f"command of {name}: {shlex.join(one.command)}, not {shlex.join(other.command)}")
+        if dict(one.environment) != dict(other.environment):
+            changed.append(f"environment of {name}: {dict(one.environment)}, not {dict(other.environment)}")
+    return changed

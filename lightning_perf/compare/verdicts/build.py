@@ -1,0 +1,287 @@
+"""Run records in, `Comparison` out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.record_lines import Outcome
+from lightning_perf.compare.records.fairness import Fairness, check_fairness
+from lightning_perf.compare.records.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
+from lightning_perf.compare.verdicts.gates import GateResult, Settings, judge
+from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
+from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
+from lightning_perf.compare.verdicts.prediction import check_prediction
+from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.verdict import describe_verdict
+from lightning_perf.statistics import censored
+from lightning_perf.statistics.collapse import clopper_pearson, collapse_limit
+from lightning_perf.statistics.describe import describe
+from lightning_perf.statistics.drift import measure_drift
+from lightning_perf.statistics.margins import non_inferiority
+from lightning_perf.statistics.spread import compare_spread
+from lightning_perf.statistics.values import Estimate, finite
+
+__all__ = ["compare_arms", "find_left_out"]
+
+_Block = tuple[str, int]
+"""A study and the number of a block of it."""
+
+
+def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | None = None) -> Comparison:
+    """Compare arms with the first of them.
+
+    Args:
+        arms: The runs of each arm, by its name.
+        settings: What was declared before looking.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        CompareError: There are fewer than two arms, a run is in more than one place, or the metric that is to be the
+            accuracy is none.
+        InvalidRunsError: An arm has no finished and valid run.
+        UnfairError: Fingerprints differ in what is neither under test nor allowed.
+    """
+    settings = settings or Settings()
+    if len(arms) < 2:
+        raise CompareError("A comparison needs two arms. Give the folders of both.")
+    names = list(arms)
+    _check_each_once([run.path for runs in arms.values() for run in runs])
+    left_out = find_left_out(arms)
+    used = {name: [run for run in runs if run.path not in left_out[name]] for name, runs in arms.items()}
+    for name in names:
+        if not used[name]:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(left_out[name].values()).items())
+            raise InvalidRunsError(f"{name}: no run is left to compare ({reasons or 'there are none'}).")
+    everything = [run for runs in used.values() for run in runs]
+    blocked = _is_blocked(used)
+    if blocked:
+        _check_blocks_in_common(used)
+    treatment = tuple(
+        dict.fromkeys([*settings.treatment, *(t for run in everything if run.place for t in run.place.treatment)])
+    )
+    fairness = {
+        name: check_fairness(used[names[0]], used[name], treatment=treatment, allow=settings.allow, blocked=blocked)
+        for name in names[1:]
+    }
+    if any(check.unfair for check in fairness.values()):
+        raise UnfairError(names[0], {name: check.unfair for name, check in fairness.items() if check.unfair})
+
+    accuracy = find_accuracy(everything, settings.accuracy)
+    values = {run.path: run_values(run, accuracy, settings.goal) for runs in arms.values() for run in runs}
+    limit = settings.collapse_below
+    if limit is None and accuracy is not None:
+        limit = collapse_limit([values[run.path]["accuracy"] for run in everything])
+    collapsed = {run.path: _collapsed(run, values[run.path]["accuracy"], accuracy, limit) for run in everything}
+    points = _points(arms, left_out, values, collapsed)
+    of_arm = {name: [point for point in points if point.arm == name and point.left_out is None] for name in names}
+    confidence = 1 - (1 - settings.confidence) / (len(names) - 1)
+    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence) for name in names[1:]}
+    candidates = [_candidate(pair, settings, accuracy, fairness[name], arms[names[0]]) for name, pair in pairs.items()]
+    in_order = [point for point in points if point.left_out is None]
+    return Comparison(
+        baseline=names[0],
+        blocked=blocked,
+        confidence=settings.confidence,
+        treatment=treatment,
+        allowed=settings.allow,
+        accuracy_metric=accuracy.name if accuracy is not None else None,
+        accuracy_goal=settings.goal,
+        collapse_limit=limit,
+        arms=tuple(_arm(name, of_arm[name], used[name], left_out[name], accuracy, settings) for name in names),
+        candidates=tuple(candidates),
+        runs=tuple(points),
+        drift=measure_drift(
+            [point.values["step_time"] for point in in_order],
+            [point.arm for point in in_order],
+            [point.block or 0 for point in in_order] if blocked else None,
+        ),
+        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, accuracy)),
+        gates=tuple(
+            result for candidate in candidates for result in _gates(candidate, pairs[candidate.arm], settings, accuracy)
+        ),
+        equivalence=settings.equivalence,
+        hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
+    )
+
+
+def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
+    """Tell which runs do not count.
+
+    Args:
+        arms: The runs of each arm.
+
+    Returns:
+        For each arm the reasons, by the path of the run's record: it is a warm-up, did not finish, is of a block that
+        was repeated, or is invalid.
+    """
+    last = _last_attempts([run for runs in arms.values() for run in runs])
+    reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
+    return {name: {path: why for path, why in of_arm.items() if why is not None} for name, of_arm in reasons.items()}
+
+
+def _last_attempts(runs: Sequence[RunRecord]) -> dict[_Block, int]:
+    """The last attempt of each block: only its runs ran under the same conditions."""
+    last: dict[_Block, int] = {}
+    for run in runs:
+        if run.place is not None:
+            block = (run.place.study, run.place.block)
+            last[block] = max(run.place.attempt, last.get(block, 0))
+    return last
+
+
+def _reason(run: RunRecord, last_attempts: Mapping[_Block, int]) -> str | None:
+    place = run.place
+    if place is not None and place.block == 0:
+        return "warm-up"
+    if run.outcome is not Outcome.FINISHED:
+        return str(run.outcome.value)
+    if place is not None and place.attempt < last_attempts[place.study, place.block]:
+        return "of a repeated block"
+    return "invalid: " + "; ".join(run.problems) if run.problems else None
+
+
+def _candidate(
+    pair: Pair, settings: Settings, accuracy: Accuracy | None, fairness: Fairness, baseline: Sequence[RunRecord]
+) -> Candidate:
+    results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
+    by_name = {result.metric: result for result in results}
+    kept = None
+    if accuracy is not None:
+        kept = non_inferiority(pair.difference(*pair.values("accuracy")), settings.margin, pair.confidence)
+    collapsed = pair.collapsed() if accuracy is not None else None
+    first = None
+    if pair.blocked and settings.goal is not None:
+        base, candidate = ([reach_time(r, accuracy, settings.goal) for r in records] for records in pair.records)
+        first = censored.first_to_reach(base, candidate)
+    time_logs = [logarithms(values) for values in pair.values("step_time")]
+    verdict = describe_verdict(
+        baseline=pair.baseline,
+        candidate=pair.candidate,
+        results=results,
+        accuracy=kept,
+        accuracy_change=by_name["accuracy"].estimate.value if "accuracy" in by_name else None,
+        collapsed=collapsed,
+        blocked=pair.blocked,
+        equivalence=settings.equivalence,
+    )
+    return Candidate(
+        arm=pair.candidate,
+        verdict=verdict,
+        metrics=results,
+        accuracy=kept,
+        collapse_p=collapsed.p if collapsed is not None else None,
+        first_to_accuracy=first,
+        time_spread=compare_spread(*time_logs, paired=pair.blocked) if len(finite(time_logs[0])) else None,
+        accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if accuracy is not None else None,
+        differences=fairness.differences,
+        prediction=check_prediction(
+            baseline, pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
+        ),
+    )
+
+
+def _gates(candidate: Candidate, pair: Pair, settings: Settings, accuracy: Accuracy | None) -> Iterable[GateResult]:
+    results = {result.metric: result for result in candidate.metrics}
+    for gate in settings.gates:
+        result = results.get(gate.metric)
+        yield judge(
+            gate,
+            candidate.arm,
+            result.estimate if result else None,
+            deterministic=result.deterministic if result else False,
+            collapsed=pair.collapsed() if accuracy is not None else None,
+        )
+
+
+def _hardware(run: RunRecord) -> str | None:
+    """The device by name; of a processor with the threads that computed, which its speed depends on."""
+    name, threads = run.facts.get("device.name"), run.facts.get("device.threads")
+    if name is None:
+        return None
+    return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
+
+
+def _collapsed(run: RunRecord, value: float | None, accuracy: Accuracy | None, limit: float | None) -> bool:
+    """A run whose accuracy is no number has diverged: collapsed as well. One that logged none tells nothing."""
+    if accuracy is None or not accuracy.is_in(run):
+        return False
+    return value is None or (limit is not None and value < limit)
+
+
+def _check_each_once(paths: Iterable[Path]) -> None:
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise CompareError(f"{path}: this run is given {count} times. Give each arm folders of its own.")
+
+
+def _check_blocks_in_common(used: Mapping[str, Sequence[RunRecord]]) -> None:
+    baseline, *others = ({run.place.block for run in runs if run.place} for runs in used.values())
+    for name, blocks in zip(list(used)[1:], others, strict=True):
+        if not blocks & baseline:
+            raise InvalidRunsError(
+                f"{name}: no block has a valid run of it and one of {next(iter(used))}. Let the study go on."
+            )
+
+
+def _is_blocked(arms: Mapping[str, Sequence[RunRecord]]) -> bool:
+    """Whether all runs are of one study, with at most one run of an arm in a block."""
+    places = [run.place for runs in arms.values() for run in runs]
+    if any(place is None for place in places) or len({place.study for place in places if place}) != 1:
+        return False
+    slots = [(name, run.place.block) for name, runs in arms.items() for run in runs if run.place]
+    return len(set(slots)) == len(slots)
+
+
+def _points(
+    arms: Mapping[str, Sequence[RunRecord]],
+    left_out: Mapping[str, Mapping[Path, str]],
+    values: Mapping[Path, Mapping[str, float | None]],
+    collapsed: Mapping[Path, bool],
+) -> list[Run]:
+    by_start = sorted(
+        ((run, name) for name, runs in arms.items() for run in runs), key=lambda item: item[0].started_unix_s
+    )
+    return [
+        Run(
+            run_id=run.run_id,
+            arm=name,
+            block=run.place.block if run.place else None,
+            order=order,
+            left_out=left_out[name].get(run.path),
+            collapsed=collapsed.get(run.path, False),
+            values=values[run.path],
+        )
+        for order, (run, name) in enumerate(by_start)
+    ]
+
+
+def _arm(
+    name: str,
+    points: Sequence[Run],
+    records: Sequence[RunRecord],
+    left_out: Mapping[Path, str],
+    accuracy: Accuracy | None,
+    settings: Settings,
+) -> Arm:
+    reach = [time for run in records if (time := reach_time(run, accuracy, settings.goal)) is not None]
+    collapsed = sum(point.collapsed for point in points)
+    unknown = Estimate(None, None, None, settings.confidence, 0, "Clopper–Pearson", "the runs have no accuracy")
+    return Arm(
+        name=name,
+        used=len(points),
+        left_out=dict(Counter(left_out.values())),
+        collapsed=clopper_pearson(collapsed, len(points)) if accuracy is not None else unknown,
+        metrics={
+            metric: describe([None if metric == "accuracy" and p.collapsed else p.values[metric] for p in points])
+            for metric in METRICS
+        },
+        reached_goal=sum(time.reached for time in reach) if settings.goal is not None else None,
+        median_time_to_accuracy_s=censored.kaplan_meier_median(reach) if reach else None,
+    )

@@ -1,0 +1,146 @@
+"""Two arms lined up, and one metric of theirs compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from lightning_perf.compare.record import RunRecord
+from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.verdicts.comparison import MetricResult, Run
+from lightning_perf.statistics.collapse import CollapseCounts
+from lightning_perf.statistics.describe import describe
+from lightning_perf.statistics.location import (
+    Difference,
+    interval,
+    paired_difference,
+    paired_ratio,
+    unpaired_difference,
+    unpaired_ratio,
+)
+from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
+from lightning_perf.statistics.power import minimal_detectable_effect
+from lightning_perf.statistics.ranks import hodges_lehmann_shift, walsh_interval
+from lightning_perf.statistics.values import Estimate, Probability, finite
+
+__all__ = ["Pair", "Values", "compare_metric", "logarithms"]
+
+Values = list[float | None]
+
+
+class Pair:
+    """Baseline and candidate, lined up by block where there are blocks.
+
+    Args:
+        baseline: Name of the baseline.
+        candidate: Name of the candidate.
+        points: The used runs of each arm.
+        records: Their records.
+        blocked: Whether runs are paired by block; blocks that lack a run of either arm are left out.
+        confidence: Coverage of the pair's intervals.
+    """
+
+    def __init__(
+        self,
+        baseline: str,
+        candidate: str,
+        points: Mapping[str, Sequence[Run]],
+        records: Mapping[str, Sequence[RunRecord]],
+        blocked: bool,
+        confidence: float,
+    ) -> None:
+        self.baseline, self.candidate = baseline, candidate
+        self.blocked, self.confidence = blocked, confidence
+        self.points = [list(points[baseline]), list(points[candidate])]
+        self.records = [list(records[baseline]), list(records[candidate])]
+        if blocked:
+            common = {p.block for p in self.points[0]} & {p.block for p in self.points[1]}
+            self.points = [
+                sorted((p for p in ps if p.block in common), key=lambda p: p.block or 0) for ps in self.points
+            ]
+            self.records = [
+                sorted(
+                    (r for r in rs if r.place and r.place.block in common),
+                    key=lambda r: r.place.block if r.place else 0,
+                )
+                for rs in self.records
+            ]
+
+    def values(self, metric: str) -> tuple[Values, Values]:
+        """One value a run of either arm; accuracy without collapsed runs."""
+        base, candidate = (
+            [None if metric == "accuracy" and p.collapsed else p.values[metric] for p in points]
+            for points in self.points
+        )
+        return base, candidate
+
+    def collapsed(self) -> CollapseCounts:
+        """Collapsed runs of either arm."""
+        lost = [sum(point.collapsed for point in points) for points in self.points]
+        return CollapseCounts(lost[0], len(self.points[0]), lost[1], len(self.points[1]))
+
+    def difference(self, base: Values, candidate: Values) -> Difference:
+        """Candidate - baseline, with the standard error that the design calls for."""
+        return paired_difference(base, candidate) if self.blocked else unpaired_difference(base, candidate)
+
+
+def compare_metric(pair: Pair, name: str) -> MetricResult | None:
+    """Compare one metric.
+
+    Args:
+        pair: The arms.
+        name: The metric's name.
+
+    Returns:
+        The result, or None when an arm has no number.
+    """
+    metric = METRICS[name]
+    base, candidate = pair.values(name)
+    if not len(finite(base)) or not len(finite(candidate)):
+        return None
+    summaries = describe(base), describe(candidate)
+    if metric.scale is Scale.RATIO:
+        ratio = paired_ratio if pair.blocked else unpaired_ratio
+        estimate = ratio(base, candidate, pair.confidence)
+        base, candidate = logarithms(base), logarithms(candidate)
+    else:
+        estimate = interval(pair.difference(base, candidate), pair.confidence)
+    deterministic = all(summary.constant and not summary.missing for summary in summaries)
+    if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
+        # Leaving out the runs that missed the goal would favour the arm that misses it more.
+        reason = "not every run reached the goal: see the median with misses censored"
+        unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
+        return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
+    difference = pair.difference(base, candidate)
+    if pair.blocked:
+        kept = [b is not None and c is not None for b, c in zip(base, candidate, strict=True)]
+        gaps = [(c or 0.0) - (b or 0.0) for b, c, k in zip(base, candidate, kept, strict=True) if k]
+        exact, robust = sign_flip_test(gaps), walsh_interval(gaps, pair.confidence)
+    else:
+        exact, robust = two_sample_test(base, candidate), hodges_lehmann_shift(base, candidate, pair.confidence)
+    detectable = _detectable(difference, pair.confidence)
+    if metric.scale is Scale.RATIO:
+        robust = robust.map(math.exp)
+        detectable = _expm1(detectable)
+    return MetricResult(name, estimate, exact, robust, deterministic, detectable)
+
+
+def _expm1(logarithm: float | None) -> float | None:
+    try:
+        return math.expm1(logarithm) if logarithm is not None else None
+    except OverflowError:
+        return None
+
+
+def _detectable(difference: Difference, confidence: float) -> float | None:
+    if difference.standard_error is None or difference.df is None:
+        return None
+    # The power of a t test depends on its degrees of freedom and standard error alone, paired or not.
+    size = max(2, round(difference.df) + 1)
+    effect = minimal_detectable_effect(size, confidence=confidence)
+    return effect * difference.standard_error * math.sqrt(size) if effect is not None else None
+
+
+def logarithms(values: Sequence[float | None]) -> Values:
+    """The logarithms of what is positive; None for the rest."""
+    return [math.log(v) if v is not None and math.isfinite(v) and v > 0 else None for v in values]

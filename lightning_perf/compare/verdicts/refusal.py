@@ -1,0 +1,100 @@
+"""A comparison that was refused: the error, and the document with the rows that forbid it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Literal
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.records.fairness import Difference
+from lightning_perf.documents import PageDocument
+
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
+
+__all__ = ["Unfair", "UnfairError", "UnfairRow"]
+
+
+class UnfairError(CompareError):
+    """The arms differ in more than what is under test.
+
+    Args:
+        baseline: Name of the baseline.
+        differences: For each candidate the differences that are not allowed.
+    """
+
+    def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
+        facts = sorted({difference.fact for rows in differences.values() for difference in rows})
+        super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
+        self.baseline = baseline
+        self.differences = differences
+
+    @property
+    def refusal(self) -> Unfair:
+        """The document of the refused comparison, with the differing rows."""
+        rows = (
+            UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
+            for arm, differences in self.differences.items()
+            for difference in differences
+        )
+        return Unfair(str(self), self.baseline, tuple(rows))
+
+
+@dataclass(frozen=True)
+class UnfairRow:
+    """A fact that forbids the comparison.
+
+    Attributes:
+        arm: The candidate.
+        fact: Its name.
+        baseline: Its values over the baseline's runs.
+        candidate: The same of the candidate.
+    """
+
+    arm: str
+    fact: str
+    baseline: tuple[str, ...]
+    candidate: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unfair(PageDocument):
+    """The arms differ in more than what is under test.
+
+    Attributes:
+        message: That in words.
+        baseline: Name of the baseline.
+        rows: The facts in which candidates differ and must not.
+        state: Tells this document from a comparison.
+    """
+
+    message: str
+    baseline: str
+    rows: tuple[UnfairRow, ...]
+    state: Literal["unfair"] = "unfair"
+
+    def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print why the comparison is refused, with the differing rows.
+
+        Args:
+            notes: What else is known of the runs.
+            file: Where to; standard error when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        from lightning_perf.compare.render.console import print_unfair
+
+        print_unfair(self, notes, file=file, width=width)
+
+    def to_markdown(self, notes: Sequence[str] = ()) -> str:
+        """Return the refusal as GitHub-flavoured Markdown.
+
+        Args:
+            notes: What else is known of the runs.
+        """
+        from lightning_perf.compare.render.markdown import render_refusal
+
+        return render_refusal(self, notes)
+
+    def _page(self) -> tuple[Kind, str]:
+        return "study", " and ".join(dict.fromkeys([self.baseline, *(row.arm for row in self.rows)]))

@@ -1,0 +1,201 @@
+"""A comparison in sentences: what came out, how sure it is, and what would make it surer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lightning_perf.compare.records.metrics import METRICS
+from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
+from lightning_perf.statistics.collapse import CollapseCounts
+from lightning_perf.statistics.margins import Kept, NonInferiority
+from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.units import TENFOLD, format_change, format_factor, format_points, two_digits
+
+__all__ = ["classify", "describe_verdict", "detectable_text"]
+
+TIMES = ("step_time", "train_time")
+"""Metrics that decide the verdict: the first that the runs have."""
+
+EXACT_BLOCKS = 6
+"""Fewest blocks with which an exact paired test can reach p < 0.05."""
+
+
+def classify(ratio: Estimate, equivalence: float) -> VerdictKind:
+    """Sort a ratio of times by its interval.
+
+    Args:
+        ratio: Candidate / baseline.
+        equivalence: Times within this share of each other are equivalent, even if they are not equal.
+
+    Returns:
+        The kind of verdict.
+
+    Example:
+        >>> classify(Estimate(0.94, 0.93, 0.95, 0.95, 6, "paired t"), 0.01).value
+        'faster'
+    """
+    if ratio.low is None or ratio.high is None:
+        return VerdictKind.INCONCLUSIVE
+    if 1 / (1 + equivalence) <= ratio.low and ratio.high <= 1 + equivalence:
+        return VerdictKind.EQUIVALENT
+    if ratio.high < 1:
+        return VerdictKind.FASTER
+    return VerdictKind.SLOWER if ratio.low > 1 else VerdictKind.INCONCLUSIVE
+
+
+def describe_verdict(
+    *,
+    baseline: str,
+    candidate: str,
+    results: Sequence[MetricResult],
+    accuracy: NonInferiority | None,
+    accuracy_change: float | None,
+    collapsed: CollapseCounts | None,
+    blocked: bool,
+    equivalence: float,
+) -> Verdict:
+    """Describe a candidate's results: the headline, details and what to do next.
+
+    Args:
+        baseline: The baseline's name.
+        candidate: The candidate's name.
+        results: Its results.
+        accuracy: Whether accuracy was kept; None without accuracy.
+        accuracy_change: Mean change of the accuracy, or None.
+        collapsed: Collapsed runs of both; None without accuracy.
+        blocked: Whether runs are paired.
+        equivalence: Times within this share of each other are equivalent.
+
+    Returns:
+        The verdict.
+    """
+    by_name = {result.metric: result for result in results}
+    time = next((by_name[name] for name in TIMES if name in by_name), None)
+    details = _accuracy_details(accuracy, accuracy_change, collapsed)
+    if time is None or time.estimate.value is None:
+        reason = time.estimate.reason if time else "the runs have no times"
+        return Verdict(VerdictKind.INCONCLUSIVE, f"Inconclusive: {reason}.", tuple(details), None)
+    kind = classify(time.estimate, equivalence)
+    details += _certainty_details(time, blocked)
+    return Verdict(
+        kind,
+        _headline(kind, baseline, candidate, time, equivalence),
+        tuple(details),
+        _next(kind, time, accuracy, blocked),
+    )
+
+
+def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResult, equivalence: float) -> str:
+    ratio, title = time.estimate, METRICS[time.metric].title
+    change = f"{title} {format_change(ratio.value)}"
+    if ratio.low is None or ratio.high is None:
+        return f"Inconclusive: {candidate} against {baseline} has {change} without an interval, since {ratio.reason}."
+    ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"
+    change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
+    speed_up = ratio.map(lambda value: 1 / value)
+    ends = f"{format_factor(speed_up.low)} to {format_factor(speed_up.high)}"
+    speed = f"a speed-up of {format_factor(speed_up.value)} ({ends})"
+    if kind is VerdictKind.FASTER:
+        return f"{candidate} is faster than {baseline}: {change}, {speed}."
+    if kind is VerdictKind.SLOWER:
+        return f"{candidate} is slower than {baseline}: {change}, {speed}."
+    if kind is VerdictKind.EQUIVALENT:
+        return f"{candidate} is as fast as {baseline}: {change}, all within ±{100 * equivalence:.3g} %; {speed}."
+    return f"Inconclusive whether {candidate} is faster than {baseline}: {change}, {speed}."
+
+
+def _accuracy_details(
+    accuracy: NonInferiority | None, change: float | None, collapsed: CollapseCounts | None
+) -> list[str]:
+    details = []
+    if accuracy is not None:
+        points = f"{100 * accuracy.margin:.3g}"
+        margin = f"margin {points} point{'' if points == '1' else 's'}"
+        bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
+        if accuracy.lower_bound is None or accuracy.upper_bound is None:
+            seen = f"{format_points(change)}; " if change is not None else ""
+            details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
+        elif accuracy.kept is Kept.KEPT:
+            worse = collapsed is not None and collapsed.worse
+            kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
+            details.append(
+                f"{kept}: {format_points(change)}, at the least {format_points(accuracy.lower_bound)} ({bound})."
+            )
+        elif accuracy.kept is Kept.LOST:
+            details.append(
+                f"Accuracy lost: {format_points(change)}, at the best {format_points(accuracy.upper_bound)} ({bound})."
+            )
+        else:
+            bounds = f"{format_points(accuracy.lower_bound)} to {format_points(accuracy.upper_bound)}"
+            level = f"{100 * (2 * accuracy.confidence - 1):.3g} % interval"  # between two one-sided bounds
+            details.append(f"Accuracy undecided: {format_points(change)}, somewhere from {bounds} ({level}, {margin}).")
+    if collapsed is not None and (collapsed.baseline or collapsed.candidate):
+        details.append(f"Collapsed runs: {collapsed}; they are counted here and not in the accuracy.")
+    return details
+
+
+def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
+    details = []
+    unit = "blocks" if blocked else "runs an arm"
+    if time.exact.p is not None and time.exact.n > 1:
+        floor = ""
+        if time.exact.smallest is not None and time.exact.smallest > 0.05:
+            floor = f" (no smaller one is possible than {time.exact.smallest:.3g} with {time.exact.n} {unit})"
+        details.append(f"{time.exact.n} {unit}, {time.exact.method}: p = {time.exact.p:.3g}{floor}.")
+    if time.detectable is not None:
+        size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
+        details.append(f"Runs of this spread show {size} with 80 % power.")
+    return details
+
+
+def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None, blocked: bool) -> str | None:
+    if not blocked:
+        return "Run both in the blocks of one study: then a drift of the machine hits both alike."
+    if time.estimate.n < 2:
+        return f"Run a study of {EXACT_BLOCKS} blocks."
+    if kind is VerdictKind.INCONCLUSIVE and time.estimate.value is not None and time.detectable is not None:
+        needed = _blocks_for(time)
+        if needed is None:
+            return "The difference seen is too small beside the spread for any study of reasonable size to show."
+        return (
+            f"If the difference is as large as it looks{_roughly(time.estimate.n)}, a new study of {needed} blocks "
+            "shows it with 80 % power. Plan it anew: adding blocks until a result appears finds differences that are "
+            "not there."
+        )
+    if time.estimate.n < EXACT_BLOCKS:
+        return f"{EXACT_BLOCKS} blocks or more let the exact test confirm it without assuming a distribution."
+    if accuracy is not None and accuracy.kept is Kept.UNDECIDED:
+        return "A new study of more blocks, or of a wider margin declared beforehand, decides whether accuracy is kept."
+    return None
+
+
+def _blocks_for(time: MetricResult) -> int | None:
+    effect = minimal_detectable_effect(time.estimate.n, confidence=time.estimate.confidence)
+    if effect is None or time.detectable is None or time.estimate.value is None:
+        return None
+    sd = math.log1p(time.detectable) / effect
+    needed = blocks_needed(abs(math.log(time.estimate.value)) / sd, confidence=time.estimate.confidence)
+    return max(EXACT_BLOCKS, needed) if needed is not None else None
+
+
+def _roughly(blocks: int) -> str:
+    return f", and {blocks} blocks tell the spread only roughly" if blocks < EXACT_BLOCKS else ""
+
+
+def detectable_text(detectable: float, *, percent: str = "", factor: str = "") -> str:
+    """The smallest change of a ratio that can be seen.
+
+    Args:
+        detectable: The ratio less 1.
+        percent: Stands before a percentage.
+        factor: Stands before the factor that is said when it is tenfold or more; ``×`` without it.
+
+    Example:
+        >>> detectable_text(0.126), detectable_text(33.2), detectable_text(1e20, factor="a factor of ")
+        ('13 %', '×34.2', 'a factor of over 10⁶')
+    """
+    if 1 + detectable < TENFOLD:
+        return f"{percent}{two_digits(100 * detectable)} %"
+    return factor + format_factor(1 + detectable) if factor else format_factor(1 + detectable, "×")

@@ -1,0 +1,129 @@
+"""What all documents share: JSON, a page that opens offline, and reading back what was saved.
+
+A document is a frozen dataclass of plain values, complete in itself: reading one needs neither torch nor the files that
+it was made from. It computes and renders nothing of its own. Its methods load the renderer of a format on first use, so
+that importing a document stays cheap.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from lightning_perf.page.html import Kind
+
+__all__ = ["Document", "Format", "PageDocument", "SavedDocument"]
+
+_Saved = TypeVar("_Saved", bound="SavedDocument")
+
+
+class Document:
+    """A result that can be shown as JSON."""
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return the whole document as JSON.
+
+        Args:
+            indent: Spaces per level, with a final newline; None for a single line without one.
+        """
+        data = msgspec.json.encode(self)
+        return data.decode() if indent is None else msgspec.json.format(data, indent=indent).decode() + "\n"
+
+
+class PageDocument(Document):
+    """A document that has a page."""
+
+    def write_html(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+        """Write the document as a page: one file that opens offline.
+
+        Args:
+            path: The file.
+            title: Title of the page; derived from the document when not given.
+
+        Raises:
+            PageError: The file cannot be written.
+        """
+        from lightning_perf.page.html import write_html
+
+        kind, name = self._page()
+        write_html(msgspec.json.encode(self), kind, name if title is None else title, Path(path))
+
+    def _page(self) -> tuple[Kind, str]:
+        """Return the kind of the page and its title."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a kind of document is named and versioned.
+
+    Attributes:
+        name: Its name, for an error about a file that is not one.
+        short_name: Its name in all other errors.
+        version: The schema version that this lightning_perf writes and reads.
+        remedy: What makes a document of this version from one of an older version.
+        error: The exception for a file that cannot be read as such a document.
+    """
+
+    name: str
+    short_name: str
+    version: int
+    remedy: str
+    error: type[Exception]
+
+
+class SavedDocument(Document):
+    """A document that is read back from its JSON."""
+
+    if TYPE_CHECKING:  # each document sets its own; at runtime the type hints are those of the document's fields alone
+        _format: ClassVar[Format]
+
+    @classmethod
+    def from_json(cls: type[_Saved], data: bytes | str) -> _Saved:
+        """Decode what `to_json` wrote, and check the type of every field.
+
+        Args:
+            data: JSON.
+
+        Raises:
+            Exception: The data is damaged, not such a document, or of another schema version. It is a `ReportError`,
+                `CompareError`, `InferenceError` or `TuneError`, depending on the document.
+        """
+        form = cls._format
+        try:
+            version = msgspec.json.decode(data, type=_Head).schema_version
+        except msgspec.DecodeError as error:
+            raise form.error(f"this is no {form.name} ({error})") from error
+        if version != form.version:
+            action = "upgrade lightning-perf" if version > form.version else form.remedy
+            wanted = f"this lightning-perf reads {form.version}"
+            raise form.error(f"the {form.short_name} has schema version {version}, {wanted}: {action}")
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise form.error(f"the {form.short_name} is damaged ({error})") from error
+
+    @classmethod
+    def load(cls: type[_Saved], path: str | os.PathLike[str]) -> _Saved:
+        """Read a document from a JSON file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            OSError: The file cannot be read.
+            Exception: As of `from_json`.
+        """
+        try:
+            return cls.from_json(Path(path).read_bytes())
+        except cls._format.error as error:
+            raise type(error)(f"{os.fspath(path)}: {error}") from error
+
+
+class _Head(msgspec.Struct):
+    schema_version: int

@@ -1,0 +1,172 @@
+// The frame of the page: the title, what is chosen (run, rank, theme), the menu of views, and the place where one shows.
+
+import { drawAll } from "../components/chart.js";
+import { notes as remarks } from "../components/parts.js";
+import { fill, h } from "../core/dom.js";
+import { link, read, write } from "../core/state.js";
+import { applyTheme, theme } from "../core/theme.js";
+import * as format from "../text/format.js";
+
+/** Build the frame. `live`: a server stands behind the page. */
+export function buildShell({ live }) {
+  const runSelect = h("select", { id: "run", on: { change: chooseRun } });
+  const rankSelect = h("select", { id: "rank", on: { change: chooseRank } });
+  const runField = field("Run", runSelect, "run");
+  const rankField = field("Rank", rankSelect, "rank");
+  const notes = h("div", { class: "listing-notes" });
+  const status = h("p", { class: "status", role: "status", "aria-live": "polite" });
+  const menu = h("ul", {});
+  const main = h("main", { id: "main", tabindex: "-1" });
+  const own = h("a", { class: "button", target: "_blank", rel: "noopener" }, "Open in a tab");
+  const header = h(
+    "header",
+    { class: "top" },
+    h("a", { class: "skip", href: "#main", on: { click: skip } }, "Skip to the figures"),
+    h("p", { class: "brand" }, h("span", { class: "mark", "aria-hidden": "true" }), "lightning_perf"),
+    runField,
+    rankField,
+    h(
+      "div",
+      { class: "tools" },
+      live && window.top !== window ? own : null,
+      h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark" }, "◐"),
+      h("button", { type: "button", on: { click: print } }, "Print"),
+    ),
+  );
+  const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);
+
+  function skip(event) {
+    event.preventDefault(); // the address after "#" holds the state
+    main.focus();
+  }
+
+  let current = null;
+  return {
+    element,
+
+    /** Show the runs there are. */
+    runs(listing, run, state) {
+      const names = listing.runs.map((item) => item.name);
+      const options = listing.runs.map((item) => h("option", { value: item.name }, item.name));
+      if (!run && state.run) options.unshift(h("option", { value: state.run }, `${state.run} (not here)`));
+      if (names.join("\n") !== runSelect.dataset.names || !run) fill(runSelect, options);
+      runSelect.dataset.names = names.join("\n");
+      runSelect.value = run?.name ?? state.run ?? "";
+      runField.hidden = !live && names.length < 2;
+      own.href = location.href;
+      fill(notes, remarks(listing.notes));
+    },
+
+    /** Show the ranks of the run. */
+    ranks(ranks, rank, lead) {
+      rankField.hidden = ranks.length < 2;
+      fill(
+        rankSelect,
+        ranks.map((item, i) => h("option", { value: i }, rankName(item, i, i === lead))),
+      );
+      rankSelect.value = String(ranks.indexOf(rank));
+    },
+
+    /** Show the menu. */
+    views(views, view, context) {
+      fill(
+        menu,
+        views.map((item) =>
+          h(
+            "li",
+            {},
+            h(
+              "a",
+              {
+                href: link({ view: item.id }),
+                "aria-current": item === view ? "page" : null,
+                class: item.missing?.(context) ? "empty" : null,
+                on: { click: (event) => follow(event, item.id) },
+              },
+              item.title,
+            ),
+          ),
+        ),
+      );
+      menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    },
+
+    /** Show a view. */
+    show(view, render) {
+      document.title = `${view.title} – lightning_perf`;
+      const moved = current !== null && current !== view.id;
+      current = view.id;
+      fill(main, h("h1", { tabindex: "-1" }, view.title), render());
+      if (moved) {
+        window.scrollTo(0, 0);
+        main.querySelector("h1").focus({ preventScroll: true });
+      }
+    },
+
+    /** Show how far the server is. */
+    progress(name, { done, message }) {
+      current = null;
+      const bar = h("progress", { max: 1, value: done ?? null, "aria-label": `Analysing ${name}` });
+      fill(menu);
+      fill(main, h("div", { class: "waiting" }, h("h1", {}, name), bar, h("p", { role: "status" }, message ?? "")));
+    },
+
+    /** Show a message instead of a view. */
+    message(title, text) {
+      current = null;
+      rankField.hidden = true;
+      fill(menu);
+      fill(main, h("div", { class: "waiting" }, h("h1", {}, title), h("p", {}, text)));
+    },
+
+    /** Say something in passing. */
+    status(text) {
+      fill(status, text);
+      setTimeout(() => status.textContent === text && fill(status), 8000);
+    },
+  };
+}
+
+function field(title, control, id) {
+  return h("div", { class: "field", hidden: true }, h("label", { for: id }, title), control);
+}
+
+function rankName(analysis, row, lead) {
+  const name =
+    analysis.rank === null ? (analysis.sources[0]?.split("/").pop() ?? `recording ${row + 1}`) : String(analysis.rank);
+  return `${name} · ${format.duration(analysis.breakdown.wall.mean_ns)}${lead ? " · in the verdict" : ""}`;
+}
+
+function chooseRun(event) {
+  leaveTables({ run: event.target.value, rank: null });
+}
+
+function chooseRank(event) {
+  leaveTables({ rank: event.target.value });
+}
+
+function follow(event, view) {
+  if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return; // a new tab or window
+  event.preventDefault();
+  leaveTables({ view });
+}
+
+// What tables remember belongs to the view, run and rank that is left.
+function leaveTables(changes) {
+  const tables = Object.keys(read()).filter((key) => key.includes("."));
+  write({ ...Object.fromEntries(tables.map((key) => [key, null])), ...changes }, { push: true });
+}
+
+// Paper is light, and has the charts that were not in sight too.
+async function print() {
+  const shown = theme();
+  applyTheme("light");
+  await drawAll();
+  window.print();
+  applyTheme(shown);
+  if (shown !== "light") await drawAll();
+}
+
+function toggleTheme() {
+  write({ theme: theme() === "dark" ? "light" : "dark" });
+}

@@ -1,0 +1,133 @@
+// Charts: a thin wrapper around Plotly, which is loaded when the first chart comes into sight.
+
+import { fill, h, visible } from "../core/dom.js";
+import { color } from "../core/theme.js";
+
+let loading = null;
+const waiting = new Map(); // charts that have not come into sight yet, and what draws them
+
+/**
+ * A chart.
+ *
+ * `title`: what it shows, for those who cannot see it. `draw()` gives Plotly's {data, layout}, with `ink` of this module
+ * for colours; it is called again for another theme. `height`: pixels. The element's `redraw()` draws what has changed.
+ */
+export function chart({ title, draw, height = 280 }) {
+  const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
+  const figure = () => {
+    const { data, layout } = draw();
+    const axes = Object.entries({ xaxis: {}, yaxis: {}, ...layout }).filter(([key]) => AXIS.test(key));
+    const styled = Object.fromEntries(axes.map(([key, settings]) => [key, axis(settings)]));
+    return [data, { ...themed(), ...layout, height, ...styled }, CONFIG];
+  };
+  box.redraw = async () => box.classList.contains("js-plotly-plot") && (await loading).react(box, ...figure());
+  const paint = async () => {
+    waiting.delete(box);
+    observer.disconnect();
+    try {
+      const plotly = await (loading ??= load());
+      await plotly.newPlot(box, ...figure());
+      new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
+    } catch (error) {
+      if (!(error instanceof ChartError)) throw error;
+      fill(box, h("p", { class: "missing" }, error.message));
+      box.style.setProperty("height", "auto");
+      box.setAttribute("role", "note");
+    }
+  };
+  const sight = (entries) => entries.some((entry) => entry.isIntersecting) && paint();
+  const observer = new IntersectionObserver(sight, { rootMargin: "200px" });
+  observer.observe(box);
+  waiting.set(box, paint);
+  return box;
+}
+
+/** Draw every chart in the present theme, in sight or not. */
+export async function drawAll() {
+  const drawn = [...document.querySelectorAll(".js-plotly-plot")];
+  const others = [...waiting].map(([box, paint]) => (box.isConnected ? paint() : waiting.delete(box)));
+  await Promise.all([...others, ...drawn.map((box) => box.redraw())]);
+}
+
+/** A text for Plotly, which takes "<" for the begin of markup. */
+export function chartText(text) {
+  return visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+/** A colour of the style sheet. */
+export function ink(name) {
+  return color(name);
+}
+
+class ChartError extends Error {}
+
+const AXIS = /^[xy]axis\d*$/;
+const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showSendToCloud: false };
+
+function themed() {
+  const font = getComputedStyle(document.body).fontFamily;
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: font, size: 12, color: color("ink-soft") },
+    hoverlabel: {
+      bgcolor: color("panel"),
+      bordercolor: color("line-strong"),
+      font: { family: font, size: 12, color: color("ink") },
+    },
+    margin: { l: 56, r: 12, t: 8, b: 40 },
+    legend: { orientation: "h", y: -0.22, x: 0, font: { size: 11 } },
+    bargap: 0.25,
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger on a chart scrolls the page
+  };
+}
+
+function axis(settings = {}) {
+  const base = {
+    gridcolor: color("line"),
+    zerolinecolor: color("line"),
+    linecolor: color("line-strong"),
+    automargin: true,
+    fixedrange: false,
+  };
+  return {
+    ...base,
+    ...settings,
+    title: settings.title ? { text: settings.title, standoff: 8, font: { size: 11 } } : undefined,
+  };
+}
+
+// In a self-contained file Plotly lies compressed in the page; a server has it beside the modules.
+async function load() {
+  const packed = document.getElementById("plotly");
+  if (packed !== null) {
+    const data = Uint8Array.from(atob(packed.textContent.trim()), (char) => char.charCodeAt(0));
+    const stream = new Blob([data]).stream().pipeThrough(new DecompressionStream("gzip"));
+    await run({ text: await new Response(stream).text() });
+  } else if (document.getElementById("document") !== null) {
+    throw new ChartError(
+      "Charts are left out: this file was made without Plotly (the extra “view”). The tables have every figure.",
+    );
+  } else {
+    await run({ address: "static/plotly.min.js" });
+  }
+  if (!globalThis.Plotly) throw new ChartError("Charts are left out: Plotly does not run in this browser.");
+  return globalThis.Plotly;
+}
+
+function run({ text, address }) {
+  const script = document.createElement("script");
+  script.nonce = document.querySelector("script[nonce]")?.nonce ?? "";
+  return new Promise((resolve, reject) => {
+    if (address) {
+      script.src = address;
+      script.onload = resolve;
+      script.onerror = () =>
+        reject(new ChartError('Charts are left out: run pip install "lightning-perf[view]" for Plotly.'));
+    } else {
+      script.textContent = text;
+    }
+    document.head.append(script);
+    if (!address) resolve();
+  });
+}

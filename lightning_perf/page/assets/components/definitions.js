@@ -1,0 +1,80 @@
+// What a figure means, one click away from it. The texts are those of docs/definitions.md, kept in definitions.json.
+
+import { fill, h, prose } from "../core/dom.js";
+
+let definitions = {};
+
+/** Take the texts; once, before anything is shown. */
+export function loadDefinitions(data) {
+  definitions = data;
+}
+
+/** A label that opens its definition; the bare label where there is none. */
+export function term(label, key) {
+  if (!(key in definitions)) return label;
+  return h("button", { type: "button", class: "term", "aria-haspopup": "dialog", on: { click: opener(key) } }, label);
+}
+
+/** A small button that opens a definition, for places where the label does something else. */
+export function hint(label, key) {
+  if (!(key in definitions)) return null;
+  const properties = {
+    type: "button",
+    class: "hint",
+    "aria-haspopup": "dialog",
+    "aria-label": `What “${label}” means`,
+  };
+  return h("button", { ...properties, on: { click: opener(key) } }, "?");
+}
+
+function opener(key) {
+  return (event) => {
+    event.stopPropagation();
+    open(definitions[key], event.currentTarget);
+  };
+}
+
+function open(definition, button) {
+  const panel = document.getElementById("definition") ?? document.body.appendChild(build());
+  fill(
+    panel,
+    h("h2", { id: "definition-title" }, definition.title),
+    definition.text.map((paragraph) => h("p", {}, prose(paragraph))),
+    h("p", { class: "from" }, `docs/definitions.md · ${definition.section}`),
+    h(
+      "button",
+      { type: "button", class: "close", "aria-label": "Close", on: { click: () => panel.hidePopover() } },
+      "×",
+    ),
+  );
+  panel.showPopover({ source: button });
+  place(panel, button);
+  panel.focus();
+  const back = (event) => {
+    if (event.newState !== "closed") return;
+    panel.removeEventListener("toggle", back);
+    if (panel.contains(document.activeElement) || document.activeElement === document.body) button.focus();
+  };
+  panel.addEventListener("toggle", back);
+}
+
+function build() {
+  return h("div", {
+    id: "definition",
+    popover: "auto",
+    role: "dialog",
+    "aria-labelledby": "definition-title",
+    tabindex: "-1",
+  });
+}
+
+// Below its button, or above where there is more room; a narrow page shows it at its lower edge instead (style sheet).
+function place(panel, button) {
+  const anchor = button.getBoundingClientRect();
+  const left = Math.max(8, Math.min(anchor.left, innerWidth - panel.offsetWidth - 8));
+  const below = anchor.bottom + 6;
+  const fits = below + panel.offsetHeight < innerHeight - 8;
+  const top = fits ? below : Math.max(8, anchor.top - panel.offsetHeight - 6);
+  panel.style.setProperty("--left", `${left}px`);
+  panel.style.setProperty("--top", `${top}px`);
+}

@@ -1,0 +1,71 @@
+// Where a table's rows come from: all of them out of the document, or page by page from the server.
+
+const PAGE_OF_ALL = 1000;
+
+/** Rows that the page holds. */
+export function localRows(columns, rows) {
+  const texts = columns.filter((column) => column.kind === "text");
+  return {
+    async page({ offset, limit, sort, descending, filter }) {
+      const found = order(select(rows, texts, filter), columns, sort, descending);
+      return { rows: found.slice(offset, offset + limit), total: found.length };
+    },
+    async all({ sort, descending, filter }) {
+      return order(select(rows, texts, filter), columns, sort, descending);
+    },
+  };
+}
+
+/** Rows that the server pages, sorted by the members that columns have as keys: `query` is {run, rank, table}. */
+export function serverRows(source, query) {
+  const page = async ({ offset, limit, sort, descending, filter }) =>
+    source.table({ ...query, offset, limit, sort, descending: descending ? 1 : 0, filter });
+  return {
+    page,
+    async all(order) {
+      const rows = [];
+      for (;;) {
+        const answer = await page({ ...order, offset: rows.length, limit: PAGE_OF_ALL });
+        rows.push(...answer.rows);
+        if (answer.rows.length === 0 || rows.length >= answer.total) return rows;
+      }
+    },
+  };
+}
+
+/**
+ * The rows of a long table: those of the report or, where a server shortened it, page by page from there.
+ *
+ * `name`: "operators" or "kernels".
+ */
+export function pagedRows({ report, rank, run, source }, name, rows) {
+  const total = report.truncated?.[name];
+  if (!source.live || !total || total <= rows.length) return rows;
+  return serverRows(source, { run: run.name, rank: report.ranks.indexOf(rank), table: name });
+}
+
+// Every word must occur in one of the row's texts; upper and lower case are the same.
+function select(rows, columns, filter) {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length === 0) return rows;
+  return rows.filter((row) => {
+    const text = columns
+      .map((column) => column.value(row) ?? "")
+      .join("\n")
+      .toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
+}
+
+// What has no value comes last in either order; rows that are equal stay as they were.
+function order(rows, columns, sort, descending) {
+  const column = columns.find((item) => item.key === sort);
+  if (!column) return rows;
+  const sign = descending ? -1 : 1;
+  const missing = (value) => value === null || value === undefined;
+  return rows.toSorted((a, b) => {
+    const [first, second] = [column.value(a), column.value(b)];
+    if (missing(first) || missing(second)) return Number(missing(first)) - Number(missing(second));
+    return sign * (typeof first === "number" ? first - second : String(first).localeCompare(String(second)));
+  });
+}

@@ -1,0 +1,207 @@
+// A table that sorts, searches, pages and exports, from the keyboard too. What its reader chose is part of the address.
+
+import { download, toCsv } from "../core/csv.js";
+import { fill, h } from "../core/dom.js";
+import { SourceError } from "../core/source.js";
+import { read, write } from "../core/state.js";
+import * as format from "../text/format.js";
+import { section } from "./parts.js";
+import { localRows } from "./rows.js";
+import { heading, markSorted, searchField } from "./table_controls.js";
+
+const SIZES = [25, 100, 500];
+const SEARCH_FROM = 8; // rows from which on searching and exporting are worth their place
+
+/**
+ * A section that holds one table and nothing else.
+ *
+ * `definition`, `aside`: those of the section. The others are the table's, whose caption is the title when left out.
+ */
+export function tableSection(title, { definition = null, aside = null, caption = title, ...more }) {
+  return section(title, { definition, aside }, table({ caption, ...more }));
+}
+
+/**
+ * A table.
+ *
+ * `id`: its name in the address and in the exported file. `caption`: what it shows.
+ * `columns`: {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
+ *   `value` sorts, searches and exports; `show` is what stands in the cell (text or a node); `csv` is the name in the
+ *   exported file, with its unit; `code` sets words as code; `bar` is a share from 0 to 1 drawn behind the figure.
+ * `rows`: the rows, or what `rows.js` makes of a server.
+ * `sort`, `descending`: the order at first; as the rows come when left out. `searchable`: whether it can be searched.
+ */
+export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true }) {
+  const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
+  const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
+  const key = (name) => `${id}.${name}`;
+  const body = h("tbody");
+  const heads = new Map();
+  const foot = h("div", { class: "table-foot" });
+  let asked = 0;
+
+  function options() {
+    const state = read();
+    const size = Number(state[key("size")]);
+    return {
+      sort: state[key("sort")] ?? sort,
+      descending: state[key("order")] ? state[key("order")] === "down" : descending,
+      filter: state[key("search")] ?? "",
+      page: Math.max(0, (Number(state[key("page")]) || 1) - 1),
+      size: SIZES.includes(size) ? size : SIZES[0],
+    };
+  }
+
+  async function refresh() {
+    const mine = (asked += 1);
+    const now = options();
+    markSorted(heads, now.sort, now.descending);
+    let answer;
+    try {
+      answer = await source.page({ ...now, offset: now.page * now.size, limit: now.size });
+    } catch (error) {
+      if (!(error instanceof SourceError)) throw error;
+      if (mine === asked) fill(foot, h("p", { class: "notice", role: "alert" }, error.message));
+      return;
+    }
+    if (mine !== asked) return;
+    const pages = Math.max(1, Math.ceil(answer.total / now.size));
+    if (now.page >= pages) return change({ page: pages });
+    scroll.classList.toggle("tall", answer.rows.length > SIZES[0]);
+    fill(body, answer.rows.length ? answer.rows.map(line) : nothing(now.filter));
+    fill(foot, paging(now, answer.total, pages));
+  }
+
+  function change(changes) {
+    const named = Object.entries({ page: null, ...changes }).map(([name, value]) => [
+      key(name),
+      value === 1 && name === "page" ? null : value,
+    ]);
+    write(Object.fromEntries(named), { quiet: true });
+    return refresh();
+  }
+
+  function line(row) {
+    return h(
+      "tr",
+      {},
+      columns.map((column, i) => cell(column, row, i === 0)),
+    );
+  }
+
+  function cell(column, row, first) {
+    const value = column.value(row);
+    const shown = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
+    const part = column.bar?.(row);
+    return h(
+      first ? "th" : "td",
+      {
+        scope: first ? "row" : null,
+        class: [column.kind === "number" ? "number" : "words", column.bar ? "barred" : null].filter(Boolean).join(" "),
+      },
+      Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
+      column.kind === "text" && typeof shown === "string"
+        ? name(shown, column.code)
+        : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
+    );
+  }
+
+  function nothing(filter) {
+    return h(
+      "tr",
+      {},
+      h("td", { colspan: columns.length, class: "nothing" }, filter ? "Nothing matches the search." : "No rows."),
+    );
+  }
+
+  function head(column) {
+    const cell = heading(column, () => {
+      const now = options();
+      const down = now.sort === column.key ? !now.descending : column.kind === "number";
+      change({ sort: column.key, order: down ? "down" : "up" });
+    });
+    heads.set(column.key, cell);
+    return cell;
+  }
+
+  function paging(now, total, pages) {
+    const first = now.page * now.size;
+    const text =
+      total > now.size
+        ? `${format.count(first + 1)}–${format.count(Math.min(total, first + now.size))} of ${format.count(total)}`
+        : format.countOf(total, "row");
+    const turn = (to, title, sign) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-label": title,
+          disabled: to < 0 || to >= pages,
+          on: { click: () => change({ page: to + 1 }) },
+        },
+        sign,
+      );
+    const sizes = h(
+      "select",
+      { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } },
+      SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)),
+    );
+    return [
+      h("span", { role: "status" }, small ? "" : text),
+      pages > 1 ? [turn(now.page - 1, "Page before", "‹"), turn(now.page + 1, "Next page", "›")] : null,
+      total > SIZES[0] ? sizes : null,
+      total > 1 ? h("button", { type: "button", class: "export", on: { click: exportAll } }, "CSV") : null,
+    ];
+  }
+
+  async function exportAll() {
+    const now = options();
+    try {
+      download(`${id}.csv`, toCsv(columns, await source.all(now)));
+    } catch (error) {
+      if (!(error instanceof SourceError)) throw error;
+      foot.append(h("p", { class: "notice", role: "alert" }, error.message));
+    }
+  }
+
+  const search = searchField(caption, options().filter, (text) => change({ search: text }));
+  const grid = h(
+    "table",
+    {},
+    h("caption", { class: "unseen" }, caption),
+    h("thead", {}, h("tr", {}, columns.map(head))),
+    body,
+  );
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid);
+  refresh();
+  return h(
+    "div",
+    { class: "table", id: `table-${id}` },
+    small || !searchable ? null : h("div", { class: "table-tools" }, search),
+    scroll,
+    foot,
+  );
+}
+
+/** A figure, at whose interval a line may break: before the bracket that it stands in, or else before its second end. */
+function ends(figure) {
+  const parts = figure.split(figure.includes(" (") ? / (?=\()/ : / (?=to |– )/);
+  return parts.map((part, i) => [i ? " " : null, h("span", { class: "end" }, part)]);
+}
+
+const LONG = 64;
+
+/** A name: a long one is cut to two lines and opens when pressed. */
+function name(text, code = false) {
+  const kind = code ? "name code" : "name";
+  if (text.length <= LONG) return h("span", { class: kind }, text);
+  const toggle = (event) => {
+    const open = event.currentTarget.getAttribute("aria-expanded") === "true";
+    event.currentTarget.setAttribute("aria-expanded", String(!open));
+  };
+  return h(
+    "button",
+    { type: "button", class: `${kind} long`, "aria-expanded": "false", title: text, on: { click: toggle } },
+    text,
+  );
+}

@@ -1,0 +1,152 @@
+// Two runs side by side: what became faster and what slower.
+
+import { chartAndTable, facts, missing, notes, notice, section, tiles, unlessMissing } from "../components/parts.js";
+import { h, fill } from "../core/dom.js";
+import { SourceError } from "../core/source.js";
+import { write } from "../core/state.js";
+import * as format from "../text/format.js";
+import { categoriesSideBySide, changesPart, outcome } from "./sections/changes.js";
+
+export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
+
+const DIFFERENT = ["run", "trace"];
+let known = { key: null, compared: null }; // the last one, so that another theme need not ask again
+let request = null;
+
+function reason({ source, runs, run }) {
+  if (run.kind === "diff") return null;
+  if (!source.live) {
+    return "This file holds one run. `lightning-perf diff A B --html out.html` writes two side by side; in TensorBoard any two runs can be chosen.";
+  }
+  return others(runs, run).length ? null : "There is no other run to compare with.";
+}
+
+function render(context) {
+  const { report, run, runs, state, source } = context;
+  if (run.kind === "diff") return changes(report, report);
+  const choice = others(runs, run);
+  const before = choice.find((item) => item.name === state.before) ?? null;
+  const place = h("div", { class: "results" });
+  if (before) show(place, source, before, run);
+  else if (state.before) fill(place, missing(`There is no run ${state.before} (any more). Choose another one.`));
+  else fill(place, missing("Choose the run from before the change; the run above is the one after it."));
+  return [chooser(choice, before, run), place];
+}
+
+function others(runs, run) {
+  return runs.filter((item) => DIFFERENT.includes(item.kind) && item.name !== run.name);
+}
+
+function chooser(choice, before, after) {
+  const select = h(
+    "select",
+    { id: "before", on: { change: (event) => write({ before: event.target.value }, { push: true }) } },
+    before ? null : h("option", { value: "", selected: true }, "choose a run …"),
+    choice.map((item) => h("option", { value: item.name, selected: item === before }, item.name)),
+  );
+  const swap = () => write({ run: before.name, before: after.name, rank: null }, { push: true });
+  return h(
+    "section",
+    { class: "part controls", "aria-label": "Runs" },
+    h("div", { class: "control" }, h("label", { for: "before" }, "Before"), select),
+    h("div", { class: "control" }, h("span", {}, "After"), h("b", {}, after.name)),
+    before ? h("button", { type: "button", on: { click: swap } }, "Swap") : null,
+  );
+}
+
+async function show(place, source, before, after) {
+  const key = [before, after].map((item) => `${item.name}\n${item.updated_s}`).join("\n\n");
+  request?.abort();
+  if (known.key !== key) {
+    const mine = new AbortController();
+    request = mine;
+    const bar = h("progress", { max: 1, "aria-label": "Comparing" });
+    const words = h("p", { role: "status" }, "Comparing …");
+    fill(place, h("div", { class: "waiting" }, bar, words));
+    const progress = ({ done, message }) => {
+      if (done !== null) bar.value = done;
+      fill(words, message);
+    };
+    try {
+      known = { key, compared: await source.diff(before.name, after.name, { progress, signal: mine.signal }) };
+    } catch (error) {
+      if (error.name === "AbortError" || request !== mine) return;
+      if (!(error instanceof SourceError)) throw error;
+      fill(place, missing(error.message));
+      return;
+    }
+    if (request !== mine) return;
+  }
+  fill(place, changes(known.compared, { before: [before.name], after: [after.name] }));
+}
+
+function changes(compared, { before, after }) {
+  const { diff, headline, mixed_precision: check, truncated = {} } = compared;
+  const { step } = diff;
+  return [
+    section(
+      "Step time",
+      { definition: "difference-of-two-runs" },
+      h(
+        "p",
+        { class: "headline" },
+        outcome(step.verdict),
+        ` ${headline}.`,
+      ),
+      tiles([
+        { label: "Before", value: format.duration(step.before_ns), note: `mean of ${steps(diff.before_steps)}` },
+        { label: "After", value: format.duration(step.after_ns), note: `mean of ${steps(diff.after_steps)}` },
+        { label: "Change", value: format.change(step.change_ns) },
+        { label: "After / before", value: format.ratio(step.ratio) },
+      ]),
+      check ? prediction(check) : null,
+      facts([
+        ["Before", names(before)],
+        ["After", names(after)],
+      ]),
+      h(
+        "p",
+        { class: "aside" },
+        "One pair of recordings shows what changed, not that it will again: for that, repeat the runs and use lightning-perf study.",
+      ),
+    ),
+    notes(compared.notes),
+    chartAndTable(
+      section("Both by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
+      changesPart({
+        id: "diff-categories",
+        title: "By category",
+        changes: diff.categories,
+        noun: "category",
+        labels: "categories",
+        definition: "step-time-breakdown",
+        bars: false,
+      }),
+    ),
+    part(diff, truncated, "operators_device", "Operators, device self time", "operator", "device-self-time"),
+    part(diff, truncated, "kernels", "Kernels, copies and memsets", "kernel", "kernel"),
+    part(diff, truncated, "operators_host", "Operators, host self time", "operator", "host-self-time"),
+  ];
+}
+
+function part(diff, truncated, name, title, noun, definition) {
+  const id = `diff-${name.replaceAll("_", "-")}`;
+  const total = truncated[name] ?? null;
+  return diff[name] && changesPart({ id, title, changes: diff[name], noun, definition, total });
+}
+
+function prediction({ predicted: [low, high], measured, held }) {
+  const outcomes = held ? "as predicted" : "not as predicted";
+  return notice(
+    `Mixed precision was predicted to be ${format.ratio(low)} to ${format.ratio(high)} as fast, and is ${format.ratio(measured)}: ${outcomes}.`,
+    held ? "good" : "note",
+  );
+}
+
+function names(sources) {
+  return sources.map((source) => h("code", {}, source, " "));
+}
+
+function steps(number) {
+  return format.countOf(number, "step");
+}

@@ -1,0 +1,172 @@
+// What launching costs, what the device waits for, and what the host does meanwhile.
+
+import { chart, ink } from "../components/chart.js";
+import * as column from "../components/column.js";
+import { columns, facts, missing, notice, section, tiles, timeStack } from "../components/parts.js";
+import { table } from "../components/table.js";
+import { h } from "../core/dom.js";
+import * as format from "../text/format.js";
+import { per } from "../text/labels.js";
+import { idlePart, syncPart } from "./sections/idle.js";
+
+export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
+
+function reason({ rank }) {
+  if (!rank) return "No step was profiled, so there are no launches.";
+  if (!rank.breakdown.has_device)
+    return "The recording holds no device work: it was made on the host alone, where nothing is launched and no device idles.";
+  return null;
+}
+
+function render(context) {
+  const { rank } = context;
+  const why = reason(context);
+  const host = rank && columns(loading(rank), optimizer(rank));
+  if (why) return [missing(why), host];
+  return [
+    rank.launches?.calls ? launchPart(rank) : missing("The recording holds no launch calls."),
+    rank.idle?.idle_ns ? idlePart(rank) : null,
+    syncPart(rank),
+    host,
+  ];
+}
+
+function launchPart(rank) {
+  const { launches: found } = rank;
+  const steps = Math.max(found.steps, 1);
+  const { delay, queue, graphs, launch_bound: bound } = found;
+  const parts = bound && [
+    { label: "in launch calls", value: bound.launch_ns, color: "kernel_launch" },
+    { label: "in operators", value: bound.operator_ns, color: "host_compute" },
+    { label: "in Python between them", value: bound.python_ns, color: "host_other" },
+  ];
+  return section(
+    "Launches",
+    { definition: "launch-call", aside: per(rank) },
+    bound
+      ? notice(
+          bound.bound
+            ? `Launch-bound: the device waits ${format.share(bound.share)} of the time for the host to issue work.`
+            : `Not launch-bound: the device waits ${format.share(bound.share)} of the time for the host to issue work.`,
+          bound.bound ? "high" : "good",
+        )
+      : null,
+    tiles([
+      { label: "Launch calls", value: format.count(found.calls / steps), definition: "launch-call" },
+      {
+        label: "Time in them",
+        value: format.duration(found.call_ns / steps),
+        note: `${format.duration(found.exposed_ns / steps)} not hidden`,
+        definition: "launch-time",
+      },
+      {
+        label: "Launch to start",
+        value: format.duration(delay?.p50_ns),
+        note: delay ? `p90 ${format.duration(delay.p90_ns)}, p99 ${format.duration(delay.p99_ns)}` : null,
+        definition: "launch-delay",
+      },
+      {
+        label: "Queue depth",
+        value: format.count(queue?.mean),
+        note: queue ? `at most ${format.count(queue.max)}` : null,
+        definition: "queue-depth",
+      },
+      { label: "Queue empty", value: format.share(queue?.empty_share), note: "of the time", definition: "queue-depth" },
+      {
+        label: "Short kernels",
+        value: format.count(found.short_kernels / steps),
+        note: `of ${format.count(found.kernels / steps)}, ${format.duration(found.short_kernel_ns / steps)}`,
+        definition: "short-kernels",
+      },
+      { label: "Outrun by launch", value: format.count(found.outrun_kernels / steps), definition: "outrun-kernels" },
+      graphs && {
+        label: "Graph launches",
+        value: format.count(graphs.calls / steps),
+        note: `${format.count(graphs.kernels_per_graph)} kernels each`,
+        definition: "graph-launch",
+      },
+    ]),
+    bound?.waiting_ns
+      ? [h("h3", {}, "Waiting for the host to issue work"), timeStack(parts, steps, { title: "Waiting for the host" })]
+      : null,
+    queue?.series.time_ns.length ? queueChart(queue) : null,
+    queue && queue.streams.length > 1 ? streams(queue, steps) : null,
+  );
+}
+
+function queueChart(queue) {
+  const draw = () => ({
+    data: [
+      {
+        type: "scatter",
+        mode: "lines",
+        x: queue.series.time_ns.map((time) => time / 1e6),
+        y: queue.series.value,
+        line: { shape: "hv", width: 1.2, color: ink("kernel_launch") },
+        fill: "tozeroy",
+        fillcolor: `${ink("kernel_launch")}22`,
+        hovertemplate: "%{y} queued<extra>%{x:.1f} ms</extra>",
+      },
+    ],
+    layout: { xaxis: { title: "ms of the recording" }, yaxis: { title: "queued", rangemode: "tozero" } },
+  });
+  return [
+    h("h3", {}, "Queue depth over time"),
+    chart({ title: `Queue depth over the recording, on average ${format.count(queue.mean)}`, draw, height: 220 }),
+  ];
+}
+
+function streams(queue, steps) {
+  return table({
+    id: "streams",
+    caption: "Queues by stream",
+    rows: queue.streams,
+    columns: [
+      column.text("stream", "Stream", { value: (row) => `device ${row.device}, stream ${row.stream}` }),
+      column.perStep(steps, column.count("items", "Items")),
+      column.count("mean", "Mean depth", { csv: "mean_depth" }),
+      column.count("max", "Greatest", { csv: "max_depth" }),
+      column.share("empty_share", "Empty", { bar: (row) => row.empty_share }),
+    ],
+  });
+}
+
+/** How batches are fetched and moved; null where nothing tells. */
+function loading(rank) {
+  const { loading: found } = rank;
+  if (!found) return null;
+  const steps = Math.max(found.steps, 1);
+  const who = { in_process: "the training process itself (num_workers=0)", workers: "worker processes" }[found.loader];
+  return section(
+    "Batch loading",
+    { definition: "batch-loading", aside: per(rank) },
+    facts([
+      ["Batches made by", who ?? "not told by the recording"],
+      ["Fetches", format.count(found.fetches / steps)],
+      ["Time in fetches", format.duration(found.fetch_ns / steps)],
+      ["of it in operators", format.duration(found.operator_ns / steps)],
+      found.pageable_copies > 0 && [
+        "Copies from pageable memory",
+        `${format.count(found.pageable_copies / steps)}, ${format.bytes(found.pageable_bytes / steps)} in ${format.duration(found.pageable_ns / steps)}`,
+      ],
+    ]),
+  );
+}
+
+/** What the optimizer costs; null where there is none. */
+function optimizer(rank) {
+  const { optimizer: found } = rank;
+  if (!found) return null;
+  const steps = Math.max(found.steps, 1);
+  return section(
+    "Optimizer",
+    { definition: "optimizer-step", aside: per(rank) },
+    facts([
+      ["Optimizer", `${found.name}${found.implementation ? ` (${found.implementation})` : ""}`],
+      ["Operators", format.count(found.operators / steps)],
+      ["Launches", format.count(found.launches / steps)],
+      ["On the host", format.duration(found.host_ns / steps)],
+      found.launches > 0 && ["On the device", format.duration(found.device_ns / steps)],
+    ]),
+  );
+}

@@ -1,0 +1,161 @@
+// Memory over time, and what filled it.
+
+import { chart, ink } from "../components/chart.js";
+import * as column from "../components/column.js";
+import { section, stack, tiles, unlessMissing } from "../components/parts.js";
+import { table } from "../components/table.js";
+import { h } from "../core/dom.js";
+import * as format from "../text/format.js";
+import { label } from "../text/labels.js";
+
+export const memory = { id: "memory", title: "Memory", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
+
+function reason({ rank }) {
+  if (!rank) return "No step was profiled, so memory was not recorded.";
+  if (!rank.memory) return "The recording holds no events of the allocator. Record with `profile_memory=True`.";
+  return null;
+}
+
+function render(context) {
+  const { rank } = context;
+  return rank.memory.devices.map((device) => one(device, rank));
+}
+
+function one(device, rank) {
+  const name = device.device === null ? "Host" : `Device ${device.device}`;
+  const bound = device.absolute ? null : "at least";
+  return section(
+    name,
+    {
+      definition: "memory",
+      aside: device.absolute
+        ? null
+        : "Counted from the begin of the recording: what was there before is not in these figures.",
+    },
+    tiles([
+      {
+        label: "Peak in tensors",
+        value: format.bytes(device.peak_allocated_bytes),
+        note: [bound, device.peak_step === null ? null : `step ${device.peak_step}`].filter(Boolean).join(", "),
+        definition: "peak-memory",
+      },
+      { label: "Peak reserved", value: format.bytes(device.peak_reserved_bytes), definition: "reserved-memory" },
+      { label: "Device memory", value: format.bytes(device.total_bytes) },
+      { label: "Headroom", value: format.bytes(device.headroom_bytes), definition: "headroom" },
+      {
+        label: "Since before recording",
+        value: format.bytes(device.before_recording_bytes),
+        definition: "before-recording",
+      },
+    ]),
+    curve(device, rank, name),
+    device.alive?.length ? alive(device, name) : null,
+  );
+}
+
+function curve(device, rank, name) {
+  if (device.allocated.time_ns.length === 0) return null;
+  const unit = axisUnit(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
+  const line = (series, title, settings) => ({
+    type: "scatter",
+    mode: "lines",
+    name: title,
+    x: series.time_ns.map((time) => time / 1e6),
+    y: series.value.map((value) => value / unit.size),
+    customdata: series.value.map(format.bytes),
+    hovertemplate: `%{customdata} ${title}<extra>%{x:.1f} ms</extra>`,
+    ...settings,
+  });
+  const draw = () => ({
+    data: [
+      line(device.allocated, "in tensors", {
+        line: { shape: "hv", width: 1.5, color: ink("accent") },
+        fill: "tozeroy",
+        fillcolor: `${ink("accent")}22`,
+      }),
+      ...(device.reserved
+        ? [
+            line(device.reserved, "reserved", {
+              line: { shape: "hv", width: 1.5, dash: "dot", color: ink("ink-soft") },
+            }),
+          ]
+        : []),
+    ],
+    layout: {
+      showlegend: Boolean(device.reserved),
+      xaxis: { title: "ms of the recording" },
+      yaxis: { title: unit.name, rangemode: "tozero" },
+      shapes: boundaries(rank),
+      annotations: [
+        {
+          x: device.peak_ns / 1e6,
+          y: device.peak_allocated_bytes / unit.size,
+          text: "peak",
+          showarrow: true,
+          arrowhead: 0,
+          ax: 0,
+          ay: -18,
+          arrowcolor: ink("ink-soft"),
+          font: { size: 11 },
+        },
+      ],
+    },
+  });
+  return chart({
+    title: `${name}: bytes in tensors over the recording; the peak is ${format.bytes(device.peak_allocated_bytes)}`,
+    draw,
+    height: 260,
+  });
+}
+
+// The unit in which the most of a curve has at least one digit before the point.
+function axisUnit(most) {
+  const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
+  return units.findLast((unit) => most >= unit.size) ?? units[0];
+}
+
+function boundaries(rank) {
+  const { breakdown } = rank;
+  if (!breakdown.marked) return [];
+  return breakdown.steps.map((step) => ({
+    type: "line",
+    x0: step.start_ns / 1e6,
+    x1: step.start_ns / 1e6,
+    yref: "paper",
+    y0: 0,
+    y1: 1,
+    line: { width: 1, dash: "dot", color: ink("line-strong") },
+  }));
+}
+
+function alive(device, name) {
+  const sums = new Map();
+  for (const row of device.alive) sums.set(row.category, (sums.get(row.category) ?? 0) + row.bytes);
+  if (device.before_recording_bytes > 0) sums.set("before_recording", device.before_recording_bytes);
+  const parts = [...sums].sort((a, b) => b[1] - a[1]);
+  return [
+    h("h3", {}, "What filled it at the peak"),
+    stack(
+      parts.map(([category, value]) => ({
+        label: label("memory", category),
+        value,
+        color: category,
+        text: format.bytes(value),
+        definition: `memory-${category}`,
+      })),
+      { title: `${name}: memory at the peak` },
+    ),
+    table({
+      id: `memory-${device.device ?? "host"}`,
+      caption: `${name}: what was alive at the peak`,
+      rows: device.alive,
+      sort: "bytes",
+      columns: [
+        column.text("operator", "Allocated in", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+        column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
+        column.count("blocks", "Blocks"),
+        column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.peak_allocated_bytes }),
+      ],
+    }),
+  ];
+}

@@ -1,0 +1,157 @@
+// The precision of a run: the loss scale, overflows, underflow by layer, the distance from FP32, and what casts cost.
+
+import * as column from "../components/column.js";
+import { columns, facts, missing, notice, section, tiles } from "../components/parts.js";
+import { table } from "../components/table.js";
+import { h } from "../core/dom.js";
+import * as format from "../text/format.js";
+import { arithmeticLabel, per } from "../text/labels.js";
+import { lossScale } from "./sections/loss_scale.js";
+import { driftChart, lossChart } from "./sections/precision_drift.js";
+import { underflow } from "./sections/underflow.js";
+
+export const precision = { id: "precision", title: "Precision", kinds: ["run", "trace"], missing: reason, render };
+
+const NO_RECORD =
+  "Nothing is recorded of the run's precision: a trace alone does not hold the loss scale or gradients. Train with " +
+  "`PerfCallback(precision=…)` and analyse the run's folder to see loss scale, overflows and underflow by layer.";
+
+function reason({ report, rank }) {
+  return report.precision || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
+}
+
+function render({ report, rank }) {
+  const found = report.precision;
+  return [
+    found
+      ? [
+          setting(found.setting),
+          found.loss_scale && lossScale(found.loss_scale),
+          found.underflow && underflow(found.underflow),
+          found.numerics && numerics(found.numerics),
+        ]
+      : missing(NO_RECORD),
+    rank?.amp_gain ? gain(rank) : null,
+    rank?.autocast ? casts(rank) : null,
+  ];
+}
+
+function setting(found) {
+  const { fp32 } = found;
+  const tf32 = !fp32.device_has_tf32
+    ? "the device has none"
+    : `products ${fp32.tf32_matmul ? "on" : "off"}, convolutions ${fp32.tf32_convolution ? "on" : "off"}`;
+  return section(
+    "Setting",
+    {},
+    found.note ? notice(found.note) : null,
+    facts([
+      ["Precision", `${found.precision}${found.switched ? " (switched by the callback)" : ""}`],
+      found.requested && found.requested !== found.precision && ["Asked for", found.requested],
+      ["TF32", tf32],
+      found.weight_cache !== null && ["Autocast's weight cache", found.weight_cache ? "on" : "off"],
+      found.keep_fp32.length > 0 && ["Kept in FP32", found.keep_fp32.join(", ")],
+    ]),
+  );
+}
+
+function numerics(drift) {
+  const text =
+    `After ${drift.mixed_losses.length} batches the loss is ${drift.mixed_end.toPrecision(4)}, in FP32 ${drift.fp32_end.toPrecision(4)}; ` +
+    `with other seeds ${drift.expected_low.toPrecision(4)} – ${drift.expected_high.toPrecision(4)} is expected: `;
+  return section(
+    "Beside FP32",
+    { definition: "seed-noise" },
+    notice(
+      `${text}${drift.beyond_seed_noise ? "beyond seed noise." : "within seed noise."}`,
+      drift.beyond_seed_noise ? "high" : "good",
+    ),
+    columns(lossChart(drift), drift.layers.length ? driftChart(drift) : null),
+  );
+}
+
+const PARTS = {
+  products: "products and convolutions without Tensor Cores",
+  "products on Tensor Cores": "products and convolutions in TF32",
+  following: "kernels that take their results",
+  fixed: "what stays as it is",
+  "in 16 bits": "what has 16 bits or fewer already",
+};
+
+function gain(rank) {
+  const { amp_gain: found } = rank;
+  const steps = Math.max(found.steps, 1);
+  return section(
+    "What mixed precision can be expected to gain",
+    {
+      definition: "gain-of-mixed-precision",
+      aside: found.device
+        ? `by the peak rates of ${found.device}`
+        : "by general factors: the device's peak rates are not known",
+    },
+    h("p", {}, gainText(found, rank)),
+    table({
+      id: "gain",
+      caption: "Parts of the compute time, now and in mixed precision",
+      rows: found.parts,
+      columns: [
+        column.text("name", "Part", { csv: "part", value: ({ name }) => PARTS[name] ?? name }),
+        column.perStep(steps, column.count("kernels", "Kernels")),
+        column.perStep(steps, column.time("time_ns", "Now")),
+        column.perStep(steps, column.time("fastest_ns", "Mixed, at best")),
+        column.perStep(steps, column.time("slowest_ns", "Mixed, at worst")),
+      ],
+    }),
+  );
+}
+
+function gainText(found, rank) {
+  const [least, most, step] = [found.least_saving_ns, found.most_saving_ns, found.step_ns].map(format.duration);
+  if (found.most_saving_ns <= 0) return `Nothing of ${step} ${per(rank)}.`;
+  const casts = `casts of the weights cost ${format.duration(found.casts_ns)}`;
+  return `${found.least_saving_ns > 0 ? `${least} to ${most}` : `Up to ${most}`} of ${step} ${per(rank)}; ${casts}.`;
+}
+
+function casts(rank) {
+  const { autocast: found } = rank;
+  const steps = Math.max(found.steps, 1);
+  const title = "Casts between floating types";
+  const why = found.missing ? `Not known: ${found.missing}.` : found.count ? null : "There are none.";
+  if (why) return section(title, { definition: "autocast-tax" }, h("p", { class: "aside" }, why));
+  return section(
+    title,
+    { definition: "autocast-tax", aside: per(rank) },
+    tiles([
+      {
+        label: "Casts",
+        value: format.count(found.count / steps),
+        note: `${format.duration(found.time_ns / steps)}, ${format.share(found.share)} of ${found.on_device ? "compute" : "the step"}`,
+        definition: "autocast-tax",
+      },
+      {
+        label: "Weights cast again",
+        value: format.count(found.repeated_weight_casts / steps),
+        note: format.duration(found.repeated_weight_ns / steps),
+        definition: "repeated-weight-casts",
+      },
+      {
+        label: "To FP32 and back",
+        value: format.count(found.round_trips / steps),
+        note: format.duration(found.round_trip_ns / steps),
+        definition: "round-trips",
+      },
+    ]),
+    table({
+      id: "casts",
+      caption: "Casts by types",
+      rows: found.casts,
+      columns: [
+        column.text("types", "From – to", {
+          value: (row) => `${arithmeticLabel(row.source)} – ${arithmeticLabel(row.target)}`,
+        }),
+        column.perStep(steps, column.count("count", "Casts", { csv: "casts" })),
+        column.perStep(steps, column.time("time_ns", "Time")),
+      ],
+    }),
+  );
+}

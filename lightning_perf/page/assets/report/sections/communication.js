@@ -1,0 +1,90 @@
+// What communication costs one rank.
+
+import * as column from "../../components/column.js";
+import { section, tiles, timeStack } from "../../components/parts.js";
+import { table } from "../../components/table.js";
+import * as format from "../../text/format.js";
+import { per } from "../../text/labels.js";
+
+/** Collectives of a rank, and how much of them compute hides. */
+export function communication(rank, several) {
+  const { communication: found } = rank;
+  const steps = Math.max(rank.breakdown.averaged_steps, 1);
+  return section(
+    several ? `Communication of rank ${rank.rank ?? "?"}` : "Communication",
+    { definition: "communication-time", aside: per(rank) },
+    found.steps.length
+      ? [
+          tiles([
+            {
+              label: "In collectives",
+              value: format.duration(found.communication_ns / steps),
+              definition: "communication-time",
+            },
+            {
+              label: "Beside compute",
+              value: format.duration(found.overlapped_ns / steps),
+              definition: "communication-time",
+            },
+            {
+              label: "Exposed",
+              value: format.duration(found.exposed_ns / steps),
+              note: found.exposed_share === null ? null : `${format.share(found.exposed_share)} of the step`,
+              definition: "communication",
+            },
+          ]),
+          timeStack(
+            [
+              { label: "beside compute", value: found.overlapped_ns, color: "device_compute" },
+              { label: "exposed", value: found.exposed_ns, color: "communication" },
+            ],
+            steps,
+            { title: "Communication" },
+          ),
+        ]
+      : null,
+    found.collectives.length ? collectives(found, steps) : hostCollectives(found, steps),
+  );
+}
+
+function collectives(found, steps) {
+  return table({
+    id: "collectives",
+    caption: "Collectives by cost",
+    rows: found.collectives,
+    columns: column.filled(found.collectives, [
+      column.text("collective", "Collective", {
+        code: true,
+        value: (row) => `${row.name}${row.dtype ? ` ${row.dtype}` : ""}`,
+      }),
+      column.text("group", "Group", {
+        value: (row) => (row.group === null ? null : `${row.group}${row.ranks ? `, ${row.ranks} ranks` : ""}`),
+      }),
+      column.bytes("bytes", "Size"),
+      column.perStep(steps, column.count("calls", "Calls")),
+      column.perStep(steps, column.time("total_ns", "Time")),
+      column.time("mean_ns", "Mean"),
+      column.time("min_ns", "Least"),
+      column.time("max_ns", "Most"),
+      bandwidth("bus_bytes_per_s", "Bus bandwidth"),
+      bandwidth("best_bus_bytes_per_s", "of the shortest"),
+    ]),
+  });
+}
+
+function bandwidth(key, title) {
+  return column.number(key, title, { show: format.bandwidth, definition: "bus-bandwidth" });
+}
+
+function hostCollectives(found, steps) {
+  return table({
+    id: "collectives",
+    caption: "Collectives on the host",
+    rows: found.host_collectives,
+    columns: [
+      column.text("name", "Collective on the host", { code: true, csv: "collective" }),
+      column.perStep(steps, column.count("calls", "Calls")),
+      column.perStep(steps, column.time("total_ns", "Time")),
+    ],
+  });
+}

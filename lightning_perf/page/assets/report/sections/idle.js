@@ -1,0 +1,85 @@
+// What the device waits for, and where the host waits for the device.
+
+import * as column from "../../components/column.js";
+import { section, timeStack } from "../../components/parts.js";
+import { table, tableSection } from "../../components/table.js";
+import { h } from "../../core/dom.js";
+import * as format from "../../text/format.js";
+import { label, per } from "../../text/labels.js";
+
+/** Idle time of the device, by what the host did, with its longest gaps. */
+export function idlePart(rank) {
+  const { idle } = rank;
+  const steps = Math.max(idle.steps, 1);
+  const rows = idle.classes.filter((row) => row.total_ns > 0);
+  const place = (gap) => gap.python ?? gap.operator ?? gap.annotation;
+  return section(
+    "Device idle",
+    {
+      definition: "device-idle",
+      aside: `${format.duration(idle.idle_ns / steps)} ${per(rank)}, ${format.share(idle.share)}, in ${format.count(idle.gaps / steps)} gaps; the median gap is ${format.duration(idle.median_gap_ns)}`,
+    },
+    timeStack(
+      rows.map((row) => ({
+        label: label("gaps", row.name),
+        value: row.total_ns,
+        color: row.name,
+      })),
+      steps,
+      { title: "What the host did while the device idled" },
+    ),
+    table({
+      id: "idle",
+      caption: "Idle time by what the host did",
+      rows,
+      searchable: false,
+      columns: [
+        column.colored("cause", "While the host was", (row) => row.name, { value: (row) => label("gaps", row.name) }),
+        column.perStep(steps, column.time("total_ns", "Time", { csv: "idle_ns" })),
+        column.share("share", "Share", { bar: (row) => row.share }),
+        column.perStep(steps, column.count("gaps", "Gaps")),
+        column.text("remedy", "What removes it"),
+      ],
+    }),
+    h("h3", {}, "Longest gaps"),
+    table({
+      id: "gaps",
+      caption: "Longest gaps",
+      rows: idle.longest,
+      searchable: false,
+      sort: "length_ns",
+      columns: [
+        column.count("step", "Step"),
+        column.time("start_ns", "At"),
+        column.time("length_ns", "Length"),
+        column.colored("cause", "While", (row) => row.cause, { value: (row) => label("gaps", row.cause) }),
+        column.text("place", "In", { code: true, value: place }),
+        column.text("after", "Ended by", { code: true }),
+      ],
+    }),
+  );
+}
+
+/** Where the host waits for the device; null where it does not. */
+export function syncPart(rank) {
+  const { sync_points: found } = rank;
+  if (!found?.points.length) return null;
+  const steps = Math.max(found.steps, 1);
+  const time = (key, title) => column.perStep(steps, column.time(key, title));
+  return tableSection("Waits for the device", {
+    definition: "sync-point",
+    aside: per(rank),
+    id: "sync",
+    caption: "Where the host waits for the device",
+    rows: found.points,
+    columns: [
+      column.text("operator", "In", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+      column.text("call", "Call", { code: true }),
+      column.text("phase", "Phase", { value: (row) => label("phases", row.phase) }),
+      column.perStep(steps, column.count("calls", "Calls")),
+      time("wait_ns", "Wait"),
+      time("drained_ns", "Device idle after"),
+      time("regained_ns", "To regain at most"),
+    ],
+  });
+}

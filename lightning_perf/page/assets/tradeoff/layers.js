@@ -1,0 +1,167 @@
+// What one forward pass of the original takes, layer by layer, and the least time that it can take.
+
+import { chart, chartText, ink } from "../components/chart.js";
+import * as column from "../components/column.js";
+import { legend, notice, section, tiles, unlessMissing } from "../components/parts.js";
+import { tableSection } from "../components/table.js";
+import * as format from "../text/format.js";
+import { latencyOf } from "./limits.js";
+
+export const layers = { id: "layers", title: "Layers", kinds: ["inference"], ...unlessMissing(reason, render) };
+
+const MOST_BARS = 15;
+const BAR_PX = 24;
+const LIMITS = { compute: "device_compute", memory: "memcpy" };
+
+function reason({ report }) {
+  return report.count ? null : "The original's arithmetic could not be counted.";
+}
+
+function render(context) {
+  const { count, roofline, rows, cells } = context.report;
+  const bounds = new Map(roofline?.layers.map((layer) => [layer.path, layer]));
+  return [summary(count, roofline, rows[0], cells[0]), roofline && least(roofline), layerTable(count, bounds)];
+}
+
+function summary(count, roofline, original, cell) {
+  const latency = cell && original ? latencyOf(original, cell) : null;
+  const lacking = count.layers.filter((layer) => layer.uncounted.length);
+  return section(
+    "One forward pass",
+    { definition: "macs", aside: `one input of ${count.input_shape.slice(1).join("×")}` },
+    tiles([
+      { label: "Parameters", value: format.count(count.parameters), note: unused(count) },
+      { label: "In memory", value: format.bytes(count.size_bytes) },
+      { label: "MACs", value: macs(count.macs), definition: "macs" },
+      { label: "FLOPs", value: format.flops(count.flops), definition: "macs" },
+      { label: "Bytes moved", value: format.bytes(count.bytes_moved), definition: "bytes-moved" },
+      { label: "FLOPs a byte", value: digits(count.arithmetic_intensity), definition: "bytes-moved" },
+      { label: "Least time", value: time(roofline?.bound_ms), definition: "least-time" },
+      { label: "Layer by layer", value: time(roofline?.layer_by_layer_ms), note: "at least", definition: "least-time" },
+      {
+        label: "The original takes",
+        value: time(latency?.p50_ms),
+        note: latency && roofline ? `${format.ratio(latency.p50_ms / roofline.bound_ms)} the least time` : null,
+        definition: "latency",
+      },
+    ]),
+    lacking.length
+      ? notice(`FLOPs are too low: no formula is known for operators in ${format.countOf(lacking.length, "layer")}.`)
+      : null,
+  );
+}
+
+function least({ layers: all, peaks }) {
+  const shown = all
+    .filter((layer) => layer.bound_ms > 0)
+    .toSorted((a, b) => b.bound_ms - a.bound_ms)
+    .slice(0, MOST_BARS);
+  if (shown.length === 0) return null;
+  const draw = () => ({
+    data: [
+      {
+        type: "bar",
+        orientation: "h",
+        y: shown.map((_, i) => i),
+        x: shown.map((layer) => layer.bound_ms * 1000),
+        customdata: shown.map((layer) => [
+          chartText(`${layer.path || "(the model)"}, ${layer.kind}`),
+          time(layer.compute_ms),
+          time(layer.memory_ms),
+        ]),
+        hovertemplate: "%{customdata[0]}<br>compute %{customdata[1]}, memory %{customdata[2]}<extra></extra>",
+        marker: { color: shown.map((layer) => ink(LIMITS[layer.limit] ?? "unknown")) },
+      },
+    ],
+    layout: {
+      showlegend: false,
+      xaxis: { title: "least time, µs" },
+      yaxis: {
+        autorange: "reversed",
+        tickvals: shown.map((_, i) => i),
+        ticktext: shown.map((layer) => chartText(tail(layer.path || "(the model)"))),
+        showgrid: false,
+      },
+    },
+  });
+  const device = [
+    peaks.device,
+    peaks.dtype,
+    `${format.flopRate(peaks.flops_per_s)} and ${format.bandwidth(peaks.bandwidth_bytes_per_s)}`,
+    peaks.source,
+  ];
+  return section(
+    "Least time by layer",
+    { definition: "least-time", aside: device.join(" · ") },
+    legend([
+      { label: "bound by arithmetic", color: LIMITS.compute },
+      { label: "bound by memory", color: LIMITS.memory },
+    ]),
+    chart({
+      title: "The layers with the longest least time; the table has all.",
+      draw,
+      height: 64 + BAR_PX * shown.length,
+    }),
+  );
+}
+
+function layerTable(count, bounds) {
+  const known = bounds.size > 0;
+  return tableSection("Layers", {
+    definition: "macs",
+    aside: "figures sum to those of the model",
+    id: "layers",
+    caption: "What each layer takes",
+    rows: count.layers,
+    sort: "flops",
+    columns: [
+      column.text("path", "Layer", { code: true, value: (row) => row.path || "(the model)" }),
+      column.text("kind", "Kind"),
+      column.text("output", "Output", { value: (row) => row.output_shape.join("×") }),
+      column.count("calls", "Calls"),
+      column.count("parameters", "Parameters"),
+      column.number("macs", "MACs", { show: macs }),
+      column.number("flops", "FLOPs", {
+        show: format.flops,
+        bar: (row) => (count.flops ? row.flops / count.flops : null),
+      }),
+      column.share("share", "Share", { value: (row) => (count.flops ? row.flops / count.flops : null) }),
+      column.bytes("bytes_moved", "Moved", { definition: "bytes-moved" }),
+      column.number("arithmetic_intensity", "FLOPs/B", { show: digits, definition: "bytes-moved" }),
+      ...(known
+        ? [
+            column.timeMs("least_time_ms", "Least time", {
+              value: (row) => bounds.get(row.path)?.bound_ms ?? null,
+              definition: "least-time",
+            }),
+            column.text("limit", "Bound by", { value: (row) => bounds.get(row.path)?.limit ?? null }),
+          ]
+        : []),
+      ...(count.layers.some((layer) => layer.uncounted.length)
+        ? [column.text("uncounted", "Not counted", { value: (row) => row.uncounted.join(", "), code: true })]
+        : []),
+    ],
+  });
+}
+
+function unused(count) {
+  return count.unused_parameters ? `${format.count(count.unused_parameters)} unused` : null;
+}
+
+function macs(number) {
+  return format.flops(number).replace("FLOPs", "MACs");
+}
+
+function time(value_ms) {
+  return format.duration(Number.isFinite(value_ms) ? value_ms * 1e6 : null);
+}
+
+function digits(value) {
+  return Number.isFinite(value) ? format.digits(value) : format.NOT_AVAILABLE;
+}
+
+// The end of a path tells layers apart.
+function tail(path) {
+  const room = innerWidth < 700 ? 16 : 40;
+  return path.length <= room ? path : `…${path.slice(-room + 1)}`;
+}

@@ -1,0 +1,183 @@
+// The ways to run a model: accuracy against latency and size, and what to deploy.
+
+import * as column from "../components/column.js";
+import { legend, missing, notes, notice, section } from "../components/parts.js";
+import { table } from "../components/table.js";
+import { fill, h } from "../core/dom.js";
+import * as format from "../text/format.js";
+import { cellChoice, cellText, chosenCell, chosenLimits, keeps, latencyOf, limitControls } from "./limits.js";
+import { tradeoffChart } from "./tradeoff_chart.js";
+
+export const tradeoff = { id: "tradeoff", title: "Trade-off", kinds: ["inference"], render };
+
+function render({ report }) {
+  const cell = chosenCell(report);
+  if (!cell) return [recommendation(report), missing("Nothing was measured."), failures(report)];
+  const limits = () => chosenLimits(report);
+  const picture = tradeoffChart(report, cell, limits);
+  const rows = h("div", {});
+  const words = h("p", { class: "aside", role: "status" });
+  const filter = () => {
+    const kept = report.rows.filter((row) => keeps(row, cell, limits()));
+    const none = Object.values(limits()).every((limit) => limit === null);
+    fill(
+      words,
+      none
+        ? "No limit: every variant is shown."
+        : `${format.countOf(kept.length, "variant")} of ${report.rows.length} within the limits.`,
+    );
+    fill(rows, variantTable(report, cell, limits()));
+  };
+  const changed = () => {
+    picture?.redraw();
+    filter();
+  };
+  filter();
+  return [
+    recommendation(report),
+    h("p", { class: "aside" }, context(report)),
+    notes(report.notes),
+    section(
+      "Accuracy against latency",
+      {
+        definition: "trade-off",
+        aside: `${cellText(cell)}; the original measured twice differs by ${format.share(cell.tie)}`,
+      },
+      h("div", { class: "controls" }, cellChoice(report), limitControls(report, changed)),
+      words,
+      legend([
+        { label: "the original", color: "input" },
+        { label: "unbeaten", color: "accent" },
+        { label: "beaten by another", color: "host_other" },
+        { label: "ringed: recommended", color: "good" },
+      ]),
+      h(
+        "p",
+        { class: "aside" },
+        "Point at a variant for its name and figures; where there are many, only those that matter are named.",
+      ),
+      picture ?? notice("Nothing was measured with this batch size and number of threads."),
+    ),
+    section("Variants", { definition: "variant", aside: cellText(cell) }, rows),
+    failures(report),
+  ];
+}
+
+function recommendation({ recommendation: found }) {
+  if (!found) return null;
+  const { max_latency_ms: most, max_accuracy_drop_points: drop } = found;
+  const limits = [
+    most === null ? null : `nine of ten calls within ${format.duration(most * 1e6)}`,
+    drop === null ? null : `accuracy lower by ${drop} ${drop === 1 ? "point" : "points"} at most`,
+  ].filter(Boolean);
+  return h(
+    "section",
+    { class: "part", "aria-label": "Recommendation" },
+    h(
+      "dl",
+      { class: "verdict" },
+      [h("dt", {}, "Deploy"), h("dd", { class: found.variant ? "next" : null }, found.variant ?? "none of them")],
+      [h("dt", {}, "Why"), h("dd", {}, found.reason)],
+      limits.length ? [h("dt", {}, "Limits"), h("dd", {}, limits.join("; "))] : null,
+    ),
+  );
+}
+
+function context({ model, input_shape: shape, machine, tool_version: tool }) {
+  const library = machine.versions.torch ? `torch ${machine.versions.torch}` : null;
+  return [
+    model,
+    `inputs ${shape.join("×")}`,
+    "float32 originals",
+    machine.device,
+    machine.device === machine.cpu ? null : machine.cpu,
+    library,
+    `lightning_perf ${tool}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+function variantTable(report, cell, limits) {
+  const time = (key, title) =>
+    column.timeMs(key, title, { value: (row) => latencyOf(row, cell)?.[key] ?? null, definition: "latency" });
+  const recommended = report.recommendation?.variant;
+  const columns = [
+    column.text("variant", "Variant", {
+      show: (name, row) =>
+        h(
+          "span",
+          { class: "with-swatch" },
+          h("span", { class: "name" }, name),
+          name === recommended ? h("span", { class: "outcome faster" }, "recommended") : null,
+          row === report.rows[0] ? h("span", { class: "outcome same" }, "original") : null,
+        ),
+    }),
+    column.text("limits", "Limits", {
+      csv: "within_limits",
+      value: (row) => row.reason ?? (keeps(row, cell, limits) ? "kept" : "broken"),
+      show: (value, row) =>
+        row.reason === null
+          ? h("span", { class: `outcome ${value}` }, value)
+          : h("span", { class: "outcome left", title: value }, "not measured"),
+    }),
+    time("p50_ms", "p50"),
+    time("p90_ms", "p90"),
+    column.number("speedup", "Speed-up", {
+      value: (row) => speedup(row, cell),
+      show: (value, row) => withInterval(value, row, cell),
+      definition: "speed-up",
+    }),
+    column.share("accuracy", "Accuracy", {
+      value: (row) => (row.accuracy ? row.accuracy.correct / row.accuracy.n : null),
+      definition: "accuracy-of-a-variant",
+    }),
+    column.number("drop", "Drop", {
+      value: (row) => row.accuracy?.drop_points ?? null,
+      show: drop,
+      definition: "accuracy-of-a-variant",
+    }),
+    column.bytes("size", "Size", { value: (row) => row.size_bytes }),
+    column.text("best", "Best in", {
+      csv: "unbeaten_in",
+      value: (row) => unbeaten(cell, row),
+      definition: "unbeaten",
+    }),
+  ];
+  return table({ id: "variants", caption: "Variants", columns, rows: report.rows });
+}
+
+function failures({ rows }) {
+  const failed = rows.filter((row) => row.reason !== null);
+  if (failed.length === 0) return null;
+  return section(
+    "Not measured, or not wholly",
+    {},
+    h(
+      "ul",
+      { class: "sentences" },
+      failed.map((row) => h("li", {}, h("b", {}, row.variant), ` ${row.reason}`)),
+    ),
+  );
+}
+
+function speedup(row, cell) {
+  const latency = latencyOf(row, cell);
+  return latency && (latency.speedup === null ? 1 : latency.speedup.value);
+}
+
+function withInterval(value, row, cell) {
+  const found = latencyOf(row, cell)?.speedup;
+  const ends = found && found.low !== null ? ` (${format.digits(found.low)} – ${format.digits(found.high)})` : "";
+  return `${format.ratio(value)}${ends}`;
+}
+
+function drop(points) {
+  if (points === null) return format.NOT_AVAILABLE;
+  return Number(points.toFixed(2)) === 0 ? "0" : `${points.toFixed(2).replace("-", "−")} pt`;
+}
+
+function unbeaten(cell, row) {
+  const [fast, small] = [cell.front.includes(row.variant), cell.size_front.includes(row.variant)];
+  return fast && small ? "time and size" : fast ? "time" : small ? "size" : null;
+}

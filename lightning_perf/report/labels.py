@@ -1,0 +1,92 @@
+"""The labels of categories, phases and gaps. Every renderer uses them."""
+
+from __future__ import annotations
+
+from lightning_perf.trace.description import Processor
+
+__all__ = ["CATEGORY_CLAUSES", "CATEGORY_LABELS", "GAP_LABELS", "PHASE_LABELS", "count_of", "processor_text"]
+
+CATEGORY_LABELS: dict[str, str] = {
+    "device_compute": "device compute",
+    "communication": "exposed communication",
+    "memcpy": "device copies",
+    "memcpy_h2d": "host to device",
+    "memcpy_d2h": "device to host",
+    "memcpy_d2d": "on the device",
+    "memcpy_p2p": "between devices",
+    "memcpy_unknown": "direction unknown",
+    "memset": "device memset",
+    "input": "waiting for input",
+    "kernel_launch": "kernel launch",
+    "runtime": "runtime calls",
+    "runtime_sync": "synchronize",
+    "runtime_alloc": "allocate",
+    "runtime_other": "other calls",
+    "host_compute": "host operators",
+    "host_other": "host, other",
+}
+"""Rows of the step-time breakdown, short enough for a table."""
+
+CATEGORY_CLAUSES: dict[str, str] = {
+    "device_compute": "is device compute",
+    "communication": "is communication that no compute hides",
+    "memcpy": "is copies to, from and on the device",
+    "memset": "is device memsets",
+    "input": "waits for the next batch",
+    "kernel_launch": "launches kernels while the device has nothing to do",
+    "runtime": "is in runtime calls that launch nothing",
+    "runtime_sync": "waits in synchronizing calls with the device idle",
+    "runtime_alloc": "asks the driver for memory",
+    "host_compute": "runs operators on the host",
+    "host_other": "is Python, the framework or waiting",
+}
+"""The same as the end of a sentence that begins with a share."""
+
+GAP_LABELS: dict[str, str] = {
+    "kernel_gap": "work was queued",
+    "input": "waiting for input",
+    "kernel_launch": "launching",
+    "runtime_sync": "synchronizing",
+    "runtime_alloc": "allocating",
+    "runtime_other": "other runtime calls",
+    "host_compute": "operators on the host",
+    "host_other": "Python and waiting",
+}
+"""What the host did while the device idled."""
+
+PHASE_LABELS: dict[str, str] = {
+    "fetch": "fetch batch",
+    "transfer": "move batch",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "validation": "validation",
+    "checkpoint": "checkpoint",
+    "other": "other",
+}
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count_of(1, "step"), count_of(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def processor_text(processor: Processor) -> str:
+    """A processor in a few words, with what of it computes.
+
+    Example:
+        >>> processor_text(Processor("AMD EPYC 9654", cores=8, threads=1, bf16=("avx512_bf16",)))
+        'AMD EPYC 9654 with avx512_bf16, 1 thread on 8 cores'
+    """
+    text = processor.name or "a processor"
+    if processor.bf16:
+        text += f" with {', '.join(processor.bf16)}"
+    if processor.threads:
+        text += f", {count_of(processor.threads, 'thread')}"
+        text += f" on {count_of(processor.cores, 'core')}" if processor.cores else ""
+    return text

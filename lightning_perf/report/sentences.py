@@ -1,0 +1,112 @@
+"""Sentences of a report: how far its figures can be trusted, and which rank the others wait for."""
+
+from __future__ import annotations
+
+from lightning_perf.analysis.distributed import Distributed
+from lightning_perf.analysis.trust import Trust, WindowTrust
+from lightning_perf.report.labels import CATEGORY_LABELS, count_of
+from lightning_perf.statistics.ranks import Ratio
+from lightning_perf.units import format_duration, format_ratio, format_share
+
+__all__ = ["trust_line", "who_waits"]
+
+
+def trust_line(trust: Trust) -> str:
+    """Say what is missing from a recording, what the profiler cost, and whether the step time returned after it.
+
+    Args:
+        trust: How far the recording can be trusted.
+
+    Example:
+        >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
+        '5 of 5 steps whole, no event lost.'
+    """
+    recording = ", ".join(_recording(trust))
+    sentences = [f"{recording[0].upper()}{recording[1:]}."]
+    scheduled = [window for window in trust.windows if not window.window.capture]
+    timed = [window for window in scheduled or trust.windows if window.overhead is not None or window.lasting]
+    if timed:
+        sentences += _around(max(timed, key=lambda window: window.lasting.estimate if window.lasting else 0.0))
+    if trust.cost_ns is not None:
+        share = f", {format_share(trust.cost_share)} of the run" if trust.cost_share is not None else ""
+        sentences.append(f"The profiler cost {format_duration(trust.cost_ns)}{share}.")
+    if trust.analysis_ns is not None:
+        sentences.append(f"The analysis took {format_duration(trust.analysis_ns)}.")
+    return " ".join(sentences)
+
+
+def _recording(trust: Trust) -> list[str]:
+    whole = trust.steps - trust.incomplete_steps
+    parts = [f"{whole} of {count_of(trust.steps, 'step')} whole"] if trust.steps else []
+    parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
+    if trust.truncated_ranks:
+        parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")
+    if trust.deviceless_ranks:
+        parts.append(f"no device work in {count_of(trust.deviceless_ranks, 'recording')} of a GPU's run")
+    if trust.kernels:
+        linked = trust.kernels - trust.unlinked_kernels
+        parts.append(
+            "every kernel has its launch"
+            if not trust.unlinked_kernels
+            else f"{format_share(linked / trust.kernels)} of {count_of(trust.kernels, 'kernel')} have their launch"
+        )
+    return parts
+
+
+def _around(window: WindowTrust) -> list[str]:
+    sentences = []
+    if window.overhead is not None:
+        sentences.append(f"Steps under the profiler took {_with_interval(window.overhead)} the time of those before.")
+    if window.lasting is not None:
+        after = {
+            True: "Afterwards the step time was back",
+            False: "Afterwards the step time did not come back",
+            None: "Whether the step time came back afterwards cannot be told",
+        }[window.returned]
+        sentences.append(f"{after}: {_with_interval(window.lasting)}.")
+    return sentences
+
+
+def _with_interval(ratio: Ratio) -> str:
+    return (
+        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % interval "
+        f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
+    )
+
+
+def who_waits(compared: Distributed | None) -> tuple[str, ...]:
+    """Say which rank holds the others up and why, as far as the recordings tell.
+
+    Args:
+        compared: The ranks compared; ``None`` for a run of one.
+
+    Returns:
+        One or two sentences; none where fewer than two ranks were read.
+    """
+    if compared is None or len(compared.ranks) < 2:
+        return ()
+    straggler, awaited = compared.straggler, compared.awaited
+    lines = []
+    if straggler is not None:
+        name = CATEGORY_LABELS.get(straggler.category, straggler.category)
+        waited = awaited is not None and awaited.rank == straggler.rank
+        lines.append(
+            f"Rank {straggler.rank} {'is what others wait for' if waited else 'has the most work of its own'}: "
+            f"{format_duration(straggler.excess_ns)} a step more in {name}; evenly spread, a step would take "
+            f"{format_duration(compared.balanced_saving_ns)} less."
+        )
+    if awaited is not None and (straggler is None or awaited.rank != straggler.rank):
+        line = (
+            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} a "
+            f"step, {format_share(awaited.share)} of all waits."
+        )
+        if awaited.late_ns is not None:
+            line += (
+                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason that "
+                "lies before it."
+            )
+        lines.append(line)
+    if not lines:
+        who = "None of the ranks that were read" if compared.missing_ranks else "No rank"
+        lines.append(f"{who} keeps the others waiting.")
+    return tuple(lines)

@@ -1,0 +1,84 @@
+"""Time until a goal that not every run reaches: a run that ended first is censored, not slow and not missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_perf.statistics.distributions import scipy_stats
+from lightning_perf.statistics.values import Probability
+
+__all__ = ["ReachTime", "first_to_reach", "kaplan_meier_median"]
+
+
+@dataclass(frozen=True)
+class ReachTime:
+    """When one run reached the goal.
+
+    Attributes:
+        time_s: Training time at which it did, or at which the run ended without.
+        reached: Whether it did.
+    """
+
+    time_s: float
+    reached: bool
+
+
+def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
+    """Time by which half of the runs have reached the goal (Kaplan & Meier, 1958).
+
+    Args:
+        runs: One entry a run.
+
+    Returns:
+        Seconds, or None when too few runs reached it for a median.
+
+    Example:
+        >>> kaplan_meier_median([ReachTime(30, True), ReachTime(40, True), ReachTime(60, False)])
+        40
+    """
+    share = 1.0
+    for time in sorted({run.time_s for run in runs if run.reached}):
+        at_risk = sum(run.time_s >= time for run in runs)
+        share *= 1 - sum(run.reached and run.time_s == time for run in runs) / at_risk
+        if share <= 0.5 + 1e-12:
+            return time
+    return None
+
+
+def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTime | None]) -> Probability:
+    """Sign test over blocks: which of a block's two runs reached the goal first.
+
+    A run that reached it beats one that had not by that time. Blocks in which neither did, or that cannot be told
+    (one reached it after the other run had ended), do not count.
+
+    Args:
+        base: One entry a block.
+        candidate: The same of the candidate, in the same order.
+
+    Returns:
+        The p-value; None when no block tells.
+    """
+    method = "sign test over blocks"
+    if len(base) != len(candidate):
+        return Probability(None, 0, method, reason="the arms have different numbers of runs: they cannot be paired")
+    signs = [_winner(b, c) for b, c in zip(base, candidate, strict=True)]
+    n = sum(sign != 0 for sign in signs)
+    if not n:
+        return Probability(None, 0, method, reason="no block has a run that reached the goal first")
+    p = float(scipy_stats().binomtest(signs.count(1), n).pvalue)
+    return Probability(p, n, method, smallest=2 / 2**n)
+
+
+def _winner(base: ReachTime | None, candidate: ReachTime | None) -> int:
+    """1 when the candidate reached the goal first, -1 the baseline, 0 when that cannot be told."""
+    if base is None or candidate is None:
+        return 0
+    if _beats(candidate, base):
+        return 1
+    return -1 if _beats(base, candidate) else 0
+
+
+def _beats(one: ReachTime, other: ReachTime) -> bool:
+    # A miss at the very same time is later, as in Kaplan and Meier's estimate.
+    return one.reached and (one.time_s < other.time_s or (one.time_s == other.time_s and not other.reached))

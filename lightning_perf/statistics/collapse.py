@@ -1,0 +1,115 @@
+"""Collapsed runs: trainings that failed to learn. Counted as an endpoint of their own, not averaged in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.statistics.distributions import scipy_stats
+from lightning_perf.statistics.values import Estimate, Numbers, finite
+
+__all__ = ["CollapseCounts", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
+
+LEAST_DROP = 0.10
+"""Accuracy below the median of all runs that a collapse has at least."""
+
+MAD_FACTOR = 5 * 1.4826
+"""A collapse is also beyond five robust standard deviations (1.4826 MAD is the SD of normal values)."""
+
+
+@dataclass(frozen=True)
+class CollapseCounts:
+    """Collapsed runs of two arms.
+
+    Attributes:
+        baseline: Collapsed runs of the baseline.
+        of_baseline: All its runs.
+        candidate: Collapsed runs of the candidate.
+        of_candidate: All its runs.
+    """
+
+    baseline: int
+    of_baseline: int
+    candidate: int
+    of_candidate: int
+
+    @property
+    def worse(self) -> bool:
+        """Whether a larger share of the candidate's runs collapsed."""
+        return self.candidate * self.of_baseline > self.baseline * self.of_candidate
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p-value of equal shares (Fisher's exact test), or None when an arm has no runs."""
+        return fisher_exact_p(self.baseline, self.of_baseline, self.candidate, self.of_candidate)
+
+    def __str__(self) -> str:
+        return f"{self.candidate} of {self.of_candidate}, in the baseline {self.baseline} of {self.of_baseline}"
+
+
+def collapse_limit(accuracies: Numbers) -> float | None:
+    """Accuracy below which a run counts as collapsed, when none was declared.
+
+    Args:
+        accuracies: The runs of all arms together, as shares of 1, so that a collapsed arm cannot set its own measure.
+
+    Returns:
+        The limit, or None with fewer than four runs.
+
+    Example:
+        >>> limit = collapse_limit([0.86, 0.88, 0.91, 0.66, 0.89, 0.90])
+        >>> round(limit, 3)
+        0.737
+    """
+    values = finite(accuracies)
+    if len(values) < 4:
+        return None
+    median = float(np.median(values))
+    deviation = float(np.median(np.abs(values - median)))
+    return median - max(LEAST_DROP, MAD_FACTOR * deviation)
+
+
+def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
+    """Share of runs with its exact interval (Clopper & Pearson, 1934).
+
+    Args:
+        count: Runs that have the property.
+        n: All runs.
+        confidence: The least coverage.
+
+    Returns:
+        The share.
+
+    Raises:
+        ValueError: Not 0 <= count <= n.
+
+    Example:
+        >>> none_of_six = clopper_pearson(0, 6)
+        >>> none_of_six.value, round(none_of_six.high, 2)
+        (0.0, 0.46)
+    """
+    if not 0 <= count <= n:
+        raise ValueError(f"{count} of {n} runs is not a share")
+    if n == 0:
+        return Estimate(None, None, None, confidence, 0, "Clopper–Pearson", "there are no runs")
+    ends = scipy_stats().binomtest(count, n).proportion_ci(confidence, method="exact")
+    return Estimate(count / n, float(ends.low), float(ends.high), confidence, n, "Clopper–Pearson")
+
+
+def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | None:
+    """Two-sided p-value of equal shares (Fisher's exact test: all tables no more likely than the observed one).
+
+    Args:
+        count_a: Runs of one arm that have the property.
+        n_a: All runs of that arm.
+        count_b: The same of the other arm.
+        n_b: All runs of that arm.
+
+    Returns:
+        The p-value, or None when an arm has no runs.
+    """
+    if not n_a or not n_b:
+        return None
+    table = [[count_a, n_a - count_a], [count_b, n_b - count_b]]
+    return float(scipy_stats().fisher_exact(table).pvalue)

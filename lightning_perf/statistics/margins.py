@@ -1,0 +1,84 @@
+"""Not worse than a margin, and as good as equal: claims that a missing difference does not support by itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from lightning_perf.statistics.distributions import t_cdf, t_quantile
+from lightning_perf.statistics.location import Difference
+
+__all__ = ["Kept", "NonInferiority", "equivalence_p", "non_inferiority"]
+
+
+class Kept(str, Enum):
+    """Whether the candidate is as good as the baseline up to the margin."""
+
+    KEPT = "kept"
+    LOST = "lost"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class NonInferiority:
+    """Whether the candidate's mean is at most a margin below the baseline's.
+
+    Attributes:
+        kept: Kept when the one-sided lower bound is above -margin; lost when the upper bound is below it.
+        margin: The margin, declared before looking.
+        lower_bound: One-sided lower bound of candidate - baseline, or None.
+        upper_bound: One-sided upper bound, or None.
+        confidence: Of each bound.
+        p: p-value of "lower by the margin or more"; None without bounds.
+        reason: Why bounds are None.
+    """
+
+    kept: Kept
+    margin: float
+    lower_bound: float | None
+    upper_bound: float | None
+    confidence: float
+    p: float | None
+    reason: str | None = None
+
+
+def non_inferiority(difference: Difference, margin: float, confidence: float = 0.95) -> NonInferiority:
+    """Test that higher is better and the candidate is not lower by the margin or more.
+
+    Args:
+        difference: Candidate - baseline.
+        margin: The largest loss that does not matter; positive, declared before looking at the runs.
+        confidence: Of the one-sided bound.
+
+    Returns:
+        The outcome; undecided, with the reason, where the spread is not known.
+
+    Raises:
+        ValueError: The margin is not a positive number.
+    """
+    if not (math.isfinite(margin) and margin > 0):
+        raise ValueError(f"the margin must be a positive number, not {margin}")
+    value, error, df = difference.value, difference.standard_error, difference.df
+    if value is None or error is None or df is None:
+        return NonInferiority(Kept.UNDECIDED, margin, None, None, confidence, None, difference.reason)
+    reach = t_quantile(confidence, df) * error
+    low, high = value - reach, value + reach
+    kept = Kept.KEPT if low > -margin else Kept.LOST if high < -margin else Kept.UNDECIDED
+    return NonInferiority(kept, margin, low, high, confidence, 1 - t_cdf((value + margin) / error, df))
+
+
+def equivalence_p(difference: Difference, margin: float) -> float | None:
+    """p-value of two one-sided tests (TOST; Schuirmann, 1987): small when the difference is inside ±margin.
+
+    Args:
+        difference: Candidate - baseline.
+        margin: Half-width of the region of equivalence.
+
+    Returns:
+        The larger of the two one-sided p-values, or None when the spread is not known.
+    """
+    value, error, df = difference.value, difference.standard_error, difference.df
+    if value is None or error is None or df is None:
+        return None
+    return max(1 - t_cdf((value + margin) / error, df), t_cdf((value - margin) / error, df))

@@ -1,0 +1,96 @@
+"""Exact permutation tests: what the labels alone could have done.
+
+Not `scipy.stats.permutation_test`, which refuses a sample of one value and counts arrangements as different whose
+statistics agree up to rounding.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+from math import comb
+
+import numpy as np
+
+from lightning_perf.statistics.values import Float64Array, Numbers, Probability, finite
+
+__all__ = ["sign_flip_test", "two_sample_test"]
+
+MAX_EXACT = 2**16
+"""Arrangements that are all tried; beyond them a fixed number is drawn."""
+
+DRAWS = 20_000
+
+TIE = 1e-9
+"""Statistics this close, relative to the observed one, are equal: rounding must not break ties."""
+
+
+def sign_flip_test(differences: Numbers) -> Probability:
+    """Two-sided sign-flip test of paired differences, statistic: their sum.
+
+    If the settings do not differ, a block's difference is as likely to have the other sign: every one of the 2^n
+    patterns is tried (Fisher's randomisation test). The order within blocks was randomised, so this test assumes no
+    distribution at all. With n pairs the smallest p-value is 2 / 2^n: 5 pairs cannot get below 0.0625.
+
+    Args:
+        differences: One a block.
+
+    Returns:
+        The p-value; None without differences, or when all are zero.
+
+    Example:
+        >>> sign_flip_test([0.06, 0.05, 0.07, 0.04, 0.06, 0.05]).p
+        0.03125
+    """
+    values = finite(differences)
+    n = len(values)
+    method = "exact sign-flip permutation"
+    if not n:
+        return Probability(None, 0, method, reason="there are no differences")
+    if not values.any():
+        return Probability(None, n, method, reason="all differences are zero")
+    observed = abs(float(values.sum())) * (1 - TIE)
+    if 2**n > MAX_EXACT:
+        signs = np.random.default_rng(0).integers(0, 2, size=(DRAWS, n), dtype=np.int8) * 2 - 1
+        return _drawn(np.abs(signs @ values) >= observed, n, "sign-flip permutation")
+    sums = np.zeros(1)
+    for value in values:
+        sums = np.concatenate([sums + value, sums - value])
+    return Probability(float((np.abs(sums) >= observed).mean()), n, method, smallest=2.0 / 2**n)
+
+
+def two_sample_test(base: Numbers, candidate: Numbers) -> Probability:
+    """Two-sided permutation test of two unpaired samples, statistic: the difference of their means.
+
+    Args:
+        base: One value a run.
+        candidate: The same of the candidate.
+
+    Returns:
+        The p-value; None when a side is empty or all values are equal.
+    """
+    a, b = finite(base), finite(candidate)
+    n, total = min(len(a), len(b)), len(a) + len(b)
+    method = "exact permutation"
+    if not n:
+        return Probability(None, 0, method, reason="an arm has no runs with a number")
+    pooled = np.concatenate([a, b])
+    pooled = pooled - pooled.mean()
+    if float(np.ptp(pooled)) <= TIE * float(np.abs(np.concatenate([a, b])).max()):
+        return Probability(None, n, method, reason="all runs gave the same number")
+    # With the pooled mean removed, the difference of means is proportional to one side's sum.
+    observed = abs(float(pooled[: len(a)].sum()))
+    limit = observed - TIE * max(observed, float(np.ptp(pooled)))
+    count = comb(total, len(a))
+    if count > MAX_EXACT:
+        rng = np.random.default_rng(0)
+        shuffled = rng.permuted(np.tile(pooled, (DRAWS, 1)), axis=1)
+        return _drawn(np.abs(shuffled[:, : len(a)].sum(axis=1)) >= limit, n, "permutation")
+    rows = np.fromiter(chain.from_iterable(combinations(range(total), len(a))), dtype=np.intp, count=count * len(a))
+    sums: Float64Array = np.abs(pooled[rows.reshape(count, len(a))].sum(axis=1))
+    smallest = (2.0 if len(a) == len(b) else 1.0) / count
+    return Probability(float((sums >= limit).mean()), n, method, smallest=smallest)
+
+
+def _drawn(extreme: np.ndarray[tuple[int], np.dtype[np.bool_]], n: int, test: str) -> Probability:
+    # The observed arrangement counts as one of the draws, or p could be zero (Phipson & Smyth, 2010).
+    return Probability((int(extreme.sum()) + 1) / (DRAWS + 1), n, f"{test}, {DRAWS:,} draws", smallest=1 / (DRAWS + 1))

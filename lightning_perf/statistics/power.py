@@ -1,0 +1,92 @@
+"""What a study of a given size can see, and the size it takes to see something."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from lightning_perf.statistics.distributions import chi_square_quantile, normal_cdf, t_quantile
+from lightning_perf.statistics.values import Float64Array
+
+__all__ = ["blocks_needed", "minimal_detectable_effect", "paired_power"]
+
+MAX_BLOCKS = 1000
+
+
+@lru_cache(maxsize=256)
+def _relative_sd(df: int) -> Float64Array:
+    """The distribution of sample SD / true SD as equally likely values."""
+    points = (np.arange(4000) + 0.5) / 4000
+    scaled: Float64Array = np.sqrt(chi_square_quantile(points, df) / df)
+    return scaled
+
+
+def paired_power(effect: float, n: int, confidence: float = 0.95) -> float:
+    """Power of the two-sided paired t test.
+
+    Averages over the distribution of the sample SD instead of calling the non-central t distribution, which gives
+    nan in scipy at large effects.
+
+    Args:
+        effect: True mean difference in units of the differences' standard deviation.
+        n: Pairs, at least 2.
+        confidence: 1 minus the level of the test.
+
+    Returns:
+        The power, 0 to 1.
+    """
+    limits = t_quantile(0.5 + confidence / 2, n - 1) * _relative_sd(n - 1)
+    shift = abs(effect) * math.sqrt(n)
+    return float((normal_cdf(shift - limits) + normal_cdf(-shift - limits)).mean())
+
+
+def minimal_detectable_effect(n: int, power: float = 0.8, confidence: float = 0.95) -> float | None:
+    """The smallest effect that a paired t test finds with the given power.
+
+    Args:
+        n: Pairs.
+        power: Share of studies that shall find it.
+        confidence: 1 minus the level of the test.
+
+    Returns:
+        The effect in units of the differences' standard deviation; None below two pairs.
+
+    Example:
+        >>> [round(minimal_detectable_effect(n), 2) for n in (3, 6, 20)]
+        [3.26, 1.43, 0.66]
+    """
+    if n < 2:
+        return None
+    low, high = 0.0, 1.0
+    while paired_power(high, n, confidence) < power:
+        low, high = high, high * 2
+    while high - low > 1e-5 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if paired_power(middle, n, confidence) >= power else (middle, high)
+    return high
+
+
+def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
+    """Pairs with which a paired t test finds an effect with the given power.
+
+    Args:
+        effect: In units of the differences' standard deviation.
+        power: Share of studies that shall find it.
+        confidence: 1 minus the level of the test.
+
+    Returns:
+        The number, at least 2; None above 1000 or for no effect at all.
+
+    Example:
+        >>> blocks_needed(1.0)
+        10
+    """
+    if effect == 0 or paired_power(effect, MAX_BLOCKS, confidence) < power:
+        return None
+    low, high = 2, MAX_BLOCKS
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if paired_power(effect, middle, confidence) >= power else (middle + 1, high)
+    return low

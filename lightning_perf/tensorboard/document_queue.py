@@ -1,0 +1,132 @@
+"""The queue of documents to make: one worker process at a time, so that the machine stays with its training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working
+from lightning_perf.workers.process import WorkerError, WorkerProcess
+
+__all__ = ["DocumentQueue"]
+
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment of a worker process: the cores are the training's."""
+
+UNWANTED_S = 60.0
+"""A document that nobody has asked for again in this time is not begun: its reader has left."""
+
+RETRY_S = 30.0
+"""After this time, what failed for a passing reason, or is there no more, is made again when asked for."""
+
+STALLED_S = 900.0
+"""A worker that has not got on in this time is ended."""
+
+MOST_KEPT = 200
+"""So many failures are remembered."""
+
+
+@dataclass
+class _Entry:
+    task: Task
+    asked_s: float
+    answer: Answer
+    begun: bool = False
+    ended_s: float | None = None
+
+
+class DocumentQueue:
+    """Makes documents, one after the other.
+
+    Args:
+        target: What the worker process runs.
+    """
+
+    def __init__(self, target: str = "lightning_perf.tensorboard.worker:main") -> None:
+        self._target = target
+        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._running = False
+
+    def ask(self, task: Task) -> Working | Done | Failed:
+        """Have a document made, or tell how that goes.
+
+        Args:
+            task: The task; the same one is done once.
+
+        Returns:
+            `Working` while it waits or goes on; `Done` once, soon after it has come to its place; `Failed` when it
+            failed, which is tried again with other files, or after a while where the reason may pass.
+        """
+        identity = (task.kind, task.key)
+        now = time.monotonic()
+        with self._lock:
+            entry = self._entries.get(identity)
+            if entry is not None and entry.ended_s is not None:
+                recent = now - entry.ended_s < RETRY_S
+                if isinstance(entry.answer, Failed) and (entry.answer.lasting or recent):
+                    return entry.answer
+                del self._entries[identity]
+                if isinstance(entry.answer, Done) and recent:
+                    return entry.answer
+                entry = None  # what was done has been removed since
+            if entry is None:
+                self._drop_outdated(task)
+                waiting = Working(0.0, "waiting for another analysis" if self._running else "starting")
+                entry = self._entries[identity] = _Entry(task, now, waiting)
+            entry.asked_s = now
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._work, name="lightning_perf analyses", daemon=True).start()
+            return entry.answer
+
+    def _drop_outdated(self, task: Task) -> None:
+        """Forget what waits to be made of older files of the run: while they are written, they change all the time."""
+        for identity, entry in list(self._entries.items()):
+            same_run = (entry.task.kind, entry.task.location, entry.task.folder) == (
+                task.kind,
+                task.location,
+                task.folder,
+            )
+            if same_run and not entry.begun:
+                del self._entries[identity]
+
+    def _work(self) -> None:
+        while (entry := self._next()) is not None:
+            try:
+                answer = self._run(entry)
+            except Exception as error:
+                answer = Failed(f"The analysis cannot be started ({type(error).__name__}: {error}).", lasting=False)
+            with self._lock:
+                entry.answer, entry.ended_s = answer, time.monotonic()
+
+    def _next(self) -> _Entry | None:
+        with self._lock:
+            now = time.monotonic()
+            for identity, entry in list(self._entries.items()):
+                if entry.ended_s is None:
+                    if now - entry.asked_s <= UNWANTED_S:
+                        entry.begun = True
+                        return entry
+                    del self._entries[identity]
+            while len(self._entries) > MOST_KEPT:
+                self._entries.popitem(last=False)
+            self._running = False
+            return None
+
+    def _run(self, entry: _Entry) -> Answer:
+        try:
+            # Not in the log directory: before Python 3.11 modules would be imported from there.
+            with WorkerProcess(
+                self._target, entry.task, folder="/", environment={**THREADS, "PYTHONSAFEPATH": "1"}
+            ) as worker:
+                entry.answer = Working(0.0, "starting")
+                while True:
+                    answer: Answer = worker.receive(Working, Done, Failed, timeout_s=STALLED_S)
+                    if not isinstance(answer, Working):
+                        return answer
+                    entry.answer = answer
+        except WorkerError as error:
+            return Failed(f"The analysis failed: {error}. If it does so again, please report it.", lasting=False)

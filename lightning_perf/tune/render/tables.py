@@ -1,0 +1,114 @@
+"""The tables and texts that console and Markdown show, so that both show the same."""
+
+from __future__ import annotations
+
+from lightning_perf.statistics.values import Estimate
+from lightning_perf.tables import Table
+from lightning_perf.tune.ratio import is_gain, is_loss, noise_share
+from lightning_perf.tune.result import Outcome, Trial, TuneResult
+
+__all__ = ["describe_ratio", "footnotes", "not_applicable", "reasons", "trial_table", "verdict"]
+
+NONE = "–"
+
+
+def verdict(result: TuneResult) -> str:
+    """The outcome in a sentence or two."""
+    if not result.kept:
+        tried = any(trial.measured is not None for trial in result.trials)
+        if not tried:
+            return "No lever could be measured on this training: see why below."
+        return "Nothing that was tried makes this training certainly faster: leave it as it is."
+    names = ", ".join(result.kept)
+    ratio = result.combined
+    if ratio is None or ratio.value is None:
+        return f"Kept: {names}. What is kept was not measured anew, all together."
+    change = f"{_change(ratio)} time a step, {1 / ratio.value:.3g} times as fast"
+    if not result.confirmed:
+        return f"Kept: {names}. Measured anew, all together, the gain is not certain: {change}."
+    return f"Kept: {names}. All together, measured anew: {change}."
+
+
+def trial_table(result: TuneResult) -> Table:
+    """The levers that were tried or would have been."""
+    rows = [
+        (trial.lever, _predicted(trial), _change(trial.measured), trial.outcome.value)
+        for trial in result.trials
+        if trial.outcome is not Outcome.NOT_APPLICABLE
+    ]
+    return Table("Levers", ("lever", "predicted", "measured", "outcome"), tuple(rows))
+
+
+def reasons(result: TuneResult) -> tuple[tuple[str, str], ...]:
+    """Why levers were not kept, where the measurement alone does not tell."""
+    wanted = (Outcome.REPLACED, Outcome.REJECTED, Outcome.FAILED, Outcome.NOT_TRIED, Outcome.SLOWER, Outcome.MEASURED)
+    found: dict[str, list[str]] = {}
+    for trial in result.trials:
+        if trial.outcome in wanted and trial.reason:
+            found.setdefault(trial.reason, []).append(trial.lever)
+        elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
+            certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
+            doubt = "" if certain else "no further than the training differs from itself; "
+            lines = "; ".join(trial.lines)
+            found.setdefault(f"{doubt}another training, for you to choose: {lines}", []).append(trial.lever)
+    return tuple((", ".join(levers), reason) for reason, levers in found.items())
+
+
+def not_applicable(result: TuneResult) -> tuple[tuple[str, str], ...]:
+    """Levers that are not for this training or machine, by their reason."""
+    found: dict[str, list[str]] = {}
+    for trial in result.trials:
+        if trial.outcome is Outcome.NOT_APPLICABLE:
+            found.setdefault(trial.reason or "", []).append(trial.lever)
+    return tuple((", ".join(levers), reason) for reason, levers in found.items())
+
+
+def footnotes(result: TuneResult) -> tuple[str, ...]:
+    """Where the figures come from."""
+    return (
+        f"Step time as it was: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
+        _noise(result.noise),
+        (
+            "Measured is the change of the time a step (for batch sizes: a sample) against the best setting before, "
+            f"with its 95 % interval: {result.rounds} windows of {result.window_steps} steps each, in turns."
+        ),
+        f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
+        *result.notes,
+    )
+
+
+def describe_ratio(ratio: Estimate) -> str:
+    """Return a ratio of times as a change, for lines of progress."""
+    return f"{_change(ratio)} time" if ratio.value is not None else "not measured"
+
+
+def _noise(noise: Estimate) -> str:
+    """What the training differs from itself, and what that means for all other figures."""
+    reach = 1 + noise_share(noise)
+    text = (
+        f"The training against itself: {_change(noise)}. A change from {_percent(1 / reach)} to {_percent(reach)} % "
+        "counts as none."
+    )
+    if noise.low is not None and noise.high is not None and not noise.low <= 1 <= noise.high:
+        text += " Its own interval leaves out 0: two processes of one training differ by more than the intervals tell."
+    return text
+
+
+def _predicted(trial: Trial) -> str:
+    if trial.predicted is None:
+        return NONE
+    return " to ".join(f"{100 * (ratio - 1):+.0f}" for ratio in sorted(trial.predicted)) + " %"
+
+
+def _change(ratio: Estimate | None) -> str:
+    if ratio is None or ratio.value is None:
+        return NONE
+    change = f"{_percent(ratio.value)} %"
+    if ratio.low is None or ratio.high is None:
+        return change
+    return f"{change} ({_percent(ratio.low)} to {_percent(ratio.high)})"
+
+
+def _percent(ratio: float) -> str:
+    percent = 100 * (ratio - 1)
+    return f"{percent:+.0f}" if abs(percent) >= 100 else f"{percent:+.1f}"

@@ -1,0 +1,68 @@
+"""Limit the memory of a worker process, so that other programs on the machine keep theirs."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["free_bytes", "limit_memory"]
+
+MEMORY_SHARE = 0.75
+LEAST_MEMORY_BYTES = 1 << 30
+
+FIRST_TO_END = "1000"
+"""The most that ``/proc/self/oom_score_adj`` takes (proc(5)): where memory runs out, this process is ended."""
+
+
+def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES) -> int:
+    """Limit the memory of this process, and of each process that it starts. Beyond it they get a `MemoryError`.
+
+    Args:
+        share: Limit as a share of the memory that is free now.
+        least_bytes: Smallest limit.
+
+    Returns:
+        The limit, in bytes.
+    """
+    limit = max(least_bytes, int(free_bytes() * share))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_END)
+    return limit
+
+
+def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory that is free on the machine, or less where a control group of this process has less left.
+
+    Args:
+        proc: Where the kernel tells of memory and of this process; 0 is returned where it does not.
+        groups: Root of the control groups, version 2: a container's limit stands there.
+    """
+    try:
+        host = _fields(proc / "meminfo").get("MemAvailable:", 0) * 1024
+        path = (proc / "self" / "cgroup").read_text().partition("0::/")[2].splitlines()
+    except OSError:
+        return 0
+    own = groups / path[0] if path else groups
+    return min((host, *_left(own, groups)))
+
+
+def _left(group: Path, root: Path) -> Iterator[int]:
+    """What a group and those around it have left: the limit less what cannot be reclaimed at once."""
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):  # no limit: there is no such file, or it says "max"
+            limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+            yield max(0, limit - used + _fields(folder / "memory.stat").get("inactive_file", 0))
+        if folder == root:
+            return
+
+
+def _fields(file: Path) -> dict[str, int]:
+    lines = (line.split() for line in file.read_text().splitlines())
+    return {line[0]: int(line[1]) for line in lines if len(line) > 1}

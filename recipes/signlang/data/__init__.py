@@ -1,0 +1,1 @@
+"""Read a data set of pictures, split it and feed it to a training."""

@@ -1,0 +1,257 @@
+"""Batches of pictures: data sets in memory or on disk, augmentation, and the data module."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from recipes.signlang.data.decoding import decode_picture
+from recipes.signlang.data.image_set import ImageSet
+from recipes.signlang.data.loading import DataRecord
+from recipes.signlang.data.sources import Source, open_source
+from recipes.signlang.data.split import Split
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.machine import usable_cores
+from recipes.signlang.settings import InputKind
+
+__all__ = [
+    "MAX_DEGREES",
+    "MAX_SHIFT",
+    "Batch",
+    "FilePictures",
+    "MemoryPictures",
+    "SignData",
+    "augment",
+    "default_workers",
+]
+
+MAX_DEGREES = 10.0
+"""The original's own copies are rotated by up to as much."""
+MAX_SHIFT = 0.05
+"""Of the picture's width and height."""
+
+
+def augment(pictures: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Rotate and shift every picture of a batch by an amount of its own, the edge's grey values continued.
+
+    One call of the device's sampler for the whole batch: transforms of ``torchvision.transforms.v2`` draw one amount a
+    call, so they would take a call a picture.
+
+    Args:
+        pictures: ``(n, 1, size, size)`` of uint8.
+        generator: What draws the amounts, on the CPU; torch's own when not given.
+
+    Returns:
+        ``(n, 1, size, size)`` of uint8 on the same device.
+    """
+    degrees, shift_x, shift_y = torch.empty(3, len(pictures)).uniform_(-1, 1, generator=generator)
+    angle = degrees * math.radians(MAX_DEGREES)
+    cosine, sine = angle.cos(), angle.sin()
+    # Coordinates run from −1 to 1, so a share of the width is twice as much of them.
+    rows = [cosine, -sine, shift_x * 2 * MAX_SHIFT, sine, cosine, shift_y * 2 * MAX_SHIFT]
+    affine = torch.stack(rows, dim=1).view(-1, 2, 3).to(pictures.device, non_blocking=True)
+    moved = functional.grid_sample(
+        pictures.float(), _grid(affine, *pictures.shape[2:]), padding_mode="border", align_corners=False
+    )
+    return moved.round_().to(torch.uint8)  # between its neighbours, so within 0 and 255
+
+
+def _grid(affine: Tensor, height: int, width: int) -> Tensor:
+    """Where each pixel comes from, as `torch.nn.functional.affine_grid` answers, ``(n, height, width, 2)``.
+
+    That multiplies a matrix for each pixel, which took two thirds of a whole augmentation on a CPU. A column's part and
+    a line's part are enough, and the sampler reads the sums as they lie, the coordinates apart.
+    """
+    of_x, of_y, constant = (part[..., None, None] for part in affine.unbind(dim=2))
+    columns = of_x * _centres(width, affine) + constant
+    return (columns + of_y * _centres(height, affine)[:, None]).permute(0, 2, 3, 1)
+
+
+def _centres(count: int, like: Tensor) -> Tensor:
+    """Centres of pixels side by side, the edges of the picture at −1 and 1."""
+    return (torch.arange(count, dtype=like.dtype, device=like.device) * 2 + 1) / count - 1
+
+
+Batch = tuple[Tensor, Tensor]
+"""``(n, 1, size, size)`` of uint8 and ``(n,)`` labels."""
+
+
+class MemoryPictures(Dataset[Batch]):
+    """Some rows of decoded pictures; a batch is one indexing of one array, not a loop over pictures.
+
+    Args:
+        pictures: ``(m, size, size)`` of uint8.
+        labels: ``(m,)``.
+        rows: Which of them, ``(k,)``.
+    """
+
+    def __init__(self, pictures: Tensor, labels: Tensor, rows: Tensor) -> None:
+        self._pictures, self._labels, self._rows = pictures, labels, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Batch:
+        pictures, labels = self.__getitems__([index])
+        return pictures[0], labels[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        rows = self._rows[torch.as_tensor(indices)]
+        return self._pictures[rows].unsqueeze(1), self._labels[rows]
+
+
+class FilePictures(Dataset[Batch]):
+    """Some pictures of a folder or zip, read and decoded whenever they are drawn.
+
+    Args:
+        path: The folder or zip.
+        names: The files, ``(m,)``.
+        labels: ``(m,)``.
+        rows: Which of them, ``(k,)``.
+        size: Width and height to scale to.
+        moved: Whether pictures are rotated and shifted a little.
+    """
+
+    def __init__(
+        self, path: Path, names: Sequence[str], labels: Tensor, rows: Tensor, size: int, *, moved: bool
+    ) -> None:
+        self._path, self._names, self._labels, self._rows, self._size = path, names, labels, rows, size
+        self._move = v2.RandomAffine(MAX_DEGREES, (MAX_SHIFT, MAX_SHIFT), interpolation=v2.InterpolationMode.BILINEAR)
+        self._moved = moved
+        self._opened: tuple[int, Source] | None = None
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """File and label of each picture, as torchvision's ``ImageFolder`` has them; of a zip, the zip once."""
+        if not self._path.is_dir():
+            return [(str(self._path), 0)]
+        return [(str(self._path / self._names[row]), int(self._labels[row])) for row in self._rows]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Batch:
+        row = int(self._rows[index])
+        decoded = decode_picture(self._source().read(self._names[row]), self._size)
+        picture = torch.from_numpy(decoded.copy()).unsqueeze(0)
+        return (self._move(picture) if self._moved else picture), self._labels[row]
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_opened": None}
+
+    def _source(self) -> Source:
+        # A worker must not share the file position of a zip that was opened before the fork.
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), open_source(self._path))
+        return self._opened[1]
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+def default_workers(input_kind: InputKind = InputKind.MEMORY) -> int:
+    """Worker processes that help.
+
+    Taking a batch from memory costs microseconds, so two workers keep up with any device; with fewer than three cores
+    they would only take time from the training itself. Decoding files takes as many as there are cores to spare.
+
+    Args:
+        input_kind: Where batches come from.
+    """
+    cores = usable_cores()
+    if cores <= 2:
+        return 0
+    return 2 if input_kind is InputKind.MEMORY else min(cores - 1, 16)
+
+
+class SignData(LightningDataModule):
+    """Training and held-out batches: ``(n, 1, size, size)`` bytes and ``(n,)`` labels.
+
+    Args:
+        images: The data set.
+        split: Which pictures train.
+        batch_size: Pictures a batch.
+        workers: Worker processes.
+        input_kind: Decoded once into memory, or from the files each time.
+        moved: Whether training pictures are rotated and shifted a little: on the device, or by the workers when they
+            decode files.
+        record: What the checkpoints of a training are to tell of its data.
+
+    Raises:
+        RecipeError: There are no files to decode.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        split: Split,
+        batch_size: int,
+        workers: int,
+        *,
+        input_kind: InputKind = InputKind.MEMORY,
+        moved: bool = False,
+        record: DataRecord | None = None,
+    ) -> None:
+        super().__init__()
+        if input_kind is InputKind.FILES and images.names is None:
+            raise RecipeError(images.path, "its pictures lie in tables, not in files", "Leave out --input files")
+        self._images = images
+        self._pictures = torch.from_numpy(images.pictures)
+        self._labels = torch.from_numpy(images.labels)
+        self._split = split
+        self._batch_size = batch_size
+        self._workers = workers
+        self._from_files = input_kind is InputKind.FILES
+        self._moved = moved
+        self._record = record
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning puts into checkpoints: the record, under the name of this class."""
+        return {} if self._record is None else self._record.as_state()
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        """Move training pictures a little, on the device."""
+        if not self._moved or self._from_files or self.trainer is None or not self.trainer.training:
+            return batch
+        pictures, labels = batch
+        return augment(pictures), labels
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Shuffled; the last, smaller batch is left out where there are others, as batch norm needs many pictures."""
+        training = torch.from_numpy(self._split.training)
+        return self._loader(training, training=True, drop_last=len(training) > self._batch_size)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """The held-out pictures, in order."""
+        return self._loader(torch.from_numpy(self._split.held_out), training=False, drop_last=False)
+
+    def _loader(self, rows: Tensor, *, training: bool, drop_last: bool) -> DataLoader[Batch]:
+        return DataLoader(
+            self._from_disk(rows, moved=training and self._moved) if self._from_files else self._from_memory(rows),
+            batch_size=self._batch_size,
+            shuffle=training,
+            drop_last=drop_last,
+            num_workers=self._workers,
+            persistent_workers=self._workers > 0,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=None if self._from_files else _as_is,
+        )
+
+    def _from_memory(self, rows: Tensor) -> Dataset[Batch]:
+        return MemoryPictures(self._pictures, self._labels, rows)
+
+    def _from_disk(self, rows: Tensor, *, moved: bool) -> Dataset[Batch]:
+        names, size = self._images.names, self._images.pictures.shape[-1]
+        assert names is not None
+        return FilePictures(self._images.path, names, self._labels, rows, size, moved=moved)

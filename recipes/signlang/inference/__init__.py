@@ -1,0 +1,1 @@
+"""Build variants of a trained network, and classify pictures with them."""

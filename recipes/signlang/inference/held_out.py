@@ -1,0 +1,138 @@
+"""Find the pictures again that a checkpoint never saw, and those that it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_perf.inference import Validation
+from recipes.signlang.data.data_module import SignData
+from recipes.signlang.data.image_set import ImageSet
+from recipes.signlang.data.loading import load_data, training_digest
+from recipes.signlang.data.split import Split
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.settings import SplitKind, TrainSettings
+from recipes.signlang.training.checkpoint import TrainedModel
+
+__all__ = ["StudyData", "gather_data"]
+
+_BATCH = 32
+_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """What variants of a checkpoint are made and judged with.
+
+    Attributes:
+        validation: Held-out pictures.
+        calibration: Pictures that trained, ``(n, 1, size, size)`` grey values as float32.
+        training: All pictures that trained, to fine-tune with.
+        notes: What a reader of the results must know.
+    """
+
+    validation: Validation
+    calibration: Tensor
+    training: SignData
+    notes: tuple[str, ...]
+
+
+def gather_data(
+    trained: TrainedModel,
+    on_progress: Callable[[str], None],
+    *,
+    data: Path | None = None,
+    cache_dir: Path | None = None,
+    unseen: bool = False,
+    limit: int = 2000,
+    calibration: int = 256,
+) -> StudyData:
+    """Make the split of the training again.
+
+    Args:
+        trained: The checkpoint.
+        on_progress: Called with each line of progress.
+        data: Where the data are; None for where they were when the checkpoint was trained.
+        cache_dir: Where the embedded set is kept.
+        unseen: The user's word that none of the data was trained on, whatever the checkpoint tells.
+        limit: Held-out pictures to take at most, drawn with a fixed seed.
+        calibration: Training pictures to take for calibration at most, drawn with a fixed seed.
+
+    Raises:
+        RecipeError: The data cannot be read, have labels that the checkpoint does not know, or are not those that it
+            was trained on, so that no picture is known to be held out.
+    """
+    images, split = load_data(_settings(trained, data, cache_dir, unseen=unseen), on_progress)
+    labels = _class_numbers(trained, images)
+    if not unseen:
+        _check_same(trained, images, split)
+    rng = np.random.default_rng(_SEED)
+    judged = _some(split.held_out, limit, rng)
+    by_capture = trained.record is None or trained.record.split == SplitKind.CAPTURE.value
+    units = len(np.unique(images.captures[judged])) if by_capture else len(judged)
+    moved = trained.record is not None and trained.record.augment
+    return StudyData(
+        validation=Validation(_inputs(images, judged), torch.from_numpy(labels[judged]), units),
+        calibration=_inputs(images, _some(split.training, calibration, rng)),
+        training=SignData(replace(images, labels=labels, classes=trained.classes), split, _BATCH, 0, moved=moved),
+        notes=_notes(trained, images, split, len(judged), units, unseen=unseen),
+    )
+
+
+def _settings(trained: TrainedModel, data: Path | None, cache_dir: Path | None, *, unseen: bool) -> TrainSettings:
+    if unseen:
+        if data is None:
+            raise RecipeError("--unseen", "it is about the pictures of --data, and none are named", "Name them")
+        return TrainSettings(data=data, cache_dir=cache_dir, image_size=trained.image_size)
+    if trained.record is None:
+        problem = "the checkpoint does not tell which pictures trained, so none is known to be held out"
+        raise RecipeError(trained.path, problem, "Train it again, or add --unseen if --data holds none of them")
+    return trained.record.settings(data=data, cache_dir=cache_dir)
+
+
+def _class_numbers(trained: TrainedModel, images: ImageSet) -> NDArray[np.int64]:
+    """The labels of the pictures as the network numbers them."""
+    unknown = [label for label in images.classes if label not in trained.classes]
+    if unknown:
+        problem = f"has pictures of {', '.join(unknown)}, which {trained.path} was not trained on"
+        raise RecipeError(images.path, problem, f"Its labels are {', '.join(trained.classes)}")
+    numbers = np.array([trained.classes.index(label) for label in images.classes], np.int64)
+    return numbers[images.labels]
+
+
+def _check_same(trained: TrainedModel, images: ImageSet, split: Split) -> None:
+    assert trained.record is not None
+    if training_digest(images, split) != trained.record.digest:
+        problem = f"the pictures that train are not those that {trained.path} was trained on"
+        action = (
+            "Name the same data, as they were, with --data; or add --unseen if none of these pictures was trained on"
+        )
+        raise RecipeError(images.path, problem, action)
+
+
+def _some(rows: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
+
+
+def _inputs(images: ImageSet, rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(images.pictures[rows]).unsqueeze(1).float()
+
+
+def _notes(
+    trained: TrainedModel, images: ImageSet, split: Split, judged: int, units: int, *, unseen: bool
+) -> tuple[str, ...]:
+    kind = "synthetic hands" if trained.record is not None and trained.record.data is None else images.path.name
+    accuracy = (
+        f"Accuracy on {judged} of {len(split.held_out)} held-out pictures of {kind} in {units} independent units; "
+        f"split {split.rule}."
+    )
+    inputs = "Inputs are grey values of 0 to 255: the scaling is part of the model."
+    seen = "The checkpoint is of the epoch that was best on these pictures: its own accuracy is a little high."
+    word = "That none of the pictures was trained on is the user's word (--unseen)."
+    return (accuracy, inputs, word if unseen else seen)

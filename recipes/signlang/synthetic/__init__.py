@@ -1,0 +1,1 @@
+"""Render a data set of hands, so that the recipe runs without a download."""

@@ -1,0 +1,1 @@
+"""The networks, their training and its checkpoints."""

@@ -1,0 +1,56 @@
+"""What is optimised: cross-entropy of a network on grey pictures."""
+
+from __future__ import annotations
+
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+
+from recipes.signlang.training.model import build_model
+
+__all__ = ["SignModule"]
+
+
+class SignModule(LightningModule):
+    """A sign classifier.
+
+    Takes pictures as bytes, ``(n, 1, size, size)`` of uint8: a quarter of the data to move to the device, where they
+    become 0…1.
+
+    Args:
+        model: A key of `recipes.signlang.training.model.MODELS`.
+        classes: The labels, in the order of the outputs.
+        image_size: Width and height of the pictures in pixels.
+        lr: Learning rate.
+    """
+
+    def __init__(self, model: str, classes: tuple[str, ...], image_size: int, lr: float = 0.01) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.network = build_model(model, len(classes), image_size)
+        self.lr = lr
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, ``(n, classes)``."""
+        logits: Tensor = self.network(images / 255)
+        return logits
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+        """Loss of a batch, logged at the logger's cadence."""
+        images, labels = batch
+        loss = functional.cross_entropy(self(images), labels)
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # noqa: ARG002
+        """Loss and accuracy on the held-out pictures, averaged over the epoch."""
+        images, labels = batch
+        logits = self(images)
+        accuracy = (logits.argmax(dim=1) == labels).float().mean()
+        self.log("val/loss", functional.cross_entropy(logits, labels), batch_size=len(labels), sync_dist=True)
+        self.log("val/accuracy", accuracy, batch_size=len(labels), prog_bar=True, sync_dist=True)
+
+    def configure_optimizers(self) -> Optimizer:
+        """The article's optimizer: SGD with Nesterov momentum of 0.9."""
+        return SGD(self.parameters(), lr=self.lr, momentum=0.9, nesterov=True)

@@ -1,0 +1,242 @@
+"""Train a sign classifier with `lightning_perf.PerfCallback` in the Trainer."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+
+from lightning_perf import PerfCallback
+from recipes.signlang.data.data_module import SignData, default_workers
+from recipes.signlang.data.image_set import ImageSet
+from recipes.signlang.data.loading import DataRecord, load_data
+from recipes.signlang.data.split import Split
+from recipes.signlang.errors import RecipeError
+from recipes.signlang.settings import SplitKind, TrainSettings
+from recipes.signlang.training.checkpoint import check_resumable
+from recipes.signlang.training.module import SignModule
+
+__all__ = ["Accuracy", "TrainResult", "build_training", "train", "wilson"]
+
+_Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of right answers.
+
+    Attributes:
+        share: The share, 0 to 1.
+        low: Lower end of the 95 % interval.
+        high: Upper end of the 95 % interval.
+        units: Independent trials behind the interval.
+    """
+
+    share: float
+    low: float
+    high: float
+    units: int
+
+    def __str__(self) -> str:
+        """For example ``90.0 % (95 % interval 82.6 to 94.5 %)``."""
+        return f"{100 * self.share:.1f} % (95 % interval {100 * self.low:.1f} to {100 * self.high:.1f} %)"
+
+
+def wilson(share: float, units: int) -> Accuracy:
+    """The score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
+
+    Copies of one capture are right or wrong together: the units are captures where they were held out whole, so the
+    interval is as wide as the evidence is thin.
+
+    Args:
+        share: Share of right answers.
+        units: Independent trials, at least 1.
+
+    Examples:
+        >>> str(wilson(0.9, 100))
+        '90.0 % (95 % interval 82.6 to 94.5 %)'
+    """
+    denominator = 1 + _Z95**2 / units
+    centre = (share + _Z95**2 / (2 * units)) / denominator
+    half = _Z95 * math.sqrt(share * (1 - share) / units + _Z95**2 / (4 * units**2)) / denominator
+    return Accuracy(share, max(0.0, centre - half), min(1.0, centre + half), units)
+
+
+_console = Console(soft_wrap=True, highlight=False, markup=False)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished training reached.
+
+    Attributes:
+        accuracy: On the held-out pictures, with the weights of the last epoch.
+        best: The highest of the epochs' accuracies, chosen on the same pictures, hence too high; None without
+            checkpoints.
+        best_checkpoint: The weights of that epoch; None without checkpoints.
+        log_dir: Where everything of the run is.
+    """
+
+    accuracy: Accuracy
+    best: float | None
+    best_checkpoint: Path | None
+    log_dir: Path
+
+
+def train(settings: TrainSettings) -> TrainResult | None:
+    """Train, validate after each epoch, and say what was reached and where it is.
+
+    Args:
+        settings: The training.
+
+    Returns:
+        What was reached; None when Ctrl-C ended it, with the weights so far saved.
+
+    Raises:
+        RecipeError: The data, the accelerator or a setting cannot be used.
+    """
+    settings = _runnable(settings)
+    _check_writable(settings.log_dir)
+    seed_everything(settings.seed, workers=True, verbose=False)
+    images, split = load_data(settings, _say)
+    if settings.resume is not None:
+        check_resumable(settings.resume, settings, images, split)
+    module, data = build_training(settings, images, split, DataRecord.of(settings, images, split))
+    best = ModelCheckpoint(
+        monitor="val/accuracy",
+        mode="max",
+        save_last=True,
+        filename="best-epoch{epoch}-accuracy{val/accuracy:.3f}",
+        auto_insert_metric_name=False,
+    )
+    interrupted = ModelCheckpoint(filename="interrupted-{epoch}-{step}", save_top_k=0, save_on_exception=True)
+    batches = max(1, len(split.training) // (settings.batch_size * settings.devices))
+    trainer = Trainer(
+        max_epochs=settings.epochs,
+        precision=settings.precision,  # type: ignore[arg-type]  # one of argparse's choices
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        logger=TensorBoardLogger(settings.log_dir, name="", version=_version(settings), default_hp_metric=False),
+        callbacks=[*([best, interrupted] if settings.checkpoints else []), PerfCallback(tf32=settings.tf32)],
+        enable_checkpointing=settings.checkpoints,
+        log_every_n_steps=min(10, batches),
+        # Its size in MB is wrong under mixed precision, as it says in a warning; one line says what matters.
+        enable_model_summary=False,
+    )
+    _say(f"Model   {settings.model}: {sum(p.numel() for p in module.parameters()) / 1e6:.1f} M parameters")
+    # Lightning 2.6 asks torch's pytree in a way that newer torch deprecates; nothing the user could change.
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
+    # Lightning counts cores to tell that there are few workers; how long they make a step wait stands in the report.
+    warnings.filterwarnings("ignore", message=".*does not have many workers", category=UserWarning)
+    if settings.resume is not None:  # all as it should be
+        for usual in ("Checkpoint directory .* exists and is not empty", "The dirpath has changed"):
+            warnings.filterwarnings("ignore", message=usual, category=UserWarning)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=settings.resume, weights_only=True)
+    except SystemExit:
+        # Lightning ends Ctrl-C by leaving the process, after the callbacks have saved their state.
+        if not trainer.interrupted:
+            raise
+        saved = sorted((_log_dir(trainer) / "checkpoints").glob("interrupted-*.ckpt"))
+        _say(f"Interrupted. To go on, give the same command with --resume {saved[-1]}" if saved else "Interrupted.")
+        return None
+    if "val/accuracy" not in trainer.callback_metrics:
+        raise RecipeError(settings.resume, f"{settings.epochs} epochs have been trained already", "Give more --epochs")
+    result = TrainResult(
+        accuracy=wilson(float(trainer.callback_metrics["val/accuracy"]), split.held_out_units),
+        best=float(best.best_model_score) if best.best_model_score is not None else None,
+        best_checkpoint=Path(best.best_model_path) if best.best_model_path else None,
+        log_dir=_log_dir(trainer),
+    )
+    _say_result(settings, split, result)
+    return result
+
+
+def build_training(
+    settings: TrainSettings, images: ImageSet, split: Split, record: DataRecord | None = None
+) -> tuple[SignModule, SignData]:
+    """Build the module and the data module of a training.
+
+    Args:
+        settings: The training.
+        images: Its pictures.
+        split: Which of them train.
+        record: Kept in the checkpoints, so that `infer` finds the pictures again.
+
+    Raises:
+        RecipeError: The settings ask for files, and the pictures lie in tables.
+    """
+    workers = default_workers(settings.input) if settings.workers is None else settings.workers
+    data = SignData(
+        images,
+        split,
+        settings.batch_size,
+        workers,
+        input_kind=settings.input,
+        moved=settings.augment,
+        record=record,
+    )
+    return SignModule(settings.model, images.classes, settings.image_size, settings.lr), data
+
+
+def _runnable(settings: TrainSettings) -> TrainSettings:
+    """Settle what the machine decides: the accelerator, and the precision it can run."""
+    has_gpu = torch.cuda.is_available()
+    has_mps = torch.backends.mps.is_available()
+    if (settings.accelerator == "gpu" and not (has_gpu or has_mps)) or (settings.accelerator == "mps" and not has_mps):
+        problem = "PyTorch sees no such device"
+        raise RecipeError(f"--accelerator {settings.accelerator}", problem, "Use --accelerator cpu, or auto")
+    if has_gpu and settings.accelerator in ("auto", "gpu") and settings.devices > torch.cuda.device_count():
+        problem = f"PyTorch sees {torch.cuda.device_count()} GPU(s)"
+        raise RecipeError(f"--devices {settings.devices}", problem, "Use as many at most")
+    on_cpu = settings.accelerator == "cpu" or (settings.accelerator == "auto" and not (has_gpu or has_mps))
+    if on_cpu and settings.precision == "16-mixed":
+        _say("16-mixed needs a GPU: on this CPU the training runs bf16-mixed instead (bfloat16, no loss scaling).")
+        return replace(settings, precision="bf16-mixed")
+    return settings
+
+
+def _check_writable(log_dir: Path) -> None:
+    """Before the data are read: the Trainer would find out after."""
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=log_dir).close()
+    except OSError as error:
+        raise RecipeError(f"--log-dir {log_dir}", f"cannot be written ({error.strerror})", "Name another") from error
+
+
+def _version(settings: TrainSettings) -> str | None:
+    """The folder of the run that goes on, so that its best epoch stays known; None for a new one."""
+    if settings.resume is None:
+        return None
+    run = settings.resume.resolve().parent.parent
+    return run.name if run.parent == settings.log_dir.resolve() else None
+
+
+def _say_result(settings: TrainSettings, split: Split, result: TrainResult) -> None:
+    kind = "synthetic " if settings.data is None else ""
+    units = "pictures" if settings.split is SplitKind.RANDOM else "held-out captures"
+    _say(f"Accuracy on {len(split.held_out)} held-out {kind}pictures: {result.accuracy}")
+    _say(f"            last epoch; Wilson interval over {result.accuracy.units} {units}; split {split.rule}")
+    if result.best is not None:
+        _say(f"Best epoch  {100 * result.best:.1f} % (chosen on the same pictures): {result.best_checkpoint}")
+    _say(f"Logs        {result.log_dir}; see them with: tensorboard --logdir {settings.log_dir}")
+
+
+def _log_dir(trainer: Trainer) -> Path:
+    return Path(trainer.log_dir or trainer.default_root_dir)
+
+
+@rank_zero_only
+def _say(line: str) -> None:
+    _console.print(line)

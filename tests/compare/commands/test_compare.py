@@ -1,0 +1,223 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lightning_perf.cli import main
+from lightning_perf.compare.record_lines import Outcome, Place
+from lightning_perf.compare.study.definition import Study, StudyArm
+from tests.compare.support import write_run
+
+BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
+FASTER_MS = tuple(0.94 * ms for ms in BASE_MS)
+AMP_MS = (94.0, 95.9, 93.7, 94.5, 97.1, 92.0)
+NOISY_MS = (90.0, 110.0, 97.0, 106.0, 94.0, 103.0)
+
+# Importing any of these ends the process.
+REFUSE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Refuse())
+from lightning_perf.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Folders of runs: ``fp32`` and others with these step times."""
+
+    def make(candidate=FASTER_MS, **changes):
+        for name, times, facts in (("fp32", BASE_MS, {}), ("amp", candidate, changes)):
+            for n, ms in enumerate(times):
+                accuracies = (0.7, 0.9 + 0.0005 * ((n + (name == "amp")) % 3))
+                facts = {"step_ms": ms, "train__seed": n, "accuracies": accuracies} | facts
+                write_run(tmp_path / name / f"run{n}", started=2.0 * n, **facts | {"train__seed": n, "step_ms": ms})
+        return str(tmp_path / "fp32"), str(tmp_path / "amp")
+
+    return make
+
+
+def run(*arguments, refused=()):
+    command = [sys.executable, "-c", REFUSE.format(refused=set(refused)), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_verdict_is_code_0_and_states_both_figures(folders, capsys):
+    assert main(["compare", *folders()]) == 0
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).startswith("Verdict amp is faster than fp32: step time −6.0 % (95 % interval ")
+    assert "a speed-up of 1.064" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("candidate", "gates", "code"),
+    [
+        (FASTER_MS, ["step_time<=1.05", "accuracy>=-0.01"], 0),
+        (BASE_MS, ["step_time<=1.1"], 0),
+        (FASTER_MS, ["step_time<=0.9", "accuracy>=-0.01"], 1),
+        (FASTER_MS, ["step_time<=1.05", "step_time<=0.935", "accuracy>=0.5"], 1),
+        (NOISY_MS, ["step_time<=1"], 4),
+        (FASTER_MS, ["step_time<=1.05", "time_to_accuracy<=1"], 4),
+        (NOISY_MS, [], 4),
+    ],
+)
+def test_gates_decide_the_exit_code(folders, candidate, gates, code, capsys):
+    assert main(["compare", *folders(candidate), *(f"--gate={gate}" for gate in gates), "--json"]) == code
+    assert [result["gate"] for result in json.loads(capsys.readouterr().out)["gates"]] == gates
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("train.batch_size", 64),
+        ("data.manifest", "other"),
+        ("flags.tf32_cudnn", "ieee"),
+        ("version.torch", "2.14.0"),
+    ],
+)
+def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, value, tmp_path, capsys):
+    paths = folders(**{fact.replace(".", "__"): value})
+    assert main(["compare", *paths]) == 3
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    words = " ".join(streams.err.split())
+    assert words.startswith(f"Refused as unfair. The runs differ in more than what is under test: {fact}.")
+    row = next(line for line in streams.err.splitlines() if line.split()[:1] == [fact] and str(value) in line)
+    assert row.split()[-1] == str(value)
+    markdown = tmp_path / "report.md"
+    assert main(["compare", *paths, "--json", f"--markdown={markdown}"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert (document["state"], [row["fact"] for row in document["rows"]]) == ("unfair", [fact])
+    assert markdown.read_text().startswith("**Refused as unfair. ")
+    assert main(["compare", *paths, "--allow", fact]) == 0
+    assert "allow" in capsys.readouterr().out
+    assert main(["compare", *paths, "--allow", "something.else"]) == 3
+
+
+@pytest.mark.parametrize("changes", [{"outcome": None}, {"outcome": Outcome.FAILED}, {"problems": ("throttled",)}])
+def test_no_valid_run_left_is_code_5_with_the_reason(folders, changes, capsys):
+    assert main(["compare", *folders(**changes)]) == 5
+    err = capsys.readouterr().err
+    assert err.startswith("lightning-perf: amp: no run is left to compare (6 ")
+
+
+def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
+    base, candidate = folders()
+    (tmp_path / "empty").mkdir()
+    torn = tmp_path / "bad" / "run.jsonl"
+    torn.parent.mkdir()
+    torn.write_text("nonsense\n\n")
+    for arguments, message in [
+        ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist. Give the log directory of runs"),
+        ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: holds no run record (run.jsonl)."),
+        ([base, str(tmp_path / "bad")], f"{torn}: line 1 is no line of a run record"),
+        ([base], f"{base}: holds no study. Give the folder of one, or two folders of runs."),
+        ([f"{base}/run0/run.jsonl"], "run.jsonl: holds no study. Give the folder of one, or two folders of runs."),
+        (["", candidate], '"": one of its folders has no name'),
+        ([base, f"{candidate},"], f'"{candidate},": one of its folders has no name'),
+        ([base, base, base], f"{base} is given twice. Give each arm a name of its own"),
+        ([f"a={base}", f"b={base}"], "this run is given 2 times"),
+        ([base, candidate, "--gate=fast"], '"fast" is no gate. Write METRIC<=NUMBER'),
+        ([base, candidate, "--accuracy=top5"], 'No run has a metric "top5". They have: val_acc.'),
+        ([base, candidate, f"--markdown={base}"], f"{base}: cannot be written (Is a directory). Give another file."),
+    ]:
+        assert main(["compare", *arguments]) == 2, arguments
+        streams = capsys.readouterr()
+        assert streams.out == ""
+        assert streams.err.startswith("lightning-perf: ")
+        assert message in streams.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["a", "b", "--margin=2"], ["a", "b", "--goal=nan"]])
+def test_wrong_usage_is_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["compare", *arguments])
+    assert exit_.value.code == 2
+    assert "usage: lightning-perf compare" in capsys.readouterr().err
+
+
+def test_json_and_markdown_are_the_same_comparison(folders, tmp_path, capsys):
+    report = tmp_path / "new" / "report.md"
+    assert main(["compare", *folders(), "--json", "--markdown", str(report), "--gate=step_time<=1"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["candidates"][0]["verdict"]["kind"] == "faster"
+    assert document["gates"][0]["outcome"] == "passed"
+    assert report.read_text().startswith("**" + document["candidates"][0]["verdict"]["headline"])
+
+
+def test_arms_are_named_and_gathered_from_several_folders(folders, tmp_path, capsys):
+    base, candidate = folders()
+    (tmp_path / "with,comma").mkdir()
+    (tmp_path / "amp" / "run5").rename(tmp_path / "with,comma" / "run5")
+    for n in range(3):
+        (tmp_path / "more").mkdir(exist_ok=True)
+        (tmp_path / "amp" / f"run{n}").rename(tmp_path / "more" / f"run{n}")
+    arguments = [f"true FP32={base}", f"AMP={candidate},{tmp_path / 'more'}", str(tmp_path / "with,comma"), "--json"]
+    main(["compare", *arguments])
+    document = json.loads(capsys.readouterr().out)
+    assert [(arm["name"], arm["used"]) for arm in document["arms"]] == [("true FP32", 6), ("AMP", 5), ("with,comma", 1)]
+
+
+def test_folders_of_the_same_name_are_told_apart_by_their_paths(folders, capsys):
+    base, candidate = (f"{path}/run0" for path in folders())
+    main(["compare", base, candidate, f"named={candidate}/../run1", "--json", "--allow=seed"])
+    names = [arm["name"] for arm in json.loads(capsys.readouterr().out)["arms"]]
+    assert names == [base, candidate, "named"]
+
+
+def test_one_folder_is_a_study_with_its_arms(tmp_path, capsys):
+    import msgspec
+
+    arms = (StudyArm("fp32", ("x",)), StudyArm("amp", ("x",)))
+    study = Study(arms=arms, blocks=6, treatment=("precision",), study_id="s")
+    (tmp_path / "study.json").write_bytes(msgspec.json.encode(study))
+    for position, (name, times) in enumerate((("fp32", BASE_MS), ("amp", AMP_MS))):
+        for block, ms in enumerate(times, start=1):
+            place = Place("s", name, block, position, treatment=("precision",))
+            started = 2.0 * block + position
+            folder = tmp_path / f"{block}-{name}"
+            write_run(folder, step_ms=ms, place=place, train__seed=block, train__precision=name, started=started)
+    assert main(["compare", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Verdict amp is faster than fp32")
+    assert "6 blocks, exact sign-flip permutation: p = 0.0312." in out
+    assert "Not finished: the warm-up block, blocks 1, 2, 3, 4, 5, 6. Run the study again to go on." in out
+
+
+def test_a_reader_that_leaves_gets_the_same_exit_code(folders):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "lightning_perf", "compare", *folders(), "--gate=step_time<=0.9"]
+    with open(write, "wb") as broken:  # noqa: PTH123  (a file descriptor)
+        done = subprocess.run(command, stdout=broken, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_without_the_extra_the_message_names_it(folders):
+    done = run("compare", *folders(), refused={"scipy"})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        'lightning-perf: scipy is not installed. Install it with: pip install "lightning-perf[compare]"\n'
+    )
+
+
+def test_comparing_needs_neither_torch_nor_matplotlib_nor_what_only_posix_has(folders):
+    refused = {"torch", "lightning", "pytorch_lightning", "matplotlib", "ray", "fcntl", "resource"}
+    done = run("compare", *folders(), refused=refused)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_tells_the_exit_codes_without_the_extra():
+    done = run("compare", "--help", refused={"scipy", "numpy", "msgspec", "rich", "torch"})
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    for code in ("0 passed", "1 a gate failed", "2 wrong usage", "3 refused", "4 inconclusive", "5 runs invalid"):
+        assert code in text
+    assert run("--help", refused={"scipy", "numpy", "msgspec", "rich", "torch"}).returncode == 0

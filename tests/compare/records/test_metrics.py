@@ -1,0 +1,111 @@
+import pytest
+
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.record import read_record
+from lightning_perf.compare.record_lines import EpochEnded, Outcome, RunEnded, RunStarted, append_line
+from lightning_perf.compare.records.metrics import Accuracy, find_accuracy, reach_time, run_values
+from tests.compare.support import write_run
+
+
+def run_with(folder, *epochs):
+    folder.mkdir()
+    path = folder / "run.jsonl"
+    append_line(path, RunStarted("a", 0.0, {}))
+    for number, metrics in enumerate(epochs):
+        append_line(path, EpochEnded(number, 10.0 * (number + 1), number + 1, metrics))
+    append_line(path, RunEnded(Outcome.FINISHED, 35.0))
+    return read_record(path)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "found"),
+    [
+        (("train_acc", "val_acc", "test_acc"), "val_acc"),
+        (("train_acc", "test_acc"), "test_acc"),
+        (("train_acc", "Accuracy"), "Accuracy"),
+        (("train_accuracy",), "train_accuracy"),
+        (("val_acc_top5", "val_acc"), "val_acc"),
+        (("val_acc_b", "val_acc_a"), "val_acc_a"),
+        (("val_loss", "lr"), None),
+        ((), None),
+    ],
+)
+def test_the_accuracy_is_found_by_its_name(tmp_path, metrics, found):
+    accuracy = find_accuracy([run_with(tmp_path / "a", dict.fromkeys(metrics, 0.5))])
+    assert (accuracy and accuracy.name) == found
+
+
+def test_only_a_metric_that_every_run_has_is_found(tmp_path):
+    runs = [run_with(tmp_path / "a", {"val_acc": 0.5, "acc": 0.5}), run_with(tmp_path / "b", {"acc": 0.5})]
+    assert find_accuracy(runs) == Accuracy("acc")
+    assert find_accuracy(runs, "val_acc") == Accuracy("val_acc")
+    assert find_accuracy([*runs, run_with(tmp_path / "c")]) == Accuracy("acc")  # it died before its first epoch
+
+
+def test_a_named_metric_that_no_run_has_is_an_error_that_lists_them(tmp_path):
+    with pytest.raises(CompareError, match=r'"top1"\. They have: acc, loss\.'):
+        find_accuracy([run_with(tmp_path / "a", {"loss": 1.0, "acc": 0.5})], "top1")
+    with pytest.raises(CompareError, match="They have: none"):
+        find_accuracy([], "top1")
+
+
+def test_values_of_a_run(tmp_path):
+    run = write_run(tmp_path / "a", step_ms=50, accuracies=(0.7, 0.9, 0.8))
+    assert run_values(run, Accuracy("val_acc"), 0.85) == {
+        "step_time": 50.0,
+        "train_time": 30.0,
+        "throughput": pytest.approx(32 / 0.05),
+        "time_to_accuracy": 20.0,
+        "accuracy": 0.8,
+        "device_memory": 2**30,
+        "host_memory": 2**31,
+    }
+
+
+def test_values_of_a_run_that_has_little(tmp_path):
+    run = run_with(tmp_path / "a")
+    assert {name: value for name, value in run_values(run, Accuracy("val_acc"), 0.85).items() if value is not None} == {
+        "train_time": 35.0
+    }
+
+
+def test_a_miss_is_censored_at_the_last_epoch_and_nan_reaches_nothing(tmp_path):
+    missed = run_with(tmp_path / "a", {"acc": 0.5}, {"acc": None}, {})
+    assert (reach_time(missed, Accuracy("acc"), 0.9).time_s, reach_time(missed, Accuracy("acc"), 0.9).reached) == (
+        30.0,
+        False,
+    )
+    reached = reach_time(missed, Accuracy("acc"), 0.5)
+    assert (reached.time_s, reached.reached) == (10.0, True)
+    assert reach_time(missed, Accuracy("acc"), None) is None
+    assert reach_time(run_with(tmp_path / "b"), Accuracy("acc"), 0.5) is None
+
+
+def test_the_accuracy_of_a_run_is_the_last_that_it_logged(tmp_path):
+    run = run_with(tmp_path / "a", {"acc": 0.5}, {"acc": 0.7}, {"loss": 1.0})
+    assert run_values(run, Accuracy("acc"), None)["accuracy"] == 0.7
+    assert Accuracy("acc").is_in(run)
+    assert not Accuracy("top5").is_in(run)
+
+
+def test_an_accuracy_in_percent_is_read_as_a_share(tmp_path):
+    runs = [run_with(tmp_path / "a", {"acc": 0.9}, {"acc": 93.5}), run_with(tmp_path / "b", {"acc": 100.0})]
+    accuracy = find_accuracy(runs)
+    assert accuracy == Accuracy("acc", in_percent=True)
+    assert [run_values(run, accuracy, 0.9)["accuracy"] for run in runs] == [0.935, 1.0]
+    assert run_values(runs[0], accuracy, 0.9)["time_to_accuracy"] == 20.0
+    assert find_accuracy(runs, "acc") == accuracy
+
+
+@pytest.mark.parametrize("values", [(-0.1, 0.5), (0.5, 101.0)])
+def test_what_has_other_values_is_no_accuracy(tmp_path, values):
+    run = run_with(tmp_path / "a", *({"accumulated": value, "acc_b": 0.5} for value in values))
+    assert find_accuracy([run]) == Accuracy("acc_b")
+    with pytest.raises(CompareError, match="accumulated: is no accuracy"):
+        find_accuracy([run], "accumulated")
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val/error_rate"])
+def test_what_is_better_when_lower_is_no_accuracy(tmp_path, name):
+    with pytest.raises(CompareError, match="better when lower"):
+        find_accuracy([run_with(tmp_path / "a", {name: 0.5})], name)

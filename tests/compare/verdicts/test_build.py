@@ -1,0 +1,275 @@
+import functools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_perf.compare.errors import CompareError, InvalidRunsError
+from lightning_perf.compare.record import read_record
+from lightning_perf.compare.record_lines import Place
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
+from lightning_perf.compare.verdicts.refusal import UnfairError
+from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
+
+
+@pytest.fixture
+def arms(tmp_path):
+    return functools.partial(write_arms, tmp_path)
+
+
+def metric(comparison, name):
+    return next(result for result in comparison.candidates[0].metrics if result.metric == name)
+
+
+def test_blocked_runs_are_compared_in_pairs_as_scipy_does(arms):
+    comparison = compare_arms(arms(train__precision="16-mixed"))
+    assert comparison.blocked
+    result = metric(comparison, "step_time")
+    theirs = stats.ttest_rel(np.log(AMP_MS), np.log(BASE_MS)).confidence_interval(0.95)
+    assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
+    assert result.exact.p == pytest.approx(2 / 2**6)
+    assert comparison.candidates[0].verdict.kind.value == "faster"
+    assert [row.fact for row in comparison.candidates[0].differences] == ["train.precision"]
+
+
+def test_runs_apart_are_compared_as_two_samples_and_the_note_warns_of_drift(arms):
+    comparison = compare_arms(arms(blocked=False))
+    assert not comparison.blocked
+    result = metric(comparison, "step_time")
+    theirs = stats.ttest_ind(np.log(AMP_MS), np.log(BASE_MS), equal_var=False).confidence_interval(0.95)
+    assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
+    exact = stats.permutation_test(
+        (np.log(BASE_MS), np.log(AMP_MS)),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        n_resamples=np.inf,
+        vectorized=True,
+    )
+    assert result.exact.p == pytest.approx(exact.pvalue)
+    assert any("not blocked" in note for note in comparison.notes)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("train.batch_size", 64),
+        ("data.manifest", "one file more"),
+        ("flags.tf32_cudnn", "ieee"),
+        ("version.torch", "2.14.0"),
+    ],
+)
+def test_an_unfair_pair_is_refused_with_its_rows_and_passes_when_the_fact_is_allowed(arms, fact, value):
+    unfair = arms(**{fact.replace(".", "__"): value})
+    with pytest.raises(UnfairError, match=fact) as refusal:
+        compare_arms(unfair)
+    (row,) = refusal.value.differences["amp"]
+    assert (row.fact, row.candidate) == (fact, (str(value),))
+    comparison = compare_arms(unfair, Settings(allow=(fact,)))
+    assert comparison.allowed == (fact,)
+    assert comparison.candidates[0].differences[0].allowed_by == "allow"
+
+
+def test_unequal_numbers_of_runs_are_compared_without_claiming_pairs(arms):
+    comparison = compare_arms(arms(BASE_MS, AMP_MS[:4], blocked=False))
+    assert [arm.used for arm in comparison.arms] == [6, 4]
+    result = metric(comparison, "step_time")
+    theirs = stats.ttest_ind(np.log(AMP_MS[:4]), np.log(BASE_MS), equal_var=False).confidence_interval(0.95)
+    assert (result.estimate.low, result.estimate.high) == pytest.approx(np.exp([theirs.low, theirs.high]), rel=1e-6)
+
+
+def test_a_block_with_a_run_missing_is_left_out_whole(arms):
+    comparison = compare_arms(arms(BASE_MS, AMP_MS[:5]))
+    assert comparison.blocked
+    assert metric(comparison, "step_time").estimate.n == 5
+
+
+def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
+    comparison = compare_arms(arms((100.0,), (94.0,)))
+    for result in comparison.candidates[0].metrics:
+        assert result.estimate.low is None
+        assert result.estimate.high is None
+        assert result.estimate.reason == "one pair of runs does not tell the spread"
+        assert result.detectable is None
+    assert metric(comparison, "step_time").estimate.value == pytest.approx(0.94)
+    assert comparison.candidates[0].verdict.kind.value == "inconclusive"
+    assert comparison.candidates[0].accuracy.lower_bound is None
+    assert comparison.drift.change.value is None
+    assert comparison.drift.change.reason
+    for spread in (comparison.candidates[0].time_spread, comparison.candidates[0].accuracy_spread):
+        assert spread.ratio.value is None
+        assert spread.reason
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_constant_values_have_no_interval_and_say_why(arms, blocked):
+    comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6, blocked=blocked))
+    result = metric(comparison, "step_time")
+    assert result.deterministic
+    assert result.estimate.value == pytest.approx(0.94)
+    assert (result.estimate.low, result.estimate.high) == (None, None)
+    assert result.estimate.reason
+    assert comparison.candidates[0].verdict.kind.value == "inconclusive"
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_runs_without_accuracy_or_step_times_have_neither(arms, blocked):
+    made = arms(blocked=blocked, accuracies=())
+    comparison = compare_arms(made)
+    names = {result.metric for result in comparison.candidates[0].metrics}
+    assert "accuracy" not in names
+    assert "time_to_accuracy" not in names
+    gate = compare_arms(made, Settings(gates=(parse_gate("time_to_accuracy<=1"),))).gates[0]
+    assert (gate.outcome, gate.reason) == (GateOutcome.INCONCLUSIVE, "the runs have no time_to_accuracy")
+
+
+def test_accuracy_that_is_nan_is_a_collapsed_run_and_not_a_number(arms):
+    comparison = compare_arms(arms(accuracies=(0.7, None)))
+    candidate = comparison.candidates[0]
+    assert comparison.arms[1].collapsed.value == 1.0
+    assert comparison.arms[1].metrics["accuracy"].n == 0
+    assert comparison.arms[1].metrics["accuracy"].reason == "no run has a number"
+    assert candidate.accuracy.lower_bound is None
+    assert candidate.accuracy.reason
+    assert candidate.collapse_p == pytest.approx(stats.fisher_exact([[0, 6], [6, 0]]).pvalue)
+    assert "Collapsed runs: 6 of 6" in " ".join(candidate.verdict.details)
+
+
+def test_collapsed_runs_are_counted_and_kept_out_of_the_accuracy(tmp_path):
+    levels = {"a": (0.88, 0.89, 0.90, 0.91, 0.90, 0.89), "b": (0.66, 0.89, 0.90, 0.91, 0.90, 0.89)}
+    runs = {
+        name: [write_run(tmp_path / name / str(n), accuracies=(level,)) for n, level in enumerate(accuracies)]
+        for name, accuracies in levels.items()
+    }
+    comparison = compare_arms(runs)
+    assert [arm.collapsed.value for arm in comparison.arms] == [0, pytest.approx(1 / 6)]
+    assert comparison.arms[1].metrics["accuracy"].min == 0.89
+    declared = compare_arms(runs, Settings(collapse_below=0.5))
+    assert declared.arms[1].metrics["accuracy"].min == 0.66
+
+
+def test_a_missed_goal_is_censored_and_gives_no_ratio_of_times(arms):
+    made = arms(accuracies=(0.7, 0.75, 0.8))
+    comparison = compare_arms(made, Settings(goal=0.85))
+    assert [arm.reached_goal for arm in comparison.arms] == [6, 0]
+    assert [arm.median_time_to_accuracy_s for arm in comparison.arms] == [30.0, None]
+    assert "time_to_accuracy" not in {result.metric for result in comparison.candidates[0].metrics}
+    assert comparison.candidates[0].first_to_accuracy.p == pytest.approx(2 / 2**6)
+
+
+def test_three_arms_share_the_confidence(arms, tmp_path):
+    made = arms()
+    third = [write_run(tmp_path / "c" / str(n), step_ms=ms, train__seed=n) for n, ms in enumerate(AMP_MS, start=1)]
+    comparison = compare_arms({**made, "third": third})
+    assert [candidate.arm for candidate in comparison.candidates] == ["amp", "third"]
+    assert metric(comparison, "step_time").estimate.confidence == pytest.approx(0.975)
+
+
+@pytest.mark.parametrize(
+    ("pick", "message"),
+    [
+        (lambda made: {}, "needs two arms"),
+        (lambda made: {"fp32": made["fp32"]}, "needs two arms"),
+        (lambda made: {"a": made["fp32"], "b": made["fp32"]}, r"fp32/run1/run\.jsonl: this run is given 2 times"),
+        (lambda made: {"a": made["fp32"] * 2, "b": made["amp"]}, "this run is given 2 times"),
+    ],
+)
+def test_what_makes_no_comparison(arms, pick, message):
+    with pytest.raises(CompareError, match=message):
+        compare_arms(pick(arms()))
+
+
+def test_an_arm_without_runs_and_a_metric_that_no_run_has(arms):
+    made = arms()
+    with pytest.raises(InvalidRunsError, match=r"amp: no run is left to compare \(there are none\)"):
+        compare_arms(made | {"amp": []})
+    with pytest.raises(CompareError, match=r'No run has a metric "top5"\. They have: val_acc'):
+        compare_arms(made, Settings(accuracy="top5"))
+
+
+def test_hardware_and_the_zone_of_equivalence_are_in_the_document(arms):
+    cpu = {"device__name": "Xeon", "device__threads": 2}
+    comparison = compare_arms(arms(blocked=False, **cpu), Settings(equivalence=0.02, allow=("device",)))
+    assert comparison.hardware == ("Xeon, 2 threads",)
+    assert comparison.equivalence == 0.02
+
+
+def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
+    arms = {name: [write_run(tmp_path / name / str(n), train__seed=n) for n in range(3)] for name in "ab"}
+    path = arms["b"][1].path.with_name("steps.rank0.jsonl")
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:3], b"garbage", *lines[4:]]))
+    arms["b"][1] = read_record(arms["b"][1].path)
+    comparison = compare_arms(arms)
+    (note,) = (note for note in comparison.notes if "step times" in note)
+    assert note.startswith(f"b: a run has no step times, since they cannot be read: {path}")
+    assert comparison.arms[1].used == 3
+    assert comparison.arms[1].metrics["step_time"].n == 2
+    path.unlink()
+    assert read_record(path.with_name("run.jsonl")).steps_problem is None
+
+
+def test_times_to_an_accuracy_that_not_every_run_reached_have_no_ratio_and_no_test(tmp_path):
+    levels = {"a": (0.9, 0.9, 0.9, 0.9), "b": (0.9, 0.9, 0.9, 0.8)}
+    runs = {
+        name: [
+            write_run(tmp_path / f"{name}{n}", accuracies=(0.7, level), train__seed=n) for n, level in enumerate(of_arm)
+        ]
+        for name, of_arm in levels.items()
+    }
+    result = metric(compare_arms(runs, Settings(goal=0.85)), "time_to_accuracy")
+    assert (result.estimate.value, result.exact.p, result.robust.value, result.detectable) == (None,) * 4
+    assert "not every run reached the goal" in result.robust.reason
+
+
+def test_a_run_that_logged_no_accuracy_has_not_collapsed(arms):
+    made = arms(accuracies=())
+    comparison = compare_arms(made, Settings(gates=(parse_gate("accuracy>=-0.01"),)))
+    assert [arm.collapsed.value for arm in comparison.arms] == [0, 0]
+    assert "amp: 6 of 6 runs logged no val_acc." in comparison.notes
+    assert comparison.gates[0].outcome is GateOutcome.INCONCLUSIVE
+
+
+def test_more_collapsed_runs_keep_the_gate_on_the_accuracy_from_passing(tmp_path):
+    levels = {"a": (0.9, 0.901, 0.899, 0.9, 0.9, 0.901), "b": (0.3, 0.901, 0.899, 0.9, 0.901, 0.9)}
+    runs = {
+        name: [write_run(tmp_path / f"{name}{n}", accuracies=(level,), train__seed=n) for n, level in enumerate(of_arm)]
+        for name, of_arm in levels.items()
+    }
+    (gate,) = compare_arms(runs, Settings(gates=(parse_gate("accuracy>=-0.01"),))).gates
+    assert (gate.outcome, gate.reason) == (
+        GateOutcome.INCONCLUSIVE,
+        "collapsed runs: 1 of 6, in the baseline 0 of 6",
+    )
+
+
+def test_arms_without_a_block_in_common_cannot_be_compared(tmp_path):
+    runs = {
+        name: [write_run(tmp_path / name, place=Place("s", name, block, 0), train__seed=block)]
+        for name, block in (("a", 1), ("b", 2))
+    }
+    with pytest.raises(InvalidRunsError, match="b: no block has a valid run of it and one of a"):
+        compare_arms(runs)
+
+
+def test_bounds_of_the_accuracy_hold_for_all_candidates_together(tmp_path):
+    runs = {
+        name: [
+            write_run(tmp_path / f"{name}{n}", accuracies=(0.9 + 0.001 * ((n * (arm + 2)) % 5),), train__seed=n)
+            for n in range(6)
+        ]
+        for arm, name in enumerate("abc")
+    }
+    comparison = compare_arms(runs)
+    for candidate in comparison.candidates:
+        assert candidate.accuracy.confidence == pytest.approx(0.975)
+        a, b = ([run.values["accuracy"] for run in comparison.runs if run.arm == name] for name in ("a", candidate.arm))
+        theirs = stats.ttest_ind(b, a, equal_var=False, alternative="greater").confidence_interval(0.975)
+        assert candidate.accuracy.lower_bound == pytest.approx(theirs.low)
+
+
+def test_a_spread_beyond_floats_makes_no_error(arms):
+    comparison = compare_arms(arms((1e-3, 1e10, 1e-3), (1e10, 1e-3, 1e10)))
+    result = metric(comparison, "step_time")
+    assert result.detectable is None or math.isfinite(result.detectable)
+    assert comparison.candidates[0].verdict.kind.value == "inconclusive"

@@ -1,0 +1,159 @@
+import math
+
+import numpy as np
+import pytest
+
+from lightning_perf.compare.verdicts.comparison import MetricResult, VerdictKind
+from lightning_perf.compare.verdicts.verdict import classify, describe_verdict
+from lightning_perf.statistics.collapse import CollapseCounts
+from lightning_perf.statistics.location import Difference, paired_difference, paired_ratio
+from lightning_perf.statistics.margins import non_inferiority
+from lightning_perf.statistics.permutation import sign_flip_test
+from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
+from lightning_perf.statistics.values import Estimate
+
+
+def time_result(ratios, metric="step_time", detectable=0.02):
+    base = [100.0] * len(ratios)
+    candidate = [100 * ratio for ratio in ratios]
+    exact = sign_flip_test([math.log(ratio) for ratio in ratios])
+    estimate = paired_ratio(base, candidate)
+    return MetricResult(metric, estimate, exact, estimate, deterministic=False, detectable=detectable)
+
+
+def verdict(ratios, **changes):
+    defaults = {
+        "baseline": "fp32",
+        "candidate": "amp",
+        "results": [time_result(ratios)],
+        "accuracy": None,
+        "accuracy_change": None,
+        "collapsed": None,
+        "blocked": True,
+        "equivalence": 0.01,
+    }
+    return describe_verdict(**defaults | changes)
+
+
+FASTER = [0.94 * math.exp(gap) for gap in (-0.003, -0.002, -0.001, 0.001, 0.002, 0.003)]
+
+
+def accuracy(value, error):
+    return non_inferiority(Difference(value, error, 5, 6, "paired", None), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [
+        (0.90, 0.95, VerdictKind.FASTER),
+        (0.90, 1.00, VerdictKind.INCONCLUSIVE),
+        (1.00, 1.10, VerdictKind.INCONCLUSIVE),
+        (0.90, 1.10, VerdictKind.INCONCLUSIVE),
+        (1.02, 1.10, VerdictKind.SLOWER),
+        (0.995, 1.005, VerdictKind.EQUIVALENT),
+        (0.992, 0.996, VerdictKind.EQUIVALENT),
+        (1 / 1.01, 1.01, VerdictKind.EQUIVALENT),
+        (0.989, 1.0, VerdictKind.INCONCLUSIVE),
+        (None, None, VerdictKind.INCONCLUSIVE),
+    ],
+)
+def test_the_interval_decides(low, high, kind):
+    assert classify(Estimate(1.0, low, high, 0.95, 6, "t"), 0.01) is kind
+
+
+def test_a_verdict_states_the_time_and_the_speed_up():
+    words = verdict(FASTER)
+    assert words.kind is VerdictKind.FASTER
+    assert words.headline.startswith("amp is faster than fp32: step time −6.0 % (95 % interval −6.2 % to −5.8 %)")
+    assert "a speed-up of 1.064 (1.061 to 1.066)." in words.headline
+
+
+@pytest.mark.parametrize(
+    ("factor", "kind", "begin"),
+    [
+        (1 / 0.94, VerdictKind.EQUIVALENT, "amp is as fast as fp32: "),
+        (1.2, VerdictKind.SLOWER, "amp is slower than fp32: step time +12.8 %"),
+    ],
+)
+def test_the_other_outcomes_in_words(factor, kind, begin):
+    words = verdict([ratio * factor for ratio in FASTER])
+    assert words.kind is kind
+    assert words.headline.startswith(begin)
+
+
+def test_an_inconclusive_verdict_says_how_many_blocks_would_do_and_warns_of_adding():
+    words = verdict([0.9, 1.05, 0.97, 1.02, 0.93, 0.99], results=[time_result([0.9, 1.05, 0.97, 1.02, 0.93, 0.99])])
+    assert words.kind is VerdictKind.INCONCLUSIVE
+    assert words.headline.startswith("Inconclusive whether amp is faster than fp32: step time −2.")
+    assert "blocks shows it with 80 % power" in words.next
+    assert "adding blocks until a result appears" in words.next
+
+
+def test_a_single_block_is_inconclusive_with_its_change():
+    words = verdict([0.94], results=[time_result([0.94], detectable=None)])
+    assert words.kind is VerdictKind.INCONCLUSIVE
+    assert "step time −6.0 % without an interval, since one pair" in words.headline
+    assert words.details == ()
+    assert words.next == "Run a study of 6 blocks."
+
+
+def test_five_blocks_cannot_reach_five_percent_in_the_exact_test_and_are_told():
+    words = verdict(FASTER[:5])
+    assert "no smaller one is possible than 0.0625 with 5 blocks" in words.details[-2]
+    assert words.next.startswith("6 blocks or more")
+    assert "no smaller" not in " ".join(verdict(FASTER).details)
+
+
+def test_runs_that_were_not_blocked_are_sent_to_a_study():
+    assert verdict(FASTER, blocked=False).next.startswith("Run both in the blocks of one study")
+
+
+def test_without_step_times_the_training_time_decides_and_without_any_nothing_does():
+    assert "training time −6.0 %" in verdict(FASTER, results=[time_result(FASTER, "train_time")]).headline
+    assert verdict(FASTER, results=[time_result(FASTER, "host_memory")]).headline == (
+        "Inconclusive: the runs have no times."
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (-0.001, 0.001, "Accuracy kept: −0.10 points, at the least −0.30 points (95 % bound, margin 1 point)."),
+        (-0.05, 0.001, "Accuracy lost: −5.00 points, at the best −4.80 points (95 % bound, margin 1 point)."),
+        (-0.01, 0.01, "Accuracy undecided: −1.00 points, somewhere from −3.02 points to +1.02 points (90 % int"),
+    ],
+)
+def test_accuracy_in_words(value, error, text):
+    words = verdict(FASTER, accuracy=accuracy(value, error), accuracy_change=value)
+    assert words.details[0].startswith(text)
+
+
+def test_collapsed_runs_are_counted_and_qualify_the_accuracy():
+    words = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 2, 6))
+    assert words.details[0].startswith("Accuracy of the runs that learned is kept")
+    assert words.details[1].startswith("Collapsed runs: 2 of 6, in the baseline 0 of 6")
+    none = verdict(FASTER, accuracy=accuracy(0.0, 0.001), accuracy_change=0.0, collapsed=CollapseCounts(0, 6, 0, 6))
+    assert "ollapsed" not in " ".join(none.details)
+
+
+def test_few_noisy_runs_give_factors_and_no_percentages_in_the_thousands():
+    words = verdict([1.0, 3.0], results=[time_result([0.5, 5.0], detectable=10_000.0)])
+    assert "step time +58.1 % (95 % interval under ×10⁻⁶ to over ×10⁶)" in words.headline
+    assert "a speed-up of 0.632 (under 10⁻⁶ to over 10⁶)" in words.headline
+    assert words.details[-1] == "Runs of this spread show a factor of 10001 with 80 % power."
+    assert ", and 2 blocks tell the spread only roughly, a new study of " in words.next
+
+
+def test_a_new_study_has_at_least_the_blocks_of_the_exact_test():
+    ratios = [0.7, 0.8, 0.9]
+    spread = np.log(ratios).std(ddof=1)
+    detectable = math.expm1(minimal_detectable_effect(3) * spread)
+    words = verdict(ratios, results=[time_result(ratios, detectable=detectable)])
+    assert blocks_needed(abs(np.log(ratios).mean()) / spread) < 6
+    assert "a new study of 6 blocks" in words.next
+
+
+def test_an_undecided_accuracy_states_the_change_that_was_seen():
+    same = non_inferiority(paired_difference([0.9, 0.8], [0.9, 0.8]), 0.01)
+    (line, *_) = verdict(FASTER, accuracy=same, accuracy_change=0.0).details
+    assert line == "Accuracy undecided: +0.00 points; all 2 differences are equal: no spread to judge by."

@@ -1,0 +1,227 @@
+"""`python -m recipes.signlang infer`: from a checkpoint to variants, on the pictures that it never saw."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from recipes.signlang.cli import main
+from recipes.signlang.errors import RecipeError
+
+torch = pytest.importorskip("torch")
+
+from lightning_perf.inference.validation import Validation  # noqa: E402
+from recipes.signlang.inference.distillation import StudentOutcome, StudyTraining, accuracy_of, say_outcomes  # noqa: E402
+from recipes.signlang.inference.held_out import gather_data  # noqa: E402
+from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint  # noqa: E402
+from recipes.signlang.training.module import SignModule  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+LABELS = ("a", "b", "background")
+SIZE = 18
+
+
+def write_pictures(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LABELS) -> Path:
+    """The original's layout: a label in each file name, ten numbers a capture; bars whose slope tells the label."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:SIZE, :SIZE]
+    for kind, label in enumerate(labels):
+        for number in range(30):
+            wave = np.sin((rows * (kind == 0) + columns * (kind == 1)) * 1.5)
+            picture = 120 + 60 * wave + rng.normal(0, 5, (SIZE, SIZE))
+            Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(folder / f"{label}_{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return write_pictures(tmp_path_factory.mktemp("data") / "signs")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(pictures, tmp_path_factory):
+    logs = tmp_path_factory.mktemp("logs")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    options = ["--model", "cnn", "--image-size", str(SIZE), "--epochs", "2", "--batch-size", "8", "--workers", "0"]
+    run = ["--data", str(pictures), "--log-dir", str(logs), "--accelerator", "cpu", "--data-seed", "3"]
+    assert main(["train", *run, *options]) == 0
+    yield newest_checkpoint(logs)
+    torch.set_num_threads(threads)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_a_classifier_gives_what_the_training_module_gives(checkpoint):
+    trained = load_checkpoint(checkpoint)
+    assert (trained.model, trained.classes, trained.image_size) == ("cnn", LABELS, SIZE)
+    module = SignModule.load_from_checkpoint(checkpoint, map_location="cpu").eval()
+    pictures = torch.randint(0, 256, (4, 1, SIZE, SIZE), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = module(pictures)
+        torch.testing.assert_close(trained.classifier(pictures.float()), expected)
+        torch.testing.assert_close(trained.classifier(pictures), expected)
+
+
+def test_no_picture_that_trained_is_judged(checkpoint, pictures):
+    """Against the files themselves: the split of the training is made again, by whole captures."""
+    data = gather_data(load_checkpoint(checkpoint), quiet, limit=25, calibration=40)
+    files = {path.name: np.asarray(Image.open(path)) for path in pictures.iterdir()}
+    names = {array.tobytes(): name for name, array in files.items()}
+
+    def captures(inputs):
+        found = [names[picture.numpy().astype(np.uint8).tobytes()] for picture in inputs[:, 0]]
+        assert len(set(found)) == len(found)
+        return {(name.split("_")[0], int(Path(name).stem.split("_")[1]) // 10) for name in found}
+
+    judged, trained_on = captures(data.validation.inputs), captures(data.calibration)
+    assert not judged & trained_on
+    assert len(data.validation.inputs) == 25
+    assert len(data.calibration) == 40
+    assert data.validation.units == len(judged) == 3
+    batches = [batch for batch, _ in data.training.train_dataloader()]
+    assert not judged & captures(torch.cat(batches))
+    shown = [
+        names[picture.numpy().astype(np.uint8).tobytes()].split("_")[0] for picture in data.validation.inputs[:, 0]
+    ]
+    assert [LABELS[number] for number in data.validation.labels] == shown
+
+
+def test_labels_are_numbered_as_the_network_numbers_them(checkpoint, tmp_path):
+    fewer = write_pictures(tmp_path / "fewer", seed=5, labels=("b", "background"))
+    data = gather_data(load_checkpoint(checkpoint), quiet, data=fewer, unseen=True)
+    assert sorted(set(data.validation.labels.tolist())) == [1, 2]
+    assert any("--unseen" in note for note in data.notes)
+
+
+def test_other_data_are_refused(checkpoint, pictures, tmp_path):
+    trained = load_checkpoint(checkpoint)
+    other = write_pictures(tmp_path / "other", seed=9)
+    with pytest.raises(RecipeError, match=r"are not those that .* was trained on.*--unseen"):
+        gather_data(trained, quiet, data=other)
+    unknown = write_pictures(tmp_path / "unknown", labels=("a", "c", "d"))
+    with pytest.raises(RecipeError, match="pictures of c, d"):
+        gather_data(trained, quiet, data=unknown, unseen=True)
+    with pytest.raises(RecipeError, match="does not tell which pictures trained"):
+        gather_data(replace(trained, record=None), quiet, data=pictures)
+    with pytest.raises(RecipeError, match=r"--unseen: .* none are named"):
+        gather_data(trained, quiet, unseen=True)
+    moved = tmp_path / "moved"
+    shutil.copytree(pictures, moved)
+    assert len(gather_data(trained, quiet, data=moved).validation.inputs) == 30
+
+
+def test_bad_checkpoints_are_said(checkpoint, tmp_path, capsys):
+    torch.save({"hyper_parameters": {"depth": 3}, "state_dict": {}}, tmp_path / "other.ckpt")
+    content = torch.load(checkpoint, weights_only=True)
+    content["hyper_parameters"]["model"] = "resnet18"
+    torch.save(content, tmp_path / "swapped.ckpt")
+    (tmp_path / "damaged.ckpt").write_bytes(checkpoint.read_bytes()[:1000])
+    cases = {
+        "none.ckpt": "no such checkpoint",
+        "other.ckpt": "of another model",
+        "swapped.ckpt": "not those of a resnet18",
+        "damaged.ckpt": "not a readable checkpoint",
+    }
+    for name, problem in cases.items():
+        assert main(["infer", "--checkpoint", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {tmp_path / name}")
+        assert problem in said
+        assert "Traceback" not in said
+    assert main(["infer", "--log-dir", str(tmp_path / "empty")]) == 2
+    assert "no checkpoint" in capsys.readouterr().err
+    assert main(["infer", "--checkpoint", str(checkpoint), "--variants", "onnx-runtime"]) == 2
+    assert "did you mean 'onnxruntime'" in capsys.readouterr().err
+    assert main(["infer", "--checkpoint", str(checkpoint), "--device", "abacus"]) == 2
+    assert "PyTorch knows no such device" in capsys.readouterr().err
+
+
+def test_accuracy_is_the_share_of_right_answers():
+    logits = torch.eye(3).repeat(50, 1)
+    labels = torch.arange(150) % 3
+    labels[:30] = (labels[:30] + 1) % 3
+    assert accuracy_of(torch.nn.Identity(), Validation(logits, labels)) == 0.8
+
+
+class Tuner:
+    """Stands for `FineTuner`: notes how it was called and changes no weight."""
+
+    def __init__(self, calls, **changes):
+        self.calls, self.changes = calls, changes
+
+    def __call__(self, module, teacher):
+        weight = next(module.parameters())
+        self.calls.append((self.changes, teacher, weight.detach().clone()))
+        return module.eval()
+
+
+def test_students_of_a_seed_start_alike_and_the_first_is_kept(checkpoint, monkeypatch):
+    from recipes.signlang.inference import distillation
+
+    trained = load_checkpoint(checkpoint)
+    data = gather_data(trained, quiet)
+    calls = []
+    monkeypatch.setattr(distillation, "replace", lambda tuner, **changes: Tuner(tuner.calls, **changes))
+    make = distillation.student_maker("cnn", len(LABELS), SIZE)
+    training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, on_progress=quiet)
+    kept = training(make(), trained.classifier)
+    training(make(), None)
+    assert [(outcome.distilled, outcome.seed) for outcome in training.outcomes] == [
+        (True, 0), (True, 1), (False, 0), (False, 1),
+    ]  # fmt: skip
+    assert [changes for changes, *_ in calls] == [{"epochs": 4, "lr": 0.02, "seed": seed} for seed in (0, 1, 0, 1)]
+    weights = [weight for *_, weight in calls]
+    assert torch.equal(weights[0], weights[2])
+    assert torch.equal(weights[1], weights[3])
+    assert not torch.equal(weights[0], weights[1])
+    assert torch.equal(next(kept.parameters()), weights[0])
+    training(trained.classifier, None)
+    assert calls[-1][0] == {}
+
+
+def test_what_students_came_to():
+    def outcomes(**sides):
+        return [
+            StudentOutcome(name == "distilled", seed, share)
+            for name, shares in sides.items()
+            for seed, share in enumerate(shares)
+        ]
+
+    several = say_outcomes("cnn", 8, outcomes(distilled=(0.9, 0.8, 0.85), alone=(0.8, 0.8, 0.8)))
+    assert "90.0, 80.0, 85.0 % with seeds 0, 1, 2; its row is that of seed 0" in several[0]
+    # Gains of 10, 0 and 5 points: mean 5, standard error 5/sqrt(3), t of 2 degrees 4.3027.
+    assert "+5.0 points on average over 3 seeds (95 % interval -7.4 to +17.4)" in several[-1]
+    assert "cannot tell it from chance" in say_outcomes("cnn", 8, outcomes(distilled=(0.9,), alone=(0.8,)))[-1]
+    assert len(say_outcomes("cnn", 8, outcomes(distilled=(0.9,)))) == 1
+
+
+@pytest.mark.slow
+def test_a_whole_study(checkpoint, tmp_path, capsys):
+    from lightning_perf.inference.tradeoff import Tradeoff
+
+    out, plot = tmp_path / "out", tmp_path / "plot.png"
+    options = ["--variants", "channels-last", "alone-cnn", "tensorrt-fp16", "--batch-sizes", "1", "--seconds", "0.05"]
+    student = ["--student", "cnn", "--student-epochs", "1", "--max-accuracy-drop", "100", "--plot", str(plot)]
+    assert main(["infer", "--checkpoint", str(checkpoint), "--out", str(out), *options, *student]) == 0
+    said = capsys.readouterr()
+    assert "channels-last" in said.out
+    assert str(checkpoint) in said.err
+    document = Tradeoff.from_json((out / "tradeoff.json").read_bytes())
+    assert document.model == "signlang-cnn"
+    assert document.validation_inputs == 30
+    assert [row.variant for row in document.rows] == ["eager", "channels-last", "alone-cnn+eager", "tensorrt-fp16"]
+    assert document.rows[-1].reason is not None
+    assert all(row.accuracy.units == 3 for row in document.rows[:3])
+    assert any("cnn trained on the labels alone" in note for note in document.notes)
+    assert document.recommendation.variant is not None
+    assert plot.stat().st_size > 1000

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import lightning_perf
+from lightning_perf.analysis.distributed import Awaited, Distributed, RankShare, Straggler
+from lightning_perf.analysis.recorded_windows import RecordedWindow
+from lightning_perf.analysis.trust import Trust, WindowTrust
+from lightning_perf.report.sentences import trust_line, who_waits
+from lightning_perf.statistics.ranks import Ratio
+from tests.findings.test_registry import training
+
+SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
+
+
+def window(lasting: float, returned: bool | None, capture: str = "") -> WindowTrust:
+    around = Ratio(lasting, lasting - 0.01, lasting + 0.01, 0.95)
+    return WindowTrust(
+        RecordedWindow(capture, 10, 17, 5, 1, 1, 1), 10, 11, 10, Ratio(1.1, 1.08, 1.12, 0.95), around, returned, 5
+    )
+
+
+def test_what_is_missing_is_counted() -> None:
+    assert trust_line(SOUND) == "5 of 5 steps whole, no event lost, every kernel has its launch."
+    doubtful = Trust(5, 1, 12, 1000, 10, 2, 1)
+    assert trust_line(doubtful) == (
+        "4 of 5 steps whole, 12 events lost, 1 recording cut short, no device work in 2 recordings of a GPU's run, "
+        "99.0 % of 1,000 kernels have their launch."
+    )
+
+
+def test_a_recording_without_step_marks_has_no_steps_to_count() -> None:
+    assert trust_line(Trust(0, 0, 0, 0, 0, 0, 0)) == "No event lost."
+
+
+def test_whether_the_step_time_came_back() -> None:
+    for returned, words in (
+        (True, "was back"),
+        (False, "did not come back"),
+        (None, "cannot be told"),
+    ):
+        line = trust_line(replace(SOUND, windows=(window(1.05, returned),)))
+        assert "Steps under the profiler took 1.10×" in line
+        assert f"{words}: 1.05× (95 % interval 1.04× to 1.06×)." in line
+
+
+def test_the_worst_scheduled_window_speaks() -> None:
+    windows = (window(1.0, True), window(1.2, False), window(1.9, False, "slow-step-9"))
+    assert "did not come back: 1.20×" in trust_line(replace(SOUND, windows=windows))
+
+
+def test_costs() -> None:
+    line = trust_line(replace(SOUND, cost_ns=120_000_000, cost_share=0.012, analysis_ns=2_000_000_000))
+    assert line.endswith("The profiler cost 120 ms, 1.2 % of the run. The analysis took 2.00 s.")
+
+
+WORK = Straggler(5, "host_compute", 1_376_000.0, 0.25)
+RANK = RankShare(0, None, 1, 1e6, None, None, 0.0, None, 1e6, 0)
+EVEN = Distributed((RANK, replace(RANK, rank=1)), 8, (), (), True, 8, (), 0.181, 1_800_000.0, None)
+
+
+def test_one_rank_with_most_work_for_which_the_others_wait():
+    awaited = Awaited(5, 900_000.0, 0.9, 0.75, 2_000_000)
+    (sentence,) = who_waits(replace(EVEN, straggler=WORK, awaited=awaited))
+    assert sentence == (
+        "Rank 5 is what others wait for: 1.38 ms a step more in host operators; evenly spread, a step would take "
+        "1.80 ms less."
+    )
+
+
+def test_work_and_waits_may_name_two_ranks():
+    awaited = Awaited(7, 5_078_857.0, 0.759, 0.625, 6_216_000)
+    first, second = who_waits(replace(EVEN, straggler=WORK, awaited=awaited))
+    assert first.startswith("Rank 5 has the most work of its own: 1.38 ms a step more")
+    assert second == (
+        "In collectives the others wait longest for rank 7: 5.08 ms a step, 75.9 % of all waits. It began the "
+        "recording 6.22 ms after the first rank, for a reason that lies before it."
+    )
+    (alone,) = who_waits(replace(EVEN, awaited=replace(awaited, late_ns=None)))
+    assert alone == "In collectives the others wait longest for rank 7: 5.08 ms a step, 75.9 % of all waits."
+
+
+def test_equal_ranks_are_said_to_be_equal_as_far_as_they_were_read():
+    assert who_waits(EVEN) == ("No rank keeps the others waiting.",)
+    assert who_waits(replace(EVEN, missing_ranks=(3,))) == (
+        "None of the ranks that were read keeps the others waiting.",
+    )
+
+
+def test_one_rank_waits_for_nobody_that_is_known():
+    assert who_waits(None) == ()
+    assert who_waits(replace(EVEN, ranks=(RANK,))) == ()
+
+
+def test_findings_say_whose_they_are_where_there_are_several(tmp_path):
+    def findings() -> list[str]:
+        file = io.StringIO()
+        lightning_perf.analyze(tmp_path).print(file=file, width=120)
+        return [line for line in file.getvalue().splitlines() if line.startswith("1. ")]
+
+    training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")
+    (alone,) = findings()
+    assert alone.endswith("[high]")
+    for rank in range(2):
+        training(fetch_us=5000 + rank).rank(rank, 2).write(tmp_path / f"rank{rank}.pt.trace.json")
+    (whose,) = findings()
+    assert whose.endswith("[high, rank 1]")

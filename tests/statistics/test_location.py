@@ -1,0 +1,100 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightning_perf.statistics.location import (
+    interval,
+    paired_difference,
+    paired_ratio,
+    unpaired_difference,
+    unpaired_ratio,
+)
+
+RNG = np.random.default_rng(1)
+SAMPLES = [(RNG.lognormal(2, 0.1, n), RNG.lognormal(1.9, 0.2, n)) for n in (2, 3, 5, 6, 12)]
+
+
+@pytest.mark.parametrize(("a", "b"), SAMPLES)
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.975])
+def test_paired_ratio_is_scipys_paired_t_on_logarithms(a, b, confidence):
+    ours = paired_ratio(a, b, confidence)
+    theirs = stats.ttest_rel(np.log(b), np.log(a)).confidence_interval(confidence)
+    assert ours.value == pytest.approx(stats.gmean(b / a))
+    assert (ours.low, ours.high) == pytest.approx((math.exp(theirs.low), math.exp(theirs.high)))
+    assert ours.n == len(a)
+
+
+@pytest.mark.parametrize(("a", "b"), [(SAMPLES[3][0], SAMPLES[2][1]), (SAMPLES[4][0], SAMPLES[1][1]), *SAMPLES])
+def test_unpaired_ratio_is_scipys_welch_on_logarithms(a, b):
+    ours = unpaired_ratio(a, b)
+    theirs = stats.ttest_ind(np.log(b), np.log(a), equal_var=False).confidence_interval(0.95)
+    assert (ours.low, ours.high) == pytest.approx((math.exp(theirs.low), math.exp(theirs.high)))
+    assert ours.value == pytest.approx(stats.gmean(b) / stats.gmean(a))
+
+
+def test_speed_up_is_the_inverse_with_its_ends_swapped():
+    a, b = SAMPLES[3]
+    ratio, speed_up = paired_ratio(a, b), paired_ratio(b, a)
+    inverse = ratio.map(lambda value: 1 / value)
+    assert (inverse.value, inverse.low, inverse.high) == pytest.approx((speed_up.value, speed_up.low, speed_up.high))
+
+
+def test_six_percent_less_time_is_a_speed_up_of_1_064():
+    ratio = paired_ratio([10.0, 12.0, 11.0], [9.4 * 1.001, 12 * 0.94, 11 * 0.94 / 1.001])
+    assert ratio.value == pytest.approx(0.94)
+    assert 1 / ratio.value == pytest.approx(1.0638, abs=1e-4)
+
+
+def test_a_block_without_a_number_is_left_out_whole():
+    a, b = list(SAMPLES[3][0]), list(SAMPLES[3][1])
+    with_gaps = paired_difference([*a, None, 5.0, math.nan], [*b, 7.0, math.inf, 1.0])
+    assert with_gaps == paired_difference(a, b)
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "value", "reason"),
+    [
+        ([], [], None, "no pair of runs"),
+        ([None], [1.0], None, "no pair of runs"),
+        ([1.0], [2.0], 2.0, "one pair"),
+        ([1.0, 2.0], [1.0], None, "cannot be paired"),
+        ([1.0, 2.0, 3.0], [1.1, 2.2, 3.3], 1.1, "differences are equal"),
+        ([5.0, 5.0], [5.0, 5.0], 1.0, "differences are equal"),
+        ([1.0, 0.0], [1.0, 1.0], None, "zero or negative"),
+        ([1.0, 2.0], [-1.0, 1.0], None, "zero or negative"),
+    ],
+)
+def test_degenerate_pairs_have_no_interval_and_say_why(base, candidate, value, reason):
+    ratio = paired_ratio(base, candidate)
+    assert ratio.value == (None if value is None else pytest.approx(value))
+    assert (ratio.low, ratio.high) == (None, None)
+    assert reason in ratio.reason
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "value", "reason"),
+    [
+        ([], [1.0, 2.0], None, "no run of the baseline"),
+        ([1.0, 2.0], [math.nan], None, "no run of the candidate"),
+        ([1.0, 2.0], [4.0], 2.5, "single run"),
+        ([3.0, 3.0], [4.0, 4.0, 4.0], 1.0, "runs of each arm are equal"),
+    ],
+)
+def test_degenerate_unpaired_samples_have_no_interval_and_say_why(base, candidate, value, reason):
+    estimate = interval(unpaired_difference(base, candidate))
+    assert (estimate.value, estimate.low, estimate.high) == (value, None, None)
+    assert reason in estimate.reason
+
+
+def test_one_constant_arm_is_enough_for_welch():
+    estimate = interval(unpaired_difference([3.0, 3.0, 3.0], [4.0, 5.0, 4.5]))
+    theirs = stats.ttest_1samp([4.0, 5.0, 4.5], 3.0).confidence_interval(0.95)
+    assert (estimate.low, estimate.high) == pytest.approx((theirs.low - 3, theirs.high - 3))
+
+
+def test_an_interval_beyond_floats_has_a_reason_and_no_infinity():
+    ratio = paired_ratio([1e-200, 1.0], [1e200, 1.0])
+    assert (ratio.low, ratio.high) == (None, None)
+    assert "too wide" in ratio.reason

@@ -1,0 +1,33 @@
+"""Worker processes that make no documents."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+
+from lightning_perf.tensorboard import worker
+from lightning_perf.tensorboard.task import Done, Failed, Task, Working
+from lightning_perf.workers.channel import Channel
+from lightning_perf.workers.memory_limit import limit_memory
+
+
+def main(channel: Channel) -> None:
+    """Read a task, run the Python code that its ``fetched`` holds, and answer `Done`."""
+    task = channel.receive(Task)
+    names = {"channel": channel, "task": task, "Done": Done, "Failed": Failed, "Working": Working, "Path": Path}
+    exec(task.fetched, {**names, "os": os, "signal": signal, "subprocess": subprocess, "sys": sys, "time": time})
+    channel.send(Done())
+
+
+def hungry(channel: Channel) -> None:
+    """Be a real worker whose work takes 1 GiB of the 300 MiB that it may have."""
+    worker.limit_memory = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
+    worker.work = lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
+    worker.main(channel)

@@ -1,0 +1,216 @@
+"""The public names and their documents: the same results from Python as from the command line."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf import Compared, Comparison, PerfReport, ReportError, Sweep, Tradeoff, TuneResult
+from lightning_perf.cli import main
+from lightning_perf.compare import CompareError, Settings, Unfair, UnfairError, find_records
+from lightning_perf.inference import InferenceError
+from tests.compare.support import write_run
+from tests.page.tradeoff_sample import hand_made_tradeoff
+
+TRACES = Path(__file__).parent / "traces"
+TRACE = str(TRACES / "two_steps.pt.trace.json")
+OTHER = str(TRACES / "two_steps.json")
+
+USE_WITHOUT_TORCH = """
+import io, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "lightning", "pytorch_lightning", "tensorboard", "scipy", "matplotlib"}:
+            raise ImportError(f"{name} is not installed here")
+sys.meta_path.insert(0, Refuse())
+import lightning_perf
+trace, folder = sys.argv[1:]
+report = lightning_perf.analyze(trace)
+report.print(file=io.StringIO())
+with open(folder + "/report.json", "w") as file:
+    file.write(report.to_json())
+assert lightning_perf.PerfReport.load(folder + "/report.json") == report
+report.to_markdown()
+report.write_html(folder + "/report.html")
+compared = report.diff(report)
+compared.print(file=io.StringIO())
+compared.to_markdown()
+compared.write_html(folder + "/diff.html")
+lightning_perf.Comparison, lightning_perf.Tradeoff, lightning_perf.Sweep, lightning_perf.TuneResult
+print("done")
+"""
+
+LIGHT = """
+import sys
+before = set(sys.modules)
+import lightning_perf
+dir(lightning_perf)
+heavy = {"torch", "lightning", "numpy", "rich", "msgspec", "scipy", "matplotlib"}
+print(sorted(heavy & {name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def printed(document: object, *arguments: object, **options: object) -> str:
+    file = io.StringIO()
+    document.print(*arguments, file=file, **options)  # type: ignore[attr-defined]
+    return file.getvalue()
+
+
+def same_page(one: Path, other: Path) -> bool:
+    """Whether two pages differ in nothing but the nonce of their security policy."""
+
+    def without_nonce(path: Path) -> str:
+        return re.sub(r"nonce(=\"|-)[\w-]+", "nonce", path.read_text(encoding="utf-8"))
+
+    return without_nonce(one) == without_nonce(other)
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> dict[str, str]:
+    for n in range(6):
+        write_run(tmp_path / "fp32" / f"run{n}", step_ms=100 + n, train__seed=n, started=2.0 * n)
+        write_run(
+            tmp_path / "amp" / f"run{n}",
+            step_ms=90 + n,
+            train__seed=n,
+            started=2.0 * n + 1,
+            train__precision="16-mixed",
+        )
+    return {name: str(tmp_path / name) for name in ("fp32", "amp")}
+
+
+@pytest.mark.parametrize("name", lightning_perf.__all__)
+def test_every_public_name_loads(name: str) -> None:
+    assert getattr(lightning_perf, name) is not None
+
+
+def test_the_import_loads_no_other_package() -> None:
+    assert run(LIGHT) == "[]"
+
+
+def test_reports_work_without_torch(tmp_path: Path) -> None:
+    assert run(USE_WITHOUT_TORCH, TRACE, str(tmp_path)) == "done"
+
+
+@pytest.mark.parametrize("top", [1, 8])
+def test_a_report_shows_what_the_command_shows(top: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = lightning_perf.analyze(TRACE)
+    assert main(["analyze", TRACE, "--top", str(top), "--html", str(tmp_path / "command.html")]) == 0
+    assert printed(report, top=top) == capsys.readouterr().out
+    report.write_html(tmp_path / "method.html")
+    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
+    assert main(["analyze", TRACE, "--json"]) == 0
+    assert report.to_json() == capsys.readouterr().out
+
+
+def test_a_diff_shows_what_the_command_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compared = lightning_perf.analyze(TRACE).diff(lightning_perf.analyze(OTHER))
+    assert main(["diff", TRACE, OTHER, "--html", str(tmp_path / "command.html")]) == 0
+    assert printed(compared) == capsys.readouterr().out
+    compared.write_html(tmp_path / "method.html")
+    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
+    assert main(["diff", TRACE, OTHER, "--json"]) == 0
+    assert compared.to_json() == capsys.readouterr().out
+    assert Compared.from_json(compared.to_json()) == compared
+
+
+def test_a_comparison_shows_what_the_command_shows(
+    arms: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comparison = lightning_perf.compare_runs(arms, Settings(treatment=("precision",)))
+    command = ["compare", *(f"{name}={path}" for name, path in arms.items()), "--treatment", "precision"]
+    assert main([*command, "--markdown", str(tmp_path / "command.md")]) == 0
+    assert printed(comparison) == capsys.readouterr().out
+    assert comparison.to_markdown() == (tmp_path / "command.md").read_text(encoding="utf-8")
+    assert main([*command, "--json", "--html", str(tmp_path / "command.html")]) == 0
+    assert comparison.to_json() == capsys.readouterr().out
+    comparison.write_html(tmp_path / "method.html", title=" and ".join(command[1:3]))
+    assert same_page(tmp_path / "method.html", tmp_path / "command.html")
+    assert Comparison.from_json(comparison.to_json()) == comparison
+    comparison.write_html(tmp_path / "untitled.html")
+    assert "<title>fp32 and amp" in (tmp_path / "untitled.html").read_text(encoding="utf-8")
+
+
+def test_records_compare_as_their_folders_do(arms: dict[str, str]) -> None:
+    settings = Settings(treatment=("precision",))
+    records = {name: find_records(Path(path)) for name, path in arms.items()}
+    assert lightning_perf.compare_runs(records, settings) == lightning_perf.compare_runs(arms, settings)
+
+
+def test_a_refusal_shows_what_the_command_shows(
+    arms: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "amp" / "run6", step_ms=90, train__batch_size=64, started=20.0)
+    with pytest.raises(UnfairError) as raised:
+        lightning_perf.compare_runs(arms)
+    refusal = raised.value.refusal
+    assert isinstance(refusal, Unfair)
+    command = ["compare", *(f"{name}={path}" for name, path in arms.items())]
+    assert main([*command, "--json", "--markdown", str(tmp_path / "command.md")]) == 3
+    shown = capsys.readouterr()
+    assert (printed(refusal), refusal.to_json()) == (shown.err, shown.out)
+    assert refusal.to_markdown() == (tmp_path / "command.md").read_text(encoding="utf-8")
+    refusal.print()
+    assert capsys.readouterr().err == shown.err
+
+
+def test_a_tradeoff_shows_saves_and_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tradeoff = hand_made_tradeoff()
+    tradeoff.print()
+    out = capsys.readouterr().out
+    assert printed(tradeoff) == out
+    assert all(row.variant in out and row.variant in tradeoff.to_markdown().replace("\\", "") for row in tradeoff.rows)
+    (tmp_path / "tradeoff.json").write_text(tradeoff.to_json(), encoding="utf-8")
+    assert Tradeoff.load(tmp_path / "tradeoff.json") == tradeoff
+    tradeoff.write_html(tmp_path / "tradeoff.html")
+    assert f"<title>{tradeoff.model}" in (tmp_path / "tradeoff.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        (PerfReport, ReportError),
+        (Compared, ReportError),
+        (Comparison, CompareError),
+        (Tradeoff, InferenceError),
+        (Sweep, InferenceError),
+        (TuneResult, lightning_perf.TuneError),
+    ],
+)
+def test_an_unreadable_document_is_named(document: type[PerfReport], error: type[Exception], tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    for text, said in (
+        ("[]", "this is no"),
+        ('{"schema_version": 99}', "upgrade"),
+        ('{"schema_version": 1}', "damaged"),
+    ):
+        path.write_text(text)
+        with pytest.raises(error, match=rf"saved\.json: .*{said}"):
+            document.load(path)
+    with pytest.raises(FileNotFoundError):
+        document.load(tmp_path / "absent.json")
+
+
+def test_a_compact_document_is_one_line() -> None:
+    report = lightning_perf.analyze(TRACE)
+    assert "\n" not in report.to_json(indent=None)
+    assert PerfReport.from_json(report.to_json(indent=None)) == report
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(lightning_perf.PageError, match="Cannot write"):
+        lightning_perf.analyze(TRACE).write_html(tmp_path / "absent" / "report.html")
