@@ -7,7 +7,7 @@ from typing import IO
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from lightning_perf.report.console.safe import plain
@@ -38,8 +38,8 @@ def print_result(result: TuneResult, *, file: IO[str] | None, width: int | None)
         out.print(plain(note, style="dim"))
 
 
-def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def _table(columns: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Grid:
+    table = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number in (1, 2) else "left", no_wrap=True)
     for row in rows:
