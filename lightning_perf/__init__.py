@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.errors import TraceError
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.sweep import sweep_backbones
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import Compared
     from lightning_perf.report.document import PerfReport, ReportError
-    from lightning_perf.trace.errors import TraceError
     from lightning_perf.trace.reader import read_trace
     from lightning_perf.trace.trace import Trace
     from lightning_perf.tune.errors import TuneError
@@ -48,7 +48,7 @@ _HOMES = {
     "ReportError": "lightning_perf.report.document",
     "Sweep": "lightning_perf.inference.sweep_document",
     "Trace": "lightning_perf.trace.trace",
-    "TraceError": "lightning_perf.trace.errors",
+    "TraceError": "lightning_perf.errors",
     "Tradeoff": "lightning_perf.inference.tradeoff",
     "TuneError": "lightning_perf.tune.errors",
     "TuneResult": "lightning_perf.tune.result",

@@ -72,9 +72,9 @@ def _discard_output() -> None:
 
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
+    from lightning_perf.errors import TraceError
     from lightning_perf.extras import MissingExtraError
     from lightning_perf.page.html import PageError
-    from lightning_perf.trace.errors import TraceError
     from lightning_perf.view import ViewerError
 
     return isinstance(error, (TraceError, ViewerError, PageError, CompareError, MissingExtraError))

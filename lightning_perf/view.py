@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from lightning_perf.report.sources import find_traces
+from lightning_perf.run_files.traces import find_traces
 
 __all__ = ["TimelineServer", "ViewerError", "find_viewer", "view"]
 

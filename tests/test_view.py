@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 from lightning_perf.view import TimelineServer, ViewerError, find_viewer, view
 
 TRACE = gzip.compress(b'{"traceEvents": []}')

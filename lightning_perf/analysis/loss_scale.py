@@ -1,26 +1,16 @@
-"""The loss scale of an fp16 run: how it changes, its file format, and the history of a run."""
+"""The loss scale of an fp16 run: how it changes, and the history of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
-import msgspec
 import numpy as np
 
-from lightning_perf.analysis.json_lines import read_json_lines
+from lightning_perf.run_files.loss_scale import ScaleEvent
+from lightning_perf.run_files.precision import LossScaleHistory
 
-__all__ = [
-    "LossScaleHistory",
-    "OverflowOrigin",
-    "ScaleEvent",
-    "ScalerState",
-    "encode_event",
-    "read_events",
-    "summarize_loss_scale",
-]
+__all__ = ["ScalerState", "summarize_loss_scale"]
 
 
 @dataclass(frozen=True)
@@ -62,117 +52,6 @@ class ScalerState:
             return replace(self, steps_since_change=steps)
         grown = _round_to_fp32(self.scale * self.growth_factor)
         return replace(self, scale=grown if np.isfinite(grown) else self.scale, steps_since_change=0)
-
-
-@dataclass(frozen=True)
-class OverflowOrigin:
-    """Where the first inf or nan of a skipped step came up, as running its batch again shows.
-
-    Attributes:
-        module: Name of the layer; empty when it was the loss itself.
-        what: Which of its values: its output, or the gradient of its output or of a parameter.
-        value: Whether inf or nan.
-    """
-
-    module: str
-    what: str
-    value: Literal["inf", "nan"]
-
-
-@dataclass(frozen=True)
-class ScaleEvent:
-    """A change of the loss scale, or the begin or end of a run; between events the scale stays.
-
-    Attributes:
-        kind: ``start``, ``overflow`` (the optimizer step was skipped), ``growth`` or ``end``.
-        step: Number of the step, on the axis of the Trainer's own logs.
-        scale: The scale from here on.
-        attempts: Optimizer steps tried so far, skipped ones included.
-        trained_ns: Wall time of the training batches so far, waiting for data left out.
-        wasted_ns: For an overflow: wall time of the batches whose gradients were thrown away, else 0.
-        optimizer: For an overflow: index of the optimizer, else 0.
-        scheduler_steps: For an overflow: steps that learning-rate schedulers of this optimizer made all the same.
-        steps_since_change: Executed steps since the scale changed, before this event.
-        origin: For an overflow: where it came up, if that was looked for and found.
-    """
-
-    kind: Literal["start", "overflow", "growth", "end"]
-    step: int
-    scale: float
-    attempts: int
-    trained_ns: int
-    wasted_ns: int = 0
-    optimizer: int = 0
-    scheduler_steps: int = 0
-    steps_since_change: int = 0
-    origin: OverflowOrigin | None = None
-
-
-@dataclass(frozen=True)
-class LossScaleHistory:
-    """What became of the loss scale in one run.
-
-    Attributes:
-        initial_scale: Scale at the start.
-        final_scale: Scale at the end.
-        lowest_scale: The lowest it was.
-        highest_scale: The highest it was.
-        attempts: Optimizer steps tried.
-        skipped_steps: Those skipped, one for each overflow.
-        growths: Times the scale grew.
-        steps_since_change: Executed steps since the scale last changed, at the end.
-        scheduler_steps_on_skips: Steps of learning-rate schedulers made although the optimizer's was skipped: the
-            schedule is that many steps ahead of the weights.
-        trained_ns: Wall time of the training batches, waiting for data left out.
-        wasted_ns: The part of it spent on skipped steps.
-        finished: Whether the run wrote its end; if not, the figures are those of the last event.
-        events: The events, in order.
-    """
-
-    initial_scale: float
-    final_scale: float
-    lowest_scale: float
-    highest_scale: float
-    attempts: int
-    skipped_steps: int
-    growths: int
-    steps_since_change: int
-    scheduler_steps_on_skips: int
-    trained_ns: int
-    wasted_ns: int
-    finished: bool
-    events: tuple[ScaleEvent, ...]
-
-    @property
-    def executed_steps(self) -> int:
-        """Optimizer steps that changed the weights."""
-        return self.attempts - self.skipped_steps
-
-    @property
-    def goodput(self) -> float:
-        """Share of the training time whose gradients were used, 0 to 1."""
-        return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(ScaleEvent)
-
-
-def encode_event(event: ScaleEvent) -> bytes:
-    """Encode an event as one line of a ``loss_scale.rank0.jsonl`` file, with its newline."""
-    return _encoder.encode(event) + b"\n"
-
-
-def read_events(path: str | Path) -> tuple[ScaleEvent, ...]:
-    """Read the loss-scale events of one rank; a line torn by a killed run is left out, what a resumed run adds is not.
-
-    Args:
-        path: A ``loss_scale.rank0.jsonl`` file.
-
-    Raises:
-        TraceError: The file cannot be read, or a line within it is no event.
-    """
-    return read_json_lines(path, _decoder.decode, what="loss-scale event", restart=b'{"kind"')
 
 
 def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:

@@ -5,62 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-__all__ = ["OTHER_SEEDS", "LayerDrift", "NumericsDrift", "judge_drift"]
+from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
+
+__all__ = ["OTHER_SEEDS", "judge_drift"]
 
 OTHER_SEEDS = 4
 """FP32 replays with another order of batches and other random numbers, beside the one with the run's own."""
 
 _T_QUANTILE = 2.776
 """Student's t for 97.5 % and `OTHER_SEEDS` degrees of freedom (any table, or ``scipy.stats.t.ppf(0.975, 4)``)."""
-
-
-@dataclass(frozen=True)
-class LayerDrift:
-    """How far a layer's output in mixed precision is from that in FP32, for the same weights and the same batch.
-
-    Attributes:
-        name: The layer.
-        relative_error: Norm of the difference over the norm of the FP32 output; inf or nan where the mixed output is.
-    """
-
-    name: str
-    relative_error: float
-
-
-@dataclass(frozen=True)
-class NumericsDrift:
-    """A mixed run's first steps beside FP32 replays of the same batches from the same weights.
-
-    Attributes:
-        precision: The run's precision.
-        mixed_losses: The run's loss, a batch each.
-        fp32_losses: The loss of the FP32 replay of the same batches in the same order.
-        mixed_end: Mean FP32 loss over all these batches with the weights that the mixed run ended at.
-        fp32_end: The same with the weights of the FP32 replay.
-        seed_ends: The same with the weights of FP32 replays with other seeds.
-        expected_low: Where an FP32 run with another seed ends, with 95 % probability: lower end.
-        expected_high: Upper end.
-        beyond_seed_noise: Whether the mixed run ends outside of that.
-        layers: Drift of the layers' outputs on the first batch, in the order of computing.
-    """
-
-    precision: str
-    mixed_losses: tuple[float, ...]
-    fp32_losses: tuple[float, ...]
-    mixed_end: float
-    fp32_end: float
-    seed_ends: tuple[float, ...]
-    expected_low: float
-    expected_high: float
-    beyond_seed_noise: bool
-    layers: tuple[LayerDrift, ...]
-
-    @property
-    def drift(self) -> float:
-        """Difference that mixed precision made to the loss at the end."""
-        return self.mixed_end - self.fp32_end
 
 
 def judge_drift(

@@ -1,20 +1,17 @@
-"""Step times measured without the profiler: one sample a step, its file format, and the summary of a run."""
+"""Summary of the step times that a run measured without the profiler."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import msgspec
 import numpy as np
 
-from lightning_perf.analysis.json_lines import read_json_lines
 from lightning_perf.analysis.outliers import outlying
+from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["StepSample", "StepTimes", "encode_sample", "read_samples", "summarize_step_times"]
+__all__ = ["StepTimes", "summarize_step_times"]
 
 WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
@@ -23,29 +20,6 @@ MIN_STEPS_A_SIDE = 8
 """Steps that each of two parts of a run must have before their medians are compared."""
 
 MAX_OUTLIERS_LISTED = 10
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-@dataclass(frozen=True)
-class StepSample:
-    """What the step timer measured of one step.
-
-    Attributes:
-        step: The step's number, counted over the whole fit.
-        step_ns: Wall time of the step, fetching its batches included.
-        data_wait_ns: Time the training thread waited for batches; part of ``step_ns``.
-        device_ns: Device time between the step's first and last device event, or None when not measured.
-        samples: Samples trained on in the step, or None when the batch does not tell.
-        profiled: Whether the profiler was at work (warm-up and export too), so that the time includes its cost.
-    """
-
-    step: _Count
-    step_ns: _Count
-    data_wait_ns: _Count
-    device_ns: _Count | None
-    samples: _Count | None
-    profiled: bool
 
 
 @dataclass(frozen=True)
@@ -99,45 +73,6 @@ class StepTimes:
     outlier_steps: int
     outlier_excess_ns: int
     outliers: tuple[StepSample, ...]
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(StepSample)
-
-
-def encode_sample(sample: StepSample) -> bytes:
-    r"""Encode a sample as one line of a ``steps.rank0.jsonl`` file.
-
-    Args:
-        sample: The sample.
-
-    Returns:
-        The line as UTF-8 JSON, with its newline: append it to the file in one write.
-
-    Example:
-        >>> encode_sample(StepSample(7, 120_000_000, 3_000_000, None, 32, False))
-        b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
-    """
-    return _encoder.encode(sample) + b"\n"
-
-
-def read_samples(path: str | Path) -> tuple[StepSample, ...]:
-    """Read the samples of one rank.
-
-    A run that was killed while writing leaves a torn last line, which is skipped; one that was resumed afterwards has
-    its first new sample on that same line, which is kept.
-
-    Args:
-        path: A ``steps.rank0.jsonl`` file.
-
-    Returns:
-        The samples in the order in which they were written.
-
-    Raises:
-        TraceError: The file cannot be read, or a line within it is no sample.
-    """
-    # Samples are flat objects, so the last brace of a line opens the sample that was written after a torn one.
-    return read_json_lines(path, _decoder.decode, what="step sample", restart=b"{")
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:

@@ -10,8 +10,9 @@ import numpy as np
 
 from lightning_perf.analysis.outliers import outlying
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.recorded_windows import RecordedWindow
-from lightning_perf.analysis.step_times import WARMUP_STEPS, StepSample
+from lightning_perf.analysis.step_times import WARMUP_STEPS
+from lightning_perf.run_files.steps import StepSample
+from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]

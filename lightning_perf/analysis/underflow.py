@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from lightning_perf.analysis.gradient_samples import Arithmetic, GradientSample, LayerGradients
+from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.precision import LayerUnderflow, PrecisionAdvice, UnderflowTable
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["LayerUnderflow", "PrecisionAdvice", "UnderflowTable", "tabulate_underflow"]
+__all__ = ["tabulate_underflow"]
 
 FP16_SMALLEST_NORMAL_EXPONENT = -14
 """Below 2⁻¹⁴ an fp16 value has fewer than 11 significant bits (IEEE 754-2019, binary16)."""
@@ -32,80 +31,6 @@ SCALE_LIMIT = 2.0**24
 
 FEW_LAYERS = 0.25
 """Up to this share of the layers, keeping the concerned ones in FP32 costs less than leaving fp16."""
-
-
-@dataclass(frozen=True)
-class LayerUnderflow:
-    """A layer's row of the table.
-
-    Attributes:
-        name: The layer.
-        arithmetic: Type its parameters were computed in.
-        values: Gradient values looked at.
-        zero_share: Share of them that is exactly zero. That alone is no underflow: a ReLU makes zeros in FP32 as well.
-        subnormal_share: Share of the non-zero ones that is subnormal in fp16, below 2⁻¹⁴.
-        vanished: Whether all values were zero and a larger scale showed that they had underflowed; None where there
-            are other values or it was not tried.
-        median_exponent: Power of two of the median non-zero magnitude; None where there is none.
-        headroom_doublings: How often the scale may double before the largest value seen overflows; None where there
-            is none.
-        underflows: Whether fp16 loses gradients in this layer.
-        first_exponent: Power of two of the first count.
-        counts: Non-zero values by power of two; of a vanished layer those that the larger scale showed.
-    """
-
-    name: str
-    arithmetic: Arithmetic
-    values: int
-    zero_share: float
-    subnormal_share: float
-    vanished: bool | None
-    median_exponent: int | None
-    headroom_doublings: int | None
-    underflows: bool
-    first_exponent: int
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PrecisionAdvice:
-    """What to change about underflow.
-
-    Attributes:
-        action: ``init_scale``, ``keep_fp32`` or ``bf16``.
-        text: What to do and why, a sentence.
-        init_scale: The scale to start with, if that is the action.
-        keep_fp32: The layers to keep in FP32, if that is.
-    """
-
-    action: Literal["init_scale", "keep_fp32", "bf16"]
-    text: str
-    init_scale: float | None = None
-    keep_fp32: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class UnderflowTable:
-    """Gradient underflow of a run, layer by layer.
-
-    Attributes:
-        samples: Steps sampled.
-        scale: The loss scale at the last sample.
-        headroom_doublings: How often the scale may double before the largest gradient seen in fp16 overflows.
-        layers: A row a layer, in the module's order.
-        advice: What to change, or None when no layer underflows.
-    """
-
-    samples: int
-    scale: float
-    headroom_doublings: int | None
-    layers: tuple[LayerUnderflow, ...]
-    advice: PrecisionAdvice | None
-
-    @property
-    def underflowing(self) -> tuple[LayerUnderflow, ...]:
-        """The layers in which fp16 loses gradients."""
-        return tuple(layer for layer in self.layers if layer.underflows)
 
 
 def tabulate_underflow(samples: Sequence[GradientSample]) -> UnderflowTable:

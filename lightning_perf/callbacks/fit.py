@@ -7,8 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import Captures
@@ -23,13 +21,16 @@ from lightning_perf.callbacks.recording.schedule import (
 )
 from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-from lightning_perf.callbacks.run_record.recorder import study_folder, study_place
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.run_record import study_folder, study_place
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 __all__ = ["Fit"]
 
@@ -77,7 +78,8 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         page_faults: PageFaultCounter | None = None
-        self._windows_path = folder / f"windows.rank{rank}.jsonl" if folder is not None else None
+        windows_path = WINDOWS.path(folder, rank) if folder is not None else None
+        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             if device.type == "cpu":
@@ -107,7 +109,7 @@ class Fit:
                 )
         self._log = StepLog(
             state,
-            path=folder / f"steps.rank{rank}.jsonl" if folder is not None else None,
+            path=STEPS.path(folder, rank) if folder is not None else None,
             send=_logger_sender(trainer),
             log_every=int(trainer.log_every_n_steps),
             errors=errors,
@@ -256,14 +258,7 @@ class Fit:
             self._budget.window_ends(window.pause_ns + window.export_ns)
         if self._captures is not None and window.capture:
             self._captures.window_ends(window.trace_bytes)
-        if self._windows_path is None:
-            return
-        try:
-            with self._windows_path.open("ab") as file:
-                file.write(encode_window(window))
-        except OSError as error:
-            self._windows_path = None
-            self.errors.report("what the profiler cost is no longer saved", error)
+        self._windows.append(window)
 
 
 def _present(*observers: T | None) -> list[T]:

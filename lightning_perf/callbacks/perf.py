@@ -19,8 +19,8 @@ from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.report import report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.rank_files import RankFiles, checked_ranks
-from lightning_perf.callbacks.run_record.recorder import study_folder
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
 

@@ -7,11 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
-from lightning_perf.analysis.loss_scale import LossScaleHistory
-from lightning_perf.analysis.numerics_drift import NumericsDrift
-from lightning_perf.analysis.precision import PrecisionSetting
-from lightning_perf.analysis.run_precision import RunPrecision, encode_precision
-from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
@@ -26,6 +21,13 @@ from lightning_perf.callbacks.precision.switch import (
 )
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    PrecisionSetting,
+    RunPrecision,
+    UnderflowTable,
+)
 
 __all__ = ["EmbeddedPrecision", "PrecisionCallback"]
 
@@ -257,7 +259,7 @@ class PrecisionCallback(LightningCallback):
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
         result = self.result
         if result is not None:
-            monitors.save_summary(encode_precision(result))
+            monitors.save_summary(result)
 
     def _undo(self) -> None:
         self._finish()

@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.analysis.fit_notes import NOTES_NAME, encode_notes
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.whole_file import write_whole
+from lightning_perf.run_files.notes import write_notes
+from lightning_perf.run_files.report import write_report
 
 if TYPE_CHECKING:
-    from lightning_perf.analysis.run_precision import RunPrecision
     from lightning_perf.callbacks.fit import Fit
     from lightning_perf.callbacks.lightning_compat import Trainer
     from lightning_perf.callbacks.run_record.rank_files import RankFiles
     from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
+    from lightning_perf.run_files.precision import RunPrecision
 
-__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "save_report"]
+__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics"]
 
 # The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
 
@@ -43,7 +43,7 @@ def report_fit(
 
         notes = fit.notes()
         if notes and fit.folder is not None:
-            _give(fit.errors, "notes are not saved", write_whole, fit.folder / NOTES_NAME, encode_notes(notes))
+            _give(fit.errors, "notes are not saved", write_notes, fit.folder, notes)
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
@@ -52,7 +52,7 @@ def report_fit(
         return
     # Each for itself: a full disk keeps nothing from the console.
     if fit.folder is not None:
-        _give(fit.errors, "the report is not saved", save_report, report, fit.folder)
+        _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
     if show:
         _give(fit.errors, "the report is not shown", print_fit_report, report)
     _give(fit.errors, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
@@ -78,24 +78,6 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     if report.trust is None:
         return report
     return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))
-
-
-def save_report(report: PerfReport, folder: Path) -> Path:
-    """Write ``report.json``, whole or not at all.
-
-    Args:
-        report: The report.
-        folder: Where to.
-
-    Returns:
-        The path written.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    path = folder / "report.json"
-    write_whole(path, report.to_json().encode())
-    return path
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:

@@ -9,31 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from lightning_perf.analysis.json_lines import read_json_lines
-from lightning_perf.analysis.step_times import StepTimes, read_samples, summarize_step_times
+from lightning_perf.analysis.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record_lines import (
+from lightning_perf.errors import TraceError
+from lightning_perf.report.predicted_speedup import read_predicted_speedup
+from lightning_perf.run_files.run_record import (
     RECORD_NAME,
+    RUN_RECORD,
     VERSION,
     EpochEnded,
     FactsAdded,
     FactValue,
     HealthSeen,
-    Line,
     Outcome,
     Place,
     RunEnded,
     RunStarted,
 )
-from lightning_perf.report.predicted_speedup import read_predicted_speedup
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.run_files.steps import STEPS
 
 __all__ = ["Epoch", "RunRecord", "find_records", "read_record"]
-
-STEPS_NAME = "steps.rank0.jsonl"
-REPORT_NAME = "report.json"
 
 
 @dataclass(frozen=True)
@@ -97,9 +92,6 @@ class RunRecord:
     predicted_speedup: tuple[float, float] | None = None
 
 
-_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
-
-
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run.
 
@@ -114,7 +106,10 @@ def read_record(path: str | Path) -> RunRecord:
         CompareError: The file cannot be read or is no record.
     """
     path = Path(path)
-    lines = _lines(path)
+    try:
+        lines = RUN_RECORD.read(path)
+    except TraceError as error:
+        raise CompareError(str(error)) from error
     if not lines or not isinstance(lines[0], RunStarted):
         raise CompareError(f"{path}: does not begin with the start of a run. Leave it out of the comparison.")
     started = lines[0]
@@ -135,7 +130,7 @@ def read_record(path: str | Path) -> RunRecord:
             health.append(line)
         elif isinstance(line, RunEnded):
             ended = line
-    steps, steps_problem = _step_times(path.with_name(STEPS_NAME))
+    steps, steps_problem = _step_times(STEPS.path(path.parent, 0))
     return RunRecord(
         run_id=started.run_id,
         path=path,
@@ -153,7 +148,7 @@ def read_record(path: str | Path) -> RunRecord:
         remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
         steps=steps,
         steps_problem=steps_problem,
-        predicted_speedup=read_predicted_speedup(path.with_name(REPORT_NAME)),
+        predicted_speedup=read_predicted_speedup(path.parent),
     )
 
 
@@ -194,19 +189,12 @@ def _has_begun(path: Path) -> bool:
         return True  # reading the record says what is wrong
 
 
-def _lines(path: Path) -> tuple[Line, ...]:
-    try:
-        return read_json_lines(path, _decoder.decode, what="line of a run record")
-    except TraceError as error:
-        raise CompareError(str(error)) from error
-
-
 def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
     """The step times, and why there are none although there is a file."""
     if not path.exists():
         return None, None
     try:
-        samples = read_samples(path)
+        samples = STEPS.read(path)
     except TraceError as error:
         return None, str(error)
     return (summarize_step_times(samples) if samples else None), None

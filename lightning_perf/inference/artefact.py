@@ -13,6 +13,7 @@ import msgspec
 from lightning_perf import __version__
 from lightning_perf.environment import version_facts
 from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.run_files.atomic import write_document
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,7 @@ def save_artefact(
             name.partition(".")[2]: str(version) for name, version in version_facts().items() if version is not None
         },
     )
-    (folder / ARTEFACT_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(artefact), indent=2) + b"\n")
+    write_document(folder / ARTEFACT_FILE, artefact)
     return artefact
 
 

@@ -33,6 +33,7 @@ from lightning_perf.inference.tradeoff import METHOD_VERSION, SCHEMA_VERSION, Tr
 from lightning_perf.inference.transform import FineTune
 from lightning_perf.inference.validation import Validation
 from lightning_perf.inference.variant import default_variants, parse_variants
+from lightning_perf.run_files.atomic import write_document
 
 __all__ = ["TRADEOFF_FILE", "MeasureOptions", "measure_variants", "save_document"]
 
@@ -188,7 +189,7 @@ def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
     """
     path = folder / TRADEOFF_FILE
     try:
-        path.write_bytes(tradeoff.to_json().encode())
+        write_document(path, tradeoff)
     except OSError as error:
         note = f"{path} could not be written ({error.strerror})."
         return replace(tradeoff, notes=(*tradeoff.notes, note))

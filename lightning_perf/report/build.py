@@ -12,12 +12,10 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.distributed import Distributed, distributed
-from lightning_perf.analysis.fit_notes import NOTES_NAME, read_notes
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.recorded_windows import RecordedWindow, read_windows
-from lightning_perf.analysis.run_precision import RunPrecision, read_precision
-from lightning_perf.analysis.step_times import StepSample, read_samples, summarize_step_times
+from lightning_perf.analysis.step_times import summarize_step_times
 from lightning_perf.analysis.trust import trust
+from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -25,9 +23,12 @@ from lightning_perf.report.labels import count_of
 from lightning_perf.report.recordings import RecordingExecutor, analyze_recordings
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slowness import slowness_notes
-from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
 from lightning_perf.report.verdict import judge
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.run_files.notes import read_notes
+from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["LiveFit", "analyze", "build_report"]
@@ -94,15 +95,15 @@ def analyze(
     try:
         traces = find_traces(path)
     except TraceError:
-        logs = _step_logs(Path(path))
+        logs = STEPS.paths(Path(path))
         if not logs and live is None:
             raise
         traces = ()  # a run that was too short to be profiled
     else:
-        logs = _step_logs(traces[0].parent) if Path(path).is_dir() else []
+        logs = STEPS.paths(traces[0].parent) if Path(path).is_dir() else []
     if logs and not samples:
         try:
-            samples = read_samples(logs[0])
+            samples = STEPS.read(logs[0])
         except TraceError as error:
             if not traces:
                 raise
@@ -112,14 +113,14 @@ def analyze(
     if live is not None:
         notes += live.notes
         precision = live.precision
-    elif folder is not None and (folder / NOTES_NAME).exists():
+    elif folder is not None:
         try:
-            notes += read_notes(folder / NOTES_NAME)
+            notes += read_notes(folder)
         except TraceError as error:
             notes.append(f"The callback's notes are left out: {error}")
-    if live is None and folder is not None and (folder / "precision.json").exists():
+    if live is None and folder is not None and (folder / PRECISION_NAME).exists():
         try:
-            precision = read_precision(folder / "precision.json")
+            precision = read_precision(folder / PRECISION_NAME)
         except TraceError as error:
             notes.append(f"The run's precision is left out: {error}")
     build = functools.partial(
@@ -137,10 +138,6 @@ def analyze(
 def _folder(path: Path, traces: Sequence[Path]) -> Path | None:
     """The folder whose other files belong to the traces; a trace that is named alone stands for itself."""
     return (traces[0].parent if traces else path) if path.is_dir() else None
-
-
-def _step_logs(folder: Path) -> list[Path]:
-    return sorted(folder.glob("steps.rank*.jsonl"))
 
 
 def build_report(
@@ -210,13 +207,13 @@ def build_report(
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
     """What the profiler did on the rank whose step times are read, too: the first one."""
-    files = sorted(folder.glob("windows.rank*.jsonl")) if folder is not None else []
-    logs = _step_logs(folder) if folder is not None else []
+    files = WINDOWS.paths(folder) if folder is not None else []
+    logs = STEPS.paths(folder) if folder is not None else []
     same = [path for path in files if logs and rank_in_name(path.name) == rank_in_name(logs[0].name)]
     if not same:
         return (), []
     try:
-        return read_windows(same[0]), []
+        return WINDOWS.read(same[0]), []
     except TraceError as error:
         return (), [f"What the profiler cost is left out: {error}"]
 

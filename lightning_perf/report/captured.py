@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, is_capture_name, read_captures
 from lightning_perf.analysis.diff import Diff, DiffTable, diff
 from lightning_perf.analysis.distributed import Distributed, distributed
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.errors import TraceError
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.report.recording import Recording
 from lightning_perf.report.recordings import analyze_recordings
 from lightning_perf.report.sentences import who_waits
-from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_name
+from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.units import format_duration, format_ratio
 
 __all__ = ["Captured", "captured"]
@@ -71,10 +71,10 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
     """
     records: dict[str, dict[int, CaptureRecord]] = {}
     notes = []
-    for path in sorted(folder.glob("captures.rank*.jsonl")):
+    for path in CAPTURES.paths(folder):
         rank = rank_in_name(path.name) or 0
         try:
-            for record in read_captures(path):
+            for record in CAPTURES.read(path):
                 if not is_capture_name(record.folder):
                     raise TraceError(path, f"names no folder of a capture: {record.folder!r}", "Remove that line")
                 records.setdefault(record.folder, {})[rank] = record

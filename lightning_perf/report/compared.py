@@ -12,8 +12,8 @@ from lightning_perf.analysis.breakdown import Breakdown
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.errors import TraceError
 from lightning_perf.report.document import TOP, PerfReport, ReportError, run_name
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.units import format_duration
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import IO, TYPE_CHECKING
 
 from lightning_perf.analysis.distributed import Distributed
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.analysis.run_precision import RunPrecision
 from lightning_perf.analysis.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
+from lightning_perf.run_files.precision import RunPrecision
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind

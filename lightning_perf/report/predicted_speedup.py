@@ -8,6 +8,7 @@ import msgspec
 
 from lightning_perf.analysis.amp_gain import AmpGain
 from lightning_perf.report.document import SCHEMA_VERSION
+from lightning_perf.run_files.report import read_report_fields
 
 __all__ = ["read_predicted_speedup"]
 
@@ -24,21 +25,19 @@ class _Report(msgspec.Struct, frozen=True):
     ranks: list[_ReportRank]
 
 
-def read_predicted_speedup(path: Path) -> tuple[float, float] | None:
-    """Read what a run's report promises for mixed precision.
+def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
+    """Read the speed-up that a run's report predicts for mixed precision.
 
     Args:
-        path: A ``report.json``.
+        folder: The folder of the run.
 
     Returns:
-        Least and most speed-up of a step; None where there is no report, no such promise in it, or one that another
-        version wrote.
+        Least and most speed-up of a step; None if there is no report of the present version, or no prediction in it.
     """
-    try:
-        report = msgspec.json.decode(path.read_bytes(), type=_Report)
-    except (OSError, msgspec.DecodeError):
+    report = read_report_fields(folder, _Report)
+    if report is None or report.schema_version != SCHEMA_VERSION:
         return None
-    if report.schema_version != SCHEMA_VERSION or report.lead is None or not 0 <= report.lead < len(report.ranks):
+    if report.lead is None or not 0 <= report.lead < len(report.ranks):
         return None
     gain = report.ranks[report.lead].amp_gain
     return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None

@@ -11,9 +11,9 @@ import msgspec
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from lightning_perf.analysis.rank_times import RankTimes, rank_times
-from lightning_perf.report.sources import rank_in_name
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.concatenate import concatenate
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 

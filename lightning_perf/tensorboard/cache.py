@@ -21,7 +21,9 @@ import msgspec
 
 from lightning_perf import __version__
 from lightning_perf.report.document import SCHEMA_VERSION
-from lightning_perf.tensorboard.discovery import REPORT, Run
+from lightning_perf.run_files.atomic import atomic_file
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
 __all__ = ["CACHE_VARIABLE", "Document", "bound_folder", "cache_root", "find", "key_of", "places_of", "write"]
@@ -52,7 +54,7 @@ def key_of(run: Run, now_s: float | None = None) -> str:
         now_s: The time, in seconds since 1970; the present one when not given.
     """
     now_s = time.time() if now_s is None else now_s
-    ended = any(file.name == REPORT for file in run.others)
+    ended = any(file.name == REPORT_NAME for file in run.others)
     parts = (
         LAYOUT_VERSION,
         SCHEMA_VERSION,
@@ -93,7 +95,7 @@ def cache_root() -> Path:
 def find(run: Run, key: str, document: Document) -> Path | None:
     """A finished document in one of the run's places."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
-    return next((path for path in paths if _is_regular(path)), None)
+    return next((path for path in paths if _status(path) is not None), None)
 
 
 def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, bytes]]) -> Path:
@@ -119,7 +121,8 @@ def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, 
             if not _is_own_folder(place):
                 continue
             for document, data in documents:
-                _write_whole(place / f"{key}.{document}", data)
+                with atomic_file(place / f"{key}.{document}", mode=0o644) as file:
+                    file.write(data)
         except OSError as error:
             fault = error
             continue
@@ -146,18 +149,6 @@ def bound_folder(folder: Path, most_bytes: int) -> None:
                 path.parent.rmdir()
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    descriptor, partial = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        os.chmod(partial, 0o644)  # noqa: PTH101
-        os.replace(partial, path)  # noqa: PTH105
-    except BaseException:
-        os.unlink(partial)  # noqa: PTH108
-        raise
-
-
 def _is_own_folder(path: Path) -> bool:
     """Whether this is a real folder (a link could lead anywhere), and this user's: in ``/tmp`` anybody could make it.
 
@@ -178,14 +169,8 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _is_regular(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _status(path: Path) -> os.stat_result | None:
+    """The status of a regular file; None for anything else."""
     try:
         status = path.lstat()
     except OSError:

@@ -9,8 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lightning_perf.analysis.captures import is_capture_name
-from lightning_perf.report.sources import PROFILER_SUFFIXES
+from lightning_perf.run_files.captures import is_capture_name
+from lightning_perf.run_files.journal import STUDY_NAME
+from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.run_record import RECORD_NAME
+from lightning_perf.run_files.traces import PROFILER_SUFFIXES
 from lightning_perf.tensorboard.logdirs import Root
 from lightning_perf.tensorboard.storage import Storage, StorageError, StoredFile
 
@@ -18,11 +22,7 @@ __all__ = ["Kind", "Run", "Sniffer", "Table", "discover"]
 
 Kind = Literal["run", "trace", "study", "inference"]
 
-STUDY = "study.json"
 TRADEOFF = "tradeoff.json"
-REPORT = "report.json"
-PRECISION = "precision.json"
-RECORD = "run.jsonl"
 
 _LOG = re.compile(r"[a-z]+\.rank\d+\.jsonl")
 _JOURNAL = re.compile(r"block\d+\.jsonl")
@@ -146,7 +146,7 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
     for file in files:
         folders.setdefault(file.folder, []).append(file)
     members: dict[str, list[StoredFile]] = {  # of the studies: what lies in or below their folders
-        file.folder: [] for file in files if file.name == STUDY and sniffer.holds(storage, file, _STUDY_MARK)
+        file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
     }
     for file in filter(_is_of_study, files):
         for folder in filter(members.__contains__, _upwards(file.folder)):
@@ -168,25 +168,25 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
                 file
                 for file in here
                 if file.name.endswith((".json", ".json.gz"))
-                and file.name not in (STUDY, TRADEOFF, REPORT, PRECISION)
+                and file.name not in (STUDY_NAME, TRADEOFF, REPORT_NAME, PRECISION_NAME)
                 and sniffer.holds(storage, file, *_TRACE_MARKS)
             )
         if traces or own:
             yield Run(name, "run" if own else "trace", storage, folder, traces, own)
         if folder in members:
-            yield Run(name, "study", storage, folder, (), (by_name[STUDY], *members[folder]))
+            yield Run(name, "study", storage, folder, (), (by_name[STUDY_NAME], *members[folder]))
         if TRADEOFF in by_name and sniffer.holds(storage, by_name[TRADEOFF], _DOCUMENT_MARK):
             yield Run(name, "inference", storage, folder, (), (by_name[TRADEOFF],))
 
 
 def _is_own(storage: Storage, file: StoredFile, sniffer: Sniffer) -> bool:
-    if file.name == REPORT:
+    if file.name == REPORT_NAME:
         return sniffer.holds(storage, file, _DOCUMENT_MARK)
-    return file.name in (PRECISION, RECORD) or _LOG.fullmatch(file.name) is not None
+    return file.name in (PRECISION_NAME, RECORD_NAME) or _LOG.fullmatch(file.name) is not None
 
 
 def _is_of_study(file: StoredFile) -> bool:
-    return file.name == RECORD or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
+    return file.name == RECORD_NAME or any(pattern.fullmatch(file.name) for pattern in (_LOG, _JOURNAL))
 
 
 def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:

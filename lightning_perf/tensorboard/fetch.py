@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from lightning_perf.run_files.atomic import atomic_file
 from lightning_perf.tensorboard.cache import bound_folder
 from lightning_perf.tensorboard.remote_storage import RemoteStorage
 from lightning_perf.tensorboard.storage import StorageError
@@ -82,21 +83,17 @@ def _make_room(folder: Path, wanted_bytes: int, files: Sequence[SourceFile]) -> 
 
 def _copy(storage: RemoteStorage, file: SourceFile, path: Path) -> Iterator[int]:
     """Copy a file, whole or not at all; yields the sizes of its parts as they come."""
-    partial = path.with_name(f".{os.getpid()}.partial")
     size = 0
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        with storage.open(file.path) as source, partial.open("wb") as target:
+        with storage.open(file.path) as source, atomic_file(path) as target:
             while chunk := source.read(CHUNK_BYTES):
                 target.write(chunk)
                 size += len(chunk)
                 yield len(chunk)
-        if size != file.size_bytes:
-            raise StorageError(f"{file.path} changed while it was fetched. Ask again.")
-        partial.replace(path)
+            if size != file.size_bytes:
+                raise StorageError(f"{file.path} changed while it was fetched. Ask again.")
     except StorageError:
         raise
     except Exception as error:  # of any file system
         raise StorageError(f"{file.path} cannot be fetched ({type(error).__name__}: {error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from lightning_perf import __version__
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport, ReportError
-from lightning_perf.tensorboard.discovery import REPORT
+from lightning_perf.run_files.report import REPORT_NAME
+from lightning_perf.run_files.steps import STEPS
 
 __all__ = ["make_report"]
 
@@ -28,10 +29,10 @@ def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
         TraceError: Nothing can be read.
         ReportError: There is nothing but a report, and it cannot be read.
     """
-    others = traces or list(folder.glob("steps.rank*.jsonl"))
-    if (folder / REPORT).exists():
+    others = traces or STEPS.paths(folder)
+    if (folder / REPORT_NAME).exists():
         try:
-            finished = _read_report(folder / REPORT)
+            finished = _read_report(folder / REPORT_NAME)
         except ReportError:
             if not others:
                 raise

@@ -174,8 +174,8 @@ class Routes:
 
     def diff(self, request: Request) -> Response:
         """What changed from one run to another."""
+        from lightning_perf.errors import TraceError
         from lightning_perf.report.document import PerfReport, ReportError
-        from lightning_perf.trace.errors import TraceError
 
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
         made = [self._make(run, "report") for run in runs]

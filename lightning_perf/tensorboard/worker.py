@@ -80,9 +80,9 @@ class _UnusableError(Exception):
 
 
 def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+    from lightning_perf.errors import TraceError
     from lightning_perf.report.document import ReportError
     from lightning_perf.tensorboard.make_report import make_report
-    from lightning_perf.trace.errors import TraceError
 
     begin = FETCH_SHARE if task.url is not None else 0.0
     paths = fetch(task, lambda done, message: say(Working(done * begin, message)))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 _inflater: Any = zlib
 with suppress(ImportError):

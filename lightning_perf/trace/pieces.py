@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 
 __all__ = ["EventText"]
 

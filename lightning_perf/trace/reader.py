@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from lightning_perf.errors import TraceError
 from lightning_perf.trace.assembly import Assembly
 from lightning_perf.trace.bytestream import ByteStream
 from lightning_perf.trace.description import Problems
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.events import decode, decode_exact
 from lightning_perf.trace.metadata import read_metadata
 from lightning_perf.trace.pieces import EventText

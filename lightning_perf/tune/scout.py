@@ -25,8 +25,8 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
         The findings' predicted savings as shares of the step, and why there are none, or None.
     """
     from lightning_perf.callbacks.perf import PerfCallback
+    from lightning_perf.errors import TraceError
     from lightning_perf.report.build import analyze
-    from lightning_perf.trace.errors import TraceError
 
     callback = PerfCallback(
         skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, print_report=False

@@ -7,16 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.loss_scale import (
-    LossScaleHistory,
-    OverflowOrigin,
-    ScaleEvent,
-    ScalerState,
-    encode_event,
-    read_events,
-    summarize_loss_scale,
-)
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.analysis.loss_scale import ScalerState, summarize_loss_scale
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import LossScaleHistory
 
 
 def as_fp32(value: float) -> float:
@@ -66,27 +59,14 @@ def test_history_of_a_run():
 
 def test_killed_run_has_the_history_up_to_its_last_event(tmp_path):
     path = tmp_path / "loss_scale.rank0.jsonl"
-    path.write_bytes(b"".join(map(encode_event, EVENTS[:3])) + encode_event(EVENTS[3])[:25])
-    events = read_events(path)
+    path.write_bytes(SCALE_EVENTS.encode(*EVENTS[:3]) + SCALE_EVENTS.encode(EVENTS[3])[:25])
+    events = SCALE_EVENTS.read(path)
     assert events == EVENTS[:3]
     history = summarize_loss_scale(events)
     assert (history.finished, history.attempts, history.final_scale) == (False, 4, 16384.0)
 
 
-def test_what_a_resumed_run_adds_to_a_torn_line_is_read(tmp_path):
-    path = tmp_path / "loss_scale.rank0.jsonl"
-    torn = ScaleEvent("overflow", 3, 1.0, 4, 400, origin=OverflowOrigin("fc", "output", "inf"))
-    path.write_bytes(encode_event(EVENTS[0]) + encode_event(torn)[:-4] + b"".join(map(encode_event, EVENTS)))
-    assert read_events(path) == (EVENTS[0], *EVENTS)
-
-
-def test_bad_files_say_where(tmp_path):
-    path = tmp_path / "loss_scale.rank0.jsonl"
-    path.write_bytes(b'{"kind":"melt"}\n' + encode_event(EVENTS[0]))
-    with pytest.raises(TraceError, match="line 1 is no loss-scale event"):
-        read_events(path)
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_events(tmp_path / "none")
+def test_no_events_are_no_history():
     with pytest.raises(ValueError, match="the run did not start"):
         summarize_loss_scale([])
 

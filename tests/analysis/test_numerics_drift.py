@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, LayerDrift, NumericsDrift, judge_drift
+from lightning_perf.analysis.numerics_drift import OTHER_SEEDS, judge_drift
+from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
 
 
 def judge(mixed_end: float, fp32_end: float, seed_ends: list[float]) -> NumericsDrift:

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.step_times import (
-    StepSample,
-    StepTimes,
-    encode_sample,
-    read_samples,
-    summarize_step_times,
-)
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.analysis.step_times import StepTimes, summarize_step_times
+from lightning_perf.run_files.steps import StepSample
 
 MS = 1_000_000
 counts = st.integers(0, 2**62)
@@ -26,46 +20,6 @@ sample_values = st.builds(
 
 def sample(step: int, ms: float, *, wait_ms: float = 0, profiled: bool = False, samples: int | None = 4) -> StepSample:
     return StepSample(step, round(ms * MS), round(wait_ms * MS), None, samples, profiled)
-
-
-@given(st.lists(sample_values, max_size=8), st.integers(0, 200))
-def test_killed_run_loses_only_the_line_it_was_writing(tmp_path_factory, samples, cut):
-    path = tmp_path_factory.getbasetemp() / "steps.rank0.jsonl"
-    lines = [encode_sample(value) for value in samples]
-    whole = b"".join(lines)
-    kept = whole[: max(len(whole) - cut, 0)]
-    path.write_bytes(kept)
-    read = read_samples(path)
-    finished = kept.count(b"\n")
-    # A cut that takes the newline alone leaves a whole object, which counts.
-    assert read[:finished] == tuple(samples[:finished])
-    assert len(read) - finished in (0, 1)
-    assert read == tuple(samples[: len(read)])
-
-
-def test_run_resumed_after_a_torn_line_keeps_its_first_sample(tmp_path):
-    first, torn, resumed = sample(1, 10), sample(2, 10), sample(2, 11)
-    path = tmp_path / "steps.rank0.jsonl"
-    path.write_bytes(encode_sample(first) + encode_sample(torn)[:31] + encode_sample(resumed) + encode_sample(first))
-    assert read_samples(path) == (first, resumed, first)
-
-
-def test_line_that_is_no_sample_names_its_number(tmp_path):
-    path = tmp_path / "steps.rank0.jsonl"
-    path.write_bytes(encode_sample(sample(1, 10)) + b'{"step": -1}\n' + encode_sample(sample(2, 10)))
-    with pytest.raises(TraceError, match=r"line 2 is no step sample"):
-        read_samples(path)
-
-
-def test_missing_file_is_a_trace_error(tmp_path):
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_samples(tmp_path / "none.jsonl")
-
-
-def test_unknown_fields_of_a_later_version_are_ignored(tmp_path):
-    path = tmp_path / "steps.rank0.jsonl"
-    path.write_bytes(encode_sample(sample(1, 10)).replace(b"{", b'{"later":1,'))
-    assert read_samples(path) == (sample(1, 10),)
 
 
 def test_percentiles_and_rates_against_the_statistics_module():

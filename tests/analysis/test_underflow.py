@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.analysis.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
+from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.precision import UnderflowTable
 
 
 def count(values: np.ndarray, arithmetic: str = "fp16") -> LayerGradients:

@@ -15,8 +15,8 @@ import pytest
 
 from lightning_perf import analyze
 from lightning_perf.compare.record import find_records
-from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import report as fit_report
-from lightning_perf.callbacks.run_record.run_folder import MARK
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.run_folder import FOLDER_MARKER
 from tests.callbacks.training import PACKAGES, loader, make_module, make_trainer, package, step_marks, trace_files
 
 
@@ -32,7 +32,7 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
     assert [step.number for step in rank.breakdown.steps] == [2, 3]
     assert report.step_times is not None
     assert [Path(source).name for source in report.sources] == [file.name for file in trace_files(tmp_path)]
-    assert [path.name for path in (tmp_path / "perf").glob(".*")] == [MARK], "a half-written file was left"
+    assert [path.name for path in (tmp_path / "perf").glob(".*")] == [FOLDER_MARKER], "a half-written file was left"
 
 
 def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
     assert any("unreadable" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("function", ["build_fit_report", "save_report", "log_report", "print_fit_report"])
+@pytest.mark.parametrize("function", ["build_fit_report", "write_report", "log_report", "print_fit_report"])
 def test_a_fault_in_the_report_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], function: str
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_fault_in_the_report_is_a_warning(
     with pytest.warns(RuntimeWarning, match="the report (could not be made|is not).*a fault of ours"):
         trainer.fit(make_module(), loader(6))
     assert trainer.state.finished
-    assert ("A step takes" in capsys.readouterr().out) is (function in ("save_report", "log_report"))
+    assert ("A step takes" in capsys.readouterr().out) is (function in ("write_report", "log_report"))
     assert (tmp_path / "perf" / "report.json").exists() is (function in ("log_report", "print_fit_report"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf import PerfCallback
 from lightning_perf.compare.record import find_records
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Place
+from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Place
 from tests.callbacks.training import loader, make_module, make_trainer, trace_files
 
 PLACE = Place("s1", "amp", 2, 1, treatment=("precision",))

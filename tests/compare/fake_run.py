@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
-from lightning_perf.callbacks.run_record.recorder import RunRecorder, study_folder
-from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.run_record import Outcome, RunRecorder, study_folder
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 
 def main() -> None:
@@ -50,7 +49,7 @@ def main() -> None:
     steps = [
         StepSample(n, round(options.step_ms * 1e6 * rng.lognormvariate(0, 0.01)), 0, None, 32, False) for n in range(40)
     ]
-    (folder / "steps.rank0.jsonl").write_bytes(b"".join(encode_sample(step) for step in steps))
+    (folder / "steps.rank0.jsonl").write_bytes(b"".join(STEPS.encode(step) for step in steps))
     for epoch in range(3):
         recorder.epoch_ends(epoch, 20 * (epoch + 1), {"val_acc": 0.7 + 0.1 * epoch + rng.gauss(0, 0.002)})
     recorder.ends(Outcome.FINISHED)

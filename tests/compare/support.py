@@ -6,18 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.compare.record import RunRecord, read_record
-from lightning_perf.compare.record_lines import (
-    EpochEnded,
-    HealthSeen,
-    Outcome,
-    Place,
-    RunEnded,
-    RunStarted,
-    append_line,
-)
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, HealthSeen, Outcome, Place, RunEnded, RunStarted
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 FAKE_RUN = Path(__file__).with_name("fake_run.py")
 
@@ -53,15 +45,15 @@ def write_run(
     folder.mkdir(parents=True)
     path = folder / "run.jsonl"
     changed = {name.replace("__", "."): value for name, value in facts.items()}
-    append_line(path, RunStarted(folder.name, started, FACTS | changed, place=place))
+    RUN_RECORD.append(path, RunStarted(folder.name, started, FACTS | changed, place=place))
     for problem in problems:
-        append_line(path, HealthSeen(problem, 1.0))
+        RUN_RECORD.append(path, HealthSeen(problem, 1.0))
     for epoch, accuracy in enumerate(accuracies):
-        append_line(path, EpochEnded(epoch, epoch_s * (epoch + 1), 10 * (epoch + 1), {"val_acc": accuracy}))
+        RUN_RECORD.append(path, EpochEnded(epoch, epoch_s * (epoch + 1), 10 * (epoch + 1), {"val_acc": accuracy}))
     if outcome is not None:
-        append_line(path, RunEnded(outcome, epoch_s * len(accuracies), None, 2**30, 2**31))
+        RUN_RECORD.append(path, RunEnded(outcome, epoch_s * len(accuracies), None, 2**30, 2**31))
     steps = [StepSample(n, round(step_ms * 1e6), 0, None, 32, False) for n in range(20)]
-    (folder / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, steps)))
+    (folder / "steps.rank0.jsonl").write_bytes(STEPS.encode(*steps))
     return read_record(path)
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import find_records, read_record
-from lightning_perf.compare.record_lines import (
+from lightning_perf.run_files.run_record import (
+    RUN_RECORD,
     FactsAdded,
     HealthSeen,
     Outcome,
     Place,
     RunStarted,
-    append_line,
     numbers_only,
 )
 from tests.compare.support import FACTS, write_run
@@ -65,10 +65,10 @@ def test_every_prefix_of_a_record_is_readable_once_it_has_begun(tmp_path):
 
 def test_facts_that_come_later_complete_the_fingerprint_and_problems_are_named_once(tmp_path):
     path = tmp_path / "run.jsonl"
-    append_line(path, RunStarted("a", 0.0, {"x": 1, "y": None}))
-    append_line(path, FactsAdded({"y": "known", "z": True}))
-    append_line(path, HealthSeen("throttled", 1.0))
-    append_line(path, HealthSeen("throttled", 2.0))
+    RUN_RECORD.append(path, RunStarted("a", 0.0, {"x": 1, "y": None}))
+    RUN_RECORD.append(path, FactsAdded({"y": "known", "z": True}))
+    RUN_RECORD.append(path, HealthSeen("throttled", 1.0))
+    RUN_RECORD.append(path, HealthSeen("throttled", 2.0))
     run = read_record(path)
     assert run.facts == {"x": 1, "y": "known", "z": True}
     assert run.problems == ("throttled",)

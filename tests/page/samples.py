@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_perf.analysis.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.analysis.loss_scale import OverflowOrigin, ScaleEvent, summarize_loss_scale
-from lightning_perf.analysis.numerics_drift import LayerDrift, judge_drift
-from lightning_perf.analysis.precision import Fp32Arithmetic, PrecisionSetting
-from lightning_perf.analysis.run_precision import RunPrecision
+from lightning_perf.analysis.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.numerics_drift import judge_drift
 from lightning_perf.analysis.underflow import tabulate_underflow
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.loss_scale import OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = (

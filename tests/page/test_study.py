@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.records.metrics import METRICS
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
@@ -20,6 +19,7 @@ from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.verdict import detectable_text
 from lightning_perf.page import html
+from lightning_perf.run_files.run_record import Place
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.units import format_change
 from tests.compare.support import write_run

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
-from lightning_perf.analysis.step_times import StepSample, summarize_step_times
+from lightning_perf.analysis.step_times import summarize_step_times
 from lightning_perf.report.build import analyze
 from lightning_perf.report.console.step_times import step_times_section
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.steps import StepSample
 from lightning_perf.units import format_duration, format_share
 from tests.page.samples import HOSTILE, hand_made_report, poisoned, trained_precision
 from tests.support.trace_builder import TraceBuilder
@@ -101,7 +102,7 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
         CaptureRecord("slow-step-120", CaptureTrigger.SLOW_STEPS, 119, slow),
         CaptureRecord("on-demand-300", CaptureTrigger.SIGNAL, 299),
     )
-    (tmp_path / "captures.rank0.jsonl").write_bytes(b"".join(map(encode_capture, records)))
+    (tmp_path / "captures.rank0.jsonl").write_bytes(CAPTURES.encode(*records))
     report = analyze(tmp_path)
     opened = open_page(report)
     first, second = opened.texts(".captures > li")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.run_files.steps import STEPS, StepSample
 from tests.findings.test_ranks_and_wrappers import reducing
 from tests.support.trace_builder import TraceBuilder
 
@@ -104,7 +104,7 @@ def test_nothing_readable_is_an_error(tmp_path: Path) -> None:
 def test_step_times_beside_the_traces_are_read(tmp_path: Path) -> None:
     recording(0, 1).write(tmp_path / "rank0.pt.trace.json")
     samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(30)]
-    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
     report = lightning_perf.analyze(tmp_path)
     assert report.step_times is not None
     assert report.step_times.p50_ns == 2_000_000
@@ -121,7 +121,7 @@ def test_step_times_alone_make_a_report() -> None:
 
 def test_a_run_too_short_to_be_profiled_has_its_step_times(tmp_path: Path) -> None:
     samples = [StepSample(step, 2_000_000, 500_000, None, 8, False) for step in range(10)]
-    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
     (tmp_path / "report.json").write_text("{}")
     report = lightning_perf.analyze(tmp_path)
     assert report.ranks == ()

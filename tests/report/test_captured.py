@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lightning_perf import analyze
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
-from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
-from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from tests.support.trace_builder import TraceBuilder
 
 SLOW = Slowdown(1_000_000, 1_250_000, (3_000_000, 3_100_000, 3_200_000))
@@ -31,7 +31,7 @@ def trace(folder: Path, *, fetch_us: int, first: int = 0, rank: int = 0, work_us
 
 def record(folder: Path, *records: CaptureRecord, rank: int = 0) -> None:
     with (folder / f"captures.rank{rank}.jsonl").open("ab") as file:
-        file.writelines(map(encode_capture, records))
+        file.writelines(map(CAPTURES.encode, records))
 
 
 def test_what_differed_is_told_by_category_and_operator(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_each_rank_is_compared_with_itself(tmp_path: Path) -> None:
 def test_a_capture_without_a_window_to_compare_with(tmp_path: Path) -> None:
     trace(tmp_path / "slow-step-9", fetch_us=110, first=10)
     record(tmp_path, CaptureRecord("slow-step-9", CaptureTrigger.SLOW_STEPS, 8, SLOW))
-    (tmp_path / "steps.rank0.jsonl").write_bytes(encode_sample(StepSample(0, 10, 1, None, 2, False)))
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(StepSample(0, 10, 1, None, 2, False)))
     report = analyze(tmp_path)
     assert report.ranks == ()
     (capture,) = report.captures
@@ -122,7 +122,7 @@ def test_damaged_files_are_notes(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "rank0.1700000000000000000.pt.trace.json").write_text("no trace")
     (tmp_path / "captures.rank1.jsonl").write_text("{}\n")
-    (tmp_path / "steps.rank0.jsonl").write_bytes(encode_sample(StepSample(0, 10, 1, None, 2, False)))
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(StepSample(0, 10, 1, None, 2, False)))
     (tmp_path / "windows.rank0.jsonl").write_text("{}\n")
     notes = analyze(tmp_path).notes
     assert any(note.startswith("Captures of rank 1 are left out") for note in notes)
@@ -145,9 +145,9 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
     times = [1_000_000 + 1000 * (step % 3 - 1) for step in range(100)]
     times[27:32] = [1_500_000] * 5
     (tmp_path / "steps.rank0.jsonl").write_bytes(
-        b"".join(encode_sample(StepSample(step, time, 0, None, 2, 27 <= step < 32)) for step, time in enumerate(times))
+        b"".join(STEPS.encode(StepSample(step, time, 0, None, 2, 27 <= step < 32)) for step, time in enumerate(times))
     )
-    (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 27, 31, 2, 10**6, 2 * 10**6, 99)))
+    (tmp_path / "windows.rank0.jsonl").write_bytes(WINDOWS.encode(RecordedWindow("", 27, 31, 2, 10**6, 2 * 10**6, 99)))
     analyze(tmp_path).print(width=400)
     text = capsys.readouterr().out
     assert "Trust 2 of 2 steps whole, no event lost." in text

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import io
 
-from lightning_perf.analysis.gradient_samples import GradientSample, LayerGradients
-from lightning_perf.analysis.loss_scale import OverflowOrigin, ScaleEvent, summarize_loss_scale
-from lightning_perf.analysis.numerics_drift import LayerDrift, judge_drift
-from lightning_perf.analysis.precision import Fp32Arithmetic, PrecisionSetting
-from lightning_perf.analysis.run_precision import RunPrecision
+from lightning_perf.analysis.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.numerics_drift import judge_drift
 from lightning_perf.analysis.underflow import tabulate_underflow
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.render import ReportConsole
+from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.loss_scale import OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
 
 FP32 = Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True)
 

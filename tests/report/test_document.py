@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.analysis.step_times import StepSample, summarize_step_times
+from lightning_perf.analysis.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport, ReportError, Verdict
+from lightning_perf.run_files.steps import StepSample
 from tests.support.trace_builder import TraceBuilder
 
 

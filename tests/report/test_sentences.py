@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import lightning_perf
 from lightning_perf.analysis.distributed import Awaited, Distributed, RankShare, Straggler
-from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
+from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio
 from tests.findings.test_registry import training
 

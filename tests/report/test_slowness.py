@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import lightning_perf
-from lightning_perf.analysis.recorded_windows import RecordedWindow, encode_window
-from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.report.build import build_report
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 from tests.report.test_build import recording
 from tests.support.trace_builder import TraceBuilder
 
@@ -29,8 +29,8 @@ def test_recorded_steps_are_not_called_slowed_when_those_before_were_as_slow(
     recording(0, 1).write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
     times_ns = [before_ns] * 20 + [100_000] * 10 + [50_000] * 70
     samples = [StepSample(step, ns, 0, None, None, 20 <= step < 30) for step, ns in enumerate(times_ns)]
-    (tmp_path / "steps.rank0.jsonl").write_bytes(b"".join(map(encode_sample, samples)))
-    (tmp_path / "windows.rank0.jsonl").write_bytes(encode_window(RecordedWindow("", 20, 29, 2, 10, 10, 10)))
+    (tmp_path / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
+    (tmp_path / "windows.rank0.jsonl").write_bytes(WINDOWS.encode(RecordedWindow("", 20, 29, 2, 10, 10, 10)))
     (note,) = lightning_perf.analyze(tmp_path).notes
     assert note.startswith("Recorded steps took 2.00× as long as")
     assert says in note

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_perf.analysis.step_times import StepSample, summarize_step_times
+from lightning_perf.analysis.step_times import summarize_step_times
 from lightning_perf.findings.registry import find
 from lightning_perf.report.verdict import judge, saving_text
+from lightning_perf.run_files.steps import StepSample
 from tests.findings.recordings import analysis, training
 from tests.support.trace_builder import TraceBuilder
 

@@ -135,7 +135,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="No space left"):
         write([tmp_path / "cache"], "k", [("report", b"x")])
     assert list((tmp_path / "cache").iterdir()) == []

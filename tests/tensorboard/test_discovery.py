@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import pytest
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.discovery import Sniffer, Table, discover
 from lightning_perf.tensorboard.local_storage import LocalStorage
 from lightning_perf.tensorboard.logdirs import read_roots
@@ -41,7 +41,7 @@ def test_what_perf_callback_left_is_a_run(logdir: Path) -> None:
     (logdir / "v0" / "perf" / "report.json").write_text('{"schema_version": 1}')
     (logdir / "v0" / "perf" / "precision.json").write_text("{}")
     (logdir / "v1").mkdir()
-    (logdir / "v1" / "steps.rank0.jsonl").write_bytes(encode_sample(StepSample(0, 1, 0, None, 1, False)))
+    (logdir / "v1" / "steps.rank0.jsonl").write_bytes(STEPS.encode(StepSample(0, 1, 0, None, 1, False)))
     runs = found(logdir).runs
     assert {name: run.kind for name, run in runs.items()} == {"v0/perf": "run", "v1": "run"}
     assert [file.name for file in runs["v0/perf"].others] == ["precision.json", "report.json"]

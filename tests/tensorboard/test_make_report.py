@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
+from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import ReportError
+from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.tensorboard.make_report import make_report
-from lightning_perf.trace.errors import TraceError
 from tests.tensorboard.support import write_trace
 
 
 def write_steps(path: Path, steps: int = 50) -> Path:
-    path.write_bytes(b"".join(encode_sample(StepSample(n, 5_000_000, 0, None, 8, False)) for n in range(steps)))
+    path.write_bytes(b"".join(STEPS.encode(StepSample(n, 5_000_000, 0, None, 8, False)) for n in range(steps)))
     return path
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.run_files.run_record import Place
 from lightning_perf.tensorboard.make_study import Unfair, make_study
 from tests.compare.support import write_run
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.errors import TraceError
 from lightning_perf.trace.description import Problems
-from lightning_perf.trace.errors import TraceError
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
 from lightning_perf.trace.reader import read_trace
 from tests.support.consistency import assert_consistent
 from tests.support.mutations import mutated

@@ -12,16 +12,12 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.loss_scale import (
-    LossScaleHistory,
-    OverflowOrigin,
-    ScaleEvent,
-    ScalerState,
-    encode_event,
-    summarize_loss_scale,
-)
+from lightning_perf.analysis.loss_scale import ScalerState, summarize_loss_scale
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import LossScaleHistory
 
 __all__ = ["LossScaleMonitor", "PendingVerdict"]
 
@@ -118,8 +114,7 @@ class LossScaleMonitor:
             backoff_factor=float(state["backoff_factor"]),
             growth_interval=int(state["growth_interval"]),
         )
-        self._path = path
-        self._errors = errors
+        self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
         self._locate = locate
         self._clock = clock
         self._open: _Attempt | None = None
@@ -303,13 +298,7 @@ class LossScaleMonitor:
 
     def _add(self, event: ScaleEvent) -> None:
         self._events.append(event)
-        if self._path is not None:
-            try:
-                with self._path.open("ab") as file:
-                    file.write(encode_event(event))
-            except OSError as error:
-                self._path = None
-                self._errors.report("the loss scale's history is no longer saved", error)
+        self._file.append(event)
 
     def _warn_of_shared_backward(self) -> None:
         if not self._warned:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
-from lightning_perf.analysis.numerics_drift import NumericsDrift
-from lightning_perf.analysis.underflow import UnderflowTable
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
@@ -17,7 +14,15 @@ from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.errors import PrecisionError
-from lightning_perf.callbacks.whole_file import write_whole
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
+from lightning_perf.run_files.precision import (
+    LossScaleHistory,
+    NumericsDrift,
+    RunPrecision,
+    UnderflowTable,
+    write_precision,
+)
 
 __all__ = ["MonitorOptions", "NumericsMonitors"]
 
@@ -175,11 +180,11 @@ class NumericsMonitors:
         for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator):
             isolated.monitor = None
 
-    def save_summary(self, text: bytes) -> None:
+    def save_summary(self, precision: RunPrecision) -> None:
         """Write the results to ``precision.json``, from the first rank."""
         if self._folder is not None and self._trainer.is_global_zero:
             try:
-                write_whole(self._folder / "precision.json", text)
+                write_precision(self._folder, precision)
             except OSError as error:
                 self._errors.report("the summary of the run's precision is not saved", error)
 
@@ -189,7 +194,7 @@ class NumericsMonitors:
             self._locator.monitor = OverflowLocator(self._trainer, self._module, options.locate_overflows)
         scale = self._scale.monitor = LossScaleMonitor(
             self._trainer,
-            path=self._folder / f"loss_scale.rank{rank}.jsonl" if self._folder is not None else None,
+            path=SCALE_EVENTS.path(self._folder, rank) if self._folder is not None else None,
             errors=self._errors,
             locate=self._locate if options.locate_overflows else None,
         )
@@ -202,7 +207,7 @@ class NumericsMonitors:
                 every_n_steps=options.underflow_every_n_steps,
                 scale=lambda: scale.scale,
                 probe=int(self._trainer.world_size) == 1,
-                path=self._folder / f"underflow.rank{rank}.jsonl" if self._folder is not None else None,
+                path=GRADIENT_SAMPLES.path(self._folder, rank) if self._folder is not None else None,
                 errors=self._errors,
             )
 

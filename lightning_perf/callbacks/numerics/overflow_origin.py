@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from lightning_perf.analysis.loss_scale import OverflowOrigin
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.run_files.loss_scale import OverflowOrigin
 
 __all__ = ["Batch", "OverflowLocator", "find_origin"]
 

@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
-from lightning_perf.analysis.gradient_samples import (
+from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.lightning_compat import Module
+from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.run_files.gradient_samples import (
+    GRADIENT_SAMPLES,
     LOWEST_EXPONENT,
     Arithmetic,
     GradientSample,
     LayerGradients,
-    encode_sample,
 )
-from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
-from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.precision.fp32_layers import layer_name
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.precision import UnderflowTable
 
 __all__ = ["CountedGradients", "GradientGraph", "UnderflowMonitor", "read_graph"]
 
@@ -94,8 +96,7 @@ class UnderflowMonitor:
         self._module = module
         self._every_n_steps = every_n_steps
         self._scale = scale
-        self._path = path
-        self._errors = errors
+        self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():
@@ -209,13 +210,7 @@ class UnderflowMonitor:
                 for layer, row in enumerate(rows)
                 if row.zeros and not row.counts and row.arithmetic != "fp32" and self._probes_left[layer]
             }
-        if self._path is not None:
-            try:
-                with self._path.open("ab") as file:
-                    file.write(encode_sample(sample))
-            except OSError as error:
-                self._path = None
-                self._errors.report("gradient samples are no longer saved", error)
+        self._file.append(sample)
 
     def _hidden(self, counted: _Counted) -> dict[str, LayerGradients]:
         """What the probe showed, at the sample's own scale."""

@@ -10,12 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightning_perf.callbacks.whole_file import write_whole
+from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
 
-__all__ = ["REQUEST_NAME", "FileRequests", "SignalRequests"]
-
-REQUEST_NAME = "profile-now"
-"""The file whose appearance asks for a capture."""
+__all__ = ["FileRequests", "SignalRequests"]
 
 LOOK_EVERY_NS = 1_000_000_000
 """Time between two looks for the file: on a network's file system a look can take milliseconds."""
@@ -34,12 +31,11 @@ class FileRequests:
     """
 
     def __init__(self, folder: Path, *, rank: int, world_size: int) -> None:
-        self._request = folder / REQUEST_NAME
-        self._answer = folder / ".profile-at"
+        self._folder = folder
         self._rank = rank
         self._world_size = world_size
         self._looked_ns: int | None = None
-        self._answered = self._read()
+        self._answered = read_capture_start(folder)
 
     def look(self, now_ns: int, step: int, step_ns: int) -> int | None:
         """Look for a request, once a second at most.
@@ -58,30 +54,20 @@ class FileRequests:
         return self._take(step, step_ns) if self._rank == 0 else self._hear(step)
 
     def _take(self, step: int, step_ns: int) -> int | None:
-        try:
-            self._request.unlink()
-        except OSError:  # there is none, or it is not ours to delete: then it would be taken again and again
+        if not take_capture_request(self._folder):
             return None
         if self._world_size == 1:
             return step
         start = step + -(-AGREED_AHEAD_NS // max(step_ns, 1))
-        write_whole(self._answer, str(start).encode())
+        write_capture_start(self._folder, start)
         return start
 
     def _hear(self, step: int) -> int | None:
-        start = self._read()
+        start = read_capture_start(self._folder)
         if start is None or start == self._answered:
             return None
         self._answered = start
         return max(start, step)
-
-    def _read(self) -> int | None:
-        if self._rank == 0:
-            return None
-        try:
-            return int(self._answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
 
 
 class SignalRequests:

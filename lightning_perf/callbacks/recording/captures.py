@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lightning_perf.analysis.captures import CaptureRecord, CaptureTrigger, Slowdown, encode_capture
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.capture_requests import FileRequests, SignalRequests
 from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, SlowStepDetector
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 
 __all__ = ["Captures"]
 
@@ -45,7 +45,7 @@ class Captures(StepObserver):
         self._config = config
         self._state = state
         self._plan = plan
-        self._path = folder / f"captures.rank{rank}.jsonl"
+        self._path = CAPTURES.path(folder, rank)
         self._errors = errors
         self._now_ns = now_ns
         self._detector = SlowStepDetector(config)
@@ -127,16 +127,14 @@ class Captures(StepObserver):
         if self._bytes >= self._config.max_bytes:
             self.full = True
             return True  # there is no room for a later one either
-        kind = "slow-step" if trigger is CaptureTrigger.SLOW_STEPS else "on-demand"
-        folder = f"{kind}-{self._state.number_of(start)}"
+        folder = capture_name(trigger, self._state.number_of(start))
         warmup, active = self._config.warmup, self._config.active
         if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):
             return False
         self._quiet_until = start + warmup + active + self._config.cooldown
         record = CaptureRecord(folder, trigger, self._state.number, slowdown)
         try:
-            with self._path.open("ab") as file:
-                file.write(encode_capture(record))
+            CAPTURES.append(self._path, record)
         except OSError as error:
             self._errors.report(f"why {folder} was captured is not saved", error)
         return True

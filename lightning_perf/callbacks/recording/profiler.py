@@ -12,7 +12,6 @@ from typing import ClassVar, TypeVar
 import torch
 from torch.profiler import profile, record_function
 
-from lightning_perf.analysis.recorded_windows import RecordedWindow
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.schedule import Action, WindowPlan
@@ -24,7 +23,8 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 )
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
-from lightning_perf.callbacks.trace_export import export_trace
+from lightning_perf.run_files.traces import export_trace
+from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
@@ -293,7 +293,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         begin_ns = time.perf_counter_ns()
         try:
             folder = self._plan.folder_for(self._capture)
-            path = export_trace(stopped, folder, f"rank{self._rank}.{time.time_ns()}")
+            path = export_trace(stopped, folder, self._rank, time.time_ns())
             self._trace_bytes = path.stat().st_size
         except Exception as error:
             self._errors.report("the trace of a window is lost", error)

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, fields
 from statistics import median
 
-from lightning_perf.analysis.captures import Slowdown
+from lightning_perf.run_files.captures import Slowdown
 
 __all__ = ["CaptureOptions", "SlowStepDetector", "capture_config"]
 

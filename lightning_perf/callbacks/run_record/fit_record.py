@@ -12,7 +12,6 @@ import torch
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
-from lightning_perf.callbacks.run_record.recorder import RunRecorder
 from lightning_perf.callbacks.run_record.run_facts import (
     batch_facts,
     data_facts,
@@ -20,8 +19,8 @@ from lightning_perf.callbacks.run_record.run_facts import (
     surroundings_facts,
     training_facts,
 )
-from lightning_perf.compare.record_lines import FactValue, Outcome
 from lightning_perf.environment import host_notes
+from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
 __all__ = ["FitRecord"]
 

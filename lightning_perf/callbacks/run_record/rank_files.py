@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.run_files.run_folder import RankMarkers
 
 __all__ = ["MissingRanks", "RankFiles", "checked_ranks"]
 
@@ -49,8 +47,6 @@ class MissingRanks:
 class RankFiles:
     """A marker file of this rank, and rank 0's wait for those of the others.
 
-    Each rank makes ``.rank3.running`` when the fit begins and renames it to ``.rank3.done`` when its files are written.
-
     Args:
         folder: The run's folder; None makes no marker.
         rank: This process's rank.
@@ -59,25 +55,25 @@ class RankFiles:
     """
 
     def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
-        self._folder = folder if world_size > 1 else None
+        self._markers = RankMarkers(folder) if folder is not None and world_size > 1 else None
         self._rank = rank
         self._world_size = world_size
         self._errors = errors
         self._ended = False
-        if self._folder is not None:
+        if self._markers is not None:
             try:
-                self._running(rank).write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+                self._markers.begin(rank)
             except OSError as error:
-                self._folder = None
+                self._markers = None
                 errors.report("the report may lack what other ranks recorded", error)
 
     def ends(self) -> None:
         """This rank has written its files. Does nothing the second time."""
-        if self._folder is None or self._ended:
+        if self._markers is None or self._ended:
             return
         self._ended = True
         try:
-            self._running(self._rank).replace(self._done(self._rank))
+            self._markers.end(self._rank)
         except OSError as error:
             self._errors.report("other ranks may wait for this one before they report", error)
 
@@ -98,47 +94,23 @@ class RankFiles:
         Returns:
             The ranks that did not come.
         """
-        folder = self._folder
-        if folder is None:
+        markers = self._markers
+        if markers is None:
             return MissingRanks((), ())
         others = [rank for rank in range(self._world_size) if rank != self._rank]
         deadline_s = now_s() + timeout_s
-        elsewhere = [rank for rank in others if not (self._running(rank).exists() or self._done(rank).exists())]
+        elsewhere = [rank for rank in others if not markers.has_begun(rank)]
         waited_for = [rank for rank in others if rank not in elsewhere]
-        unfinished = [rank for rank in waited_for if not self._done(rank).exists()]
+        unfinished = [rank for rank in waited_for if not markers.has_ended(rank)]
         while unfinished and now_s() < deadline_s:
             sleep(LOOK_EVERY_S)
-            dead = [rank for rank in unfinished if self._is_dead(rank)]
-            unfinished = [rank for rank in unfinished if not self._done(rank).exists()]
+            dead = [rank for rank in unfinished if markers.is_dead(rank)]
+            unfinished = [rank for rank in unfinished if not markers.has_ended(rank)]
             if set(unfinished) <= set(dead):
                 break
         for rank in range(self._world_size):
-            with contextlib.suppress(OSError):
-                self._done(rank).unlink(missing_ok=True)
-                self._running(rank).unlink(missing_ok=True)
+            markers.remove(rank)
         return MissingRanks(tuple(elsewhere), tuple(unfinished))
-
-    def _is_dead(self, rank: int) -> bool:
-        """Whether the rank's process is gone, where that can be seen from here."""
-        try:
-            pid, host = self._running(rank).read_text(encoding="utf-8").split(maxsplit=1)
-            if host != socket.gethostname():
-                return False
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, ValueError):
-            return False
-        return False
-
-    def _running(self, rank: int) -> Path:
-        return self._marker(rank, "running")
-
-    def _done(self, rank: int) -> Path:
-        return self._marker(rank, "done")
-
-    def _marker(self, rank: int, state: str) -> Path:
-        return (self._folder or Path()) / f".rank{rank}.{state}"
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:

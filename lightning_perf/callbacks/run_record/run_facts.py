@@ -16,10 +16,10 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
-from lightning_perf.compare.record_lines import FactValue
 from lightning_perf.compare.records.fingerprint import hash_files, hash_tensors
 from lightning_perf.environment import device_facts, flag_facts, variable_facts, version_facts
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.run_record import FactValue
 
 __all__ = ["batch_facts", "data_facts", "dataset_files", "model_facts", "surroundings_facts", "training_facts"]
 

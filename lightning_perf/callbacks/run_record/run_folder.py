@@ -1,18 +1,14 @@
-"""The folder that holds what one fit leaves: traces, step times and the report."""
+"""Claiming the folder of a fit, the same on all ranks."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.run_files.run_folder import make_run_folder
 
-__all__ = ["claim_run_folder", "new_folder"]
-
-MARK = ".lightning_perf"
-"""An empty file that says whose a folder is: its first other file may be written seconds later, and of two processes
-that start at once only one can make it."""
+__all__ = ["claim_run_folder"]
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
@@ -36,7 +32,7 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
     made: str | None = None
     if trainer.is_global_zero:
         try:
-            made = str(new_folder(dirpath if dirpath is not None else _join(log_dir, "perf")))
+            made = str(make_run_folder(dirpath if dirpath is not None else _join(log_dir, "perf")))
         except Exception as error:
             errors.report("traces and step times are not saved, give PerfCallback(dirpath=…) a writable folder", error)
     made = trainer.strategy.broadcast(made)
@@ -49,36 +45,6 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
         errors.report(f"traces and step times of rank {trainer.global_rank} are not saved", error)
         return None
     return folder
-
-
-def new_folder(path: str) -> Path:
-    """Make a folder that is empty but for a hidden mark, and nobody else's.
-
-    Args:
-        path: Where it shall be.
-
-    Returns:
-        `path` if nothing is there or an empty folder; else the first free of ``path_1``, ``path_2``, ….
-
-    Raises:
-        OSError: The folder cannot be made.
-        ValueError: The path is no local one.
-    """
-    if "://" in path:
-        raise ValueError(f"{path} is not on this machine's file system")
-    for number in itertools.count():
-        folder = Path(path if not number else f"{path}_{number}").absolute()
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            if not folder.is_dir() or any(folder.iterdir()):
-                continue
-        try:
-            (folder / MARK).touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("unreachable")
 
 
 def _join(log_dir: str, name: str) -> str:

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.analysis.step_times import StepSample, encode_sample
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
+from lightning_perf.run_files.jsonl import LogWriter
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 __all__ = ["StepLog", "step_metrics"]
 
@@ -43,7 +44,7 @@ class StepLog(StepObserver):
         errors: ErrorReporter,
     ) -> None:
         self._state = state
-        self._path = path
+        self._file = LogWriter(STEPS, path, errors.report, "step times are no longer saved")
         self._send = send
         self._log_every = log_every
         self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)
@@ -55,7 +56,7 @@ class StepLog(StepObserver):
     def add(self, sample: StepSample) -> None:
         """Take a finished sample."""
         self._latest.append(sample)
-        if self._path is not None:
+        if self._file.path is not None:
             self._unwritten.append(sample)
         # A profiled step is slower than the run: its time would mislead beside the others.
         if self._send is not None and self._log_every and not sample.profiled:
@@ -64,7 +65,7 @@ class StepLog(StepObserver):
     def unsaved(self) -> tuple[StepSample, ...]:
         """Return the latest samples where no file holds them, and none where one does."""
         self.write()
-        return tuple(self._latest) if self._path is None else ()
+        return tuple(self._latest) if self._file.path is None else ()
 
     def on_step_end(self) -> None:
         """Write and log if it is time to."""
@@ -82,16 +83,8 @@ class StepLog(StepObserver):
 
     def write(self) -> None:
         """Append what is not yet in the file."""
-        if self._path is None or not self._unwritten:
-            return
-        lines = b"".join(map(encode_sample, self._unwritten))
-        self._unwritten = []
-        try:
-            with self._path.open("ab") as file:
-                file.write(lines)
-        except OSError as error:
-            self._path = None
-            self._errors.report("step times are no longer saved", error)
+        samples, self._unwritten = self._unwritten, []
+        self._file.append(*samples)
 
 
 def step_metrics(samples: Sequence[StepSample]) -> dict[str, float]:

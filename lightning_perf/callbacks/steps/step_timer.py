@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.run_files.steps import StepSample
 
 __all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "batch_samples", "cuda_clock"]
 

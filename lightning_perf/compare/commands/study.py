@@ -116,15 +116,15 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
-    from lightning_perf.compare.study.definition import DEFINITION
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.extras import import_extra
+    from lightning_perf.run_files.journal import STUDY_NAME
 
     for package in ("scipy", "matplotlib") if options.plots is not None else ("scipy",):
         import_extra(package, "compare")  # before hours of runs, not after
     folder: Path = options.folder
     study = _read_study(options)
-    if study is None and not (folder / DEFINITION).exists():
+    if study is None and not (folder / STUDY_NAME).exists():
         raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
     settled = settle_options(folder, _read_engine(options), read_settings(options))
     with _told_how_to_go_on(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Literal
 import msgspec
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.study.definition import has_begun
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.run_files.atomic import write_document
+from lightning_perf.run_files.journal import has_begun
 
 __all__ = ["EngineChoice", "StudyOptions", "settle_options"]
 
@@ -125,10 +125,8 @@ def _read(path: Path) -> StudyOptions:
 
 
 def _write(path: Path, options: StudyOptions) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(options), indent=2) + b"\n")
-        partial.replace(path)
+        write_document(path, options)
     except OSError as error:
         raise CompareError(f"{path}: cannot be written ({error.strerror}). Choose another folder.") from error

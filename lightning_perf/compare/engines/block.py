@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from lightning_perf.compare import journal
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import find_records
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.lease import Lease, LeaseTakenError, device_leases
+from lightning_perf.run_files import journal
+from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
 from lightning_perf.workers.command import StoppedError, run_command
 from lightning_perf.workers.exit_status import describe_exit, last_lines
 

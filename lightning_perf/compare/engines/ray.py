@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lightning_perf.compare import journal
 from lightning_perf.compare.engines.block import Device, run_block
 from lightning_perf.compare.engines.ray_cluster import connect
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.run_files import journal
 
 __all__ = ["RayEngine"]
 

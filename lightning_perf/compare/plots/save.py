@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.extras import import_extra
+from lightning_perf.run_files.atomic import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in images.items():
-            _write(folder / name, content)
+            replace_file(folder / name, content)
         for name in ("times", "accuracy", "pairs", "ratios", "order", "prediction"):
             if name not in figures:
                 for suffix in (".png", ".svg"):
@@ -104,12 +104,6 @@ def _image(figure: Figure, kind: str) -> bytes:
     metadata = {"Date": None} if kind == "svg" else {"Software": "lightning_perf"}
     figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=metadata)
     return stream.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
 
 
 def _write_events(folder: Path, images: Mapping[str, bytes], figures: Mapping[str, Figure]) -> bool:

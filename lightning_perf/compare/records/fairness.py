@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_perf.compare.record import RunRecord
-from lightning_perf.compare.record_lines import FactValue
+from lightning_perf.run_files.run_record import FactValue
 
 __all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
 

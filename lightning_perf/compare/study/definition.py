@@ -14,10 +14,10 @@ import msgspec
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.journal import STUDY_NAME
 
-__all__ = ["DEFINITION", "WARM_UP", "Study", "StudyArm", "balanced_orders", "has_begun", "read_study"]
+__all__ = ["WARM_UP", "Study", "StudyArm", "balanced_orders", "read_study"]
 
-DEFINITION = "study.json"
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -116,18 +116,13 @@ def read_study(folder: Path) -> Study:
     Raises:
         CompareError: There is none, or it cannot be read.
     """
-    path = folder / DEFINITION
+    path = folder / STUDY_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Study)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CompareError(f"{folder}: holds no study. Give the folder of one, or two folders of runs.") from error
     except (OSError, msgspec.DecodeError) as error:
         raise CompareError(f"{path}: is no definition of a study ({error}).") from error
-
-
-def has_begun(folder: Path) -> bool:
-    """Whether any run of a study has begun; before that its definition may still change."""
-    return any((folder / "blocks").glob("*.jsonl"))
 
 
 def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[str, ...], ...]:

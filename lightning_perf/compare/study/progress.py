@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_perf.compare.journal import device_warm_ups, read_block
 from lightning_perf.compare.study.definition import Study
 from lightning_perf.compare.study.results import block_states, code_changes
+from lightning_perf.run_files.journal import device_warm_ups, read_block
 from lightning_perf.units import format_duration
 
 __all__ = ["Progress", "ProgressLines", "read_progress"]

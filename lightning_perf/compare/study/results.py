@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.journal import BlockState, device_warm_ups, read_block
 from lightning_perf.compare.record import RunRecord, find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
+from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 
 __all__ = ["block_states", "code_changes", "study_arms", "study_notes"]
 

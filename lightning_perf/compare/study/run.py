@@ -8,14 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.journal import Again, BlockState, append, device_warm_ups, read_block
-from lightning_perf.compare.study.definition import DEFINITION, WARM_UP, Study, has_begun, read_study
+from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.compare.study.progress import ProgressLines
 from lightning_perf.compare.study.results import block_states
 from lightning_perf.revision import git_revision
+from lightning_perf.run_files.atomic import write_document
+from lightning_perf.run_files.journal import (
+    STUDY_NAME,
+    Again,
+    BlockState,
+    append,
+    device_warm_ups,
+    has_begun,
+    read_block,
+)
 
 __all__ = ["Engine", "run_study"]
 
@@ -124,13 +131,11 @@ def _try_again(study: Study, folder: Path) -> None:
 
 def _settle(study: Study | None, folder: Path) -> Study:
     """Write the definition, or check that it is the one that is there."""
-    path = folder / DEFINITION
+    path = folder / STUDY_NAME
     if study is None and not path.exists():
         raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
     if study is not None and not (path.exists() and has_begun(folder)):
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n")
-        partial.replace(path)
+        write_document(path, study)
         return study
     there = read_study(folder)
     changed = _changes(there, study) if study is not None else []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.record import RunRecord
-from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.compare.records.fairness import Fairness, check_fairness
 from lightning_perf.compare.records.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
@@ -18,6 +17,7 @@ from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithm
 from lightning_perf.compare.verdicts.prediction import check_prediction
 from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.compare.verdicts.verdict import describe_verdict
+from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.statistics import censored
 from lightning_perf.statistics.collapse import clopper_pearson, collapse_limit
 from lightning_perf.statistics.describe import describe

@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from lightning_perf.analysis.loss_scale import LossScaleHistory, OverflowOrigin
-from lightning_perf.analysis.numerics_drift import NumericsDrift
-from lightning_perf.analysis.precision import PrecisionSetting
-from lightning_perf.analysis.run_precision import RunPrecision
-from lightning_perf.analysis.underflow import LayerUnderflow, UnderflowTable
 from lightning_perf.report.console.safe import plain
 from lightning_perf.report.console.summary import label, table
 from lightning_perf.report.labels import count_of
+from lightning_perf.run_files.loss_scale import OverflowOrigin
+from lightning_perf.run_files.precision import (
+    LayerUnderflow,
+    LossScaleHistory,
+    NumericsDrift,
+    PrecisionSetting,
+    RunPrecision,
+    UnderflowTable,
+)
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
 __all__ = ["precision_section"]

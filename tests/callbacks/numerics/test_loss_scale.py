@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.analysis.loss_scale import OverflowOrigin, read_events, summarize_loss_scale
+from lightning_perf.analysis.loss_scale import summarize_loss_scale
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
 
 
@@ -48,7 +49,7 @@ def test_injected_overflow_is_seen_counted_and_located(tmp_path):
     assert 0 < overflow.wasted_ns < history.trained_ns
     assert 0 < history.goodput < 1
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
-    assert summarize_loss_scale(read_events(file)) == history
+    assert summarize_loss_scale(SCALE_EVENTS.read(file)) == history
 
 
 class Overflowing(nn.Module):
@@ -200,5 +201,5 @@ def test_run_that_fails_keeps_its_history(tmp_path):
     with pytest.raises(ZeroDivisionError):
         fit(tmp_path, callback, module)
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
-    history = summarize_loss_scale(read_events(file))
+    history = summarize_loss_scale(SCALE_EVENTS.read(file))
     assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from lightning_perf.analysis.gradient_samples import read_samples
-from lightning_perf.analysis.underflow import UnderflowTable, tabulate_underflow
+from lightning_perf.analysis.underflow import tabulate_underflow
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
+from lightning_perf.run_files.precision import UnderflowTable
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
 
 
@@ -104,7 +105,7 @@ def test_counts_are_those_of_the_gradients(tmp_path):
     callback = PrecisionCallback("16-mixed", underflow_every_n_steps=2)
     fit(tmp_path, callback, module, max_steps=5)
     (file,) = tmp_path.rglob("underflow.rank0.jsonl")
-    samples = read_samples(file)
+    samples = GRADIENT_SAMPLES.read(file)
     assert [(sample.step, sample.scale) for sample in samples] == [(0, 65536.0), (2, 65536.0), (4, 65536.0)]
     for sample in samples:
         assert list(sample.layers) == ["body.0", "body.1", "fc"]
@@ -142,7 +143,10 @@ def test_gradients_left_by_another_optimizer_are_not_counted(tmp_path):
     callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1)
     fit(tmp_path, callback, module, max_steps=1)
     (file,) = tmp_path.rglob("underflow.rank0.jsonl")
-    assert [list(sample.layers) for sample in read_samples(file)] == [["body.0", "body.1", "fc"], ["body.0", "body.1"]]
+    assert [list(sample.layers) for sample in GRADIENT_SAMPLES.read(file)] == [
+        ["body.0", "body.1", "fc"],
+        ["body.0", "body.1"],
+    ]
 
 
 @pytest.mark.parametrize(("reentrant", "arithmetic"), [(True, "unknown"), (False, "fp16")])

@@ -37,7 +37,7 @@ def test_all_ranks_start_at_one_step_that_none_has_reached(tmp_path: Path) -> No
     assert start == 40 + AGREED_AHEAD_NS * 10 // SECOND
     assert [rank.look(SECOND, 50, SECOND // 10) for rank in ranks[1:]] == [start, start]
     assert [rank.look(3 * SECOND, 60, SECOND // 10) for rank in ranks] == [None, None, None]
-    assert ranks[0]._request.exists() is False
+    assert not (tmp_path / "profile-now").exists()
 
 
 def test_an_answer_of_an_earlier_fit_is_none_to_this(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze
-from lightning_perf.analysis.captures import CaptureTrigger, read_captures
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.captures import Captures
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
 from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
@@ -57,7 +57,7 @@ class Run:
 
     def folders(self) -> list[str]:
         path = self.folder / "captures.rank0.jsonl"
-        return [record.folder for record in read_captures(path)] if path.exists() else []
+        return [record.folder for record in CAPTURES.read(path)] if path.exists() else []
 
 
 def test_slow_steps_start_a_capture_at_the_next_step(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_slow_steps_start_a_capture_at_the_next_step(tmp_path: Path) -> None:
         Action.RECORD,
         Action.REST,
     ]
-    (record,) = read_captures(tmp_path / "captures.rank0.jsonl")
+    (record,) = CAPTURES.read(tmp_path / "captures.rank0.jsonl")
     assert (record.trigger, record.step) == (CaptureTrigger.SLOW_STEPS, 1042)
     assert record.slowdown is not None
     assert record.slowdown.usual_ns == 10 * MS

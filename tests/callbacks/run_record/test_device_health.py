@@ -19,7 +19,7 @@ from lightning_perf.callbacks.run_record import fit_record
 from lightning_perf.callbacks.run_record.device_health import PERIOD_S, DeviceHealth, gpu_uuids
 from lightning_perf.cli import main
 from lightning_perf.compare.record import RunRecord, find_records
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, Outcome
+from lightning_perf.run_files.run_record import FOLDER_VARIABLE, Outcome
 from tests.callbacks.training import loader, make_module, make_trainer
 
 IDLE, CLOCKS_SET, POWER_CAP, SLOWDOWN, SW_HOT, HW_HOT, BRAKE = 1, 2, 4, 8, 0x20, 0x40, 0x80

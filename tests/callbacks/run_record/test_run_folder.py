@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from types import SimpleNamespace
 
 import pytest
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.run_record.run_folder import claim_run_folder, new_folder
-
-
-def test_each_fit_gets_a_folder_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "logs" / "perf"
-    path.mkdir(parents=True)
-    assert [new_folder(str(path)).name for _ in range(3)] == ["perf", "perf_1", "perf_2"], "an empty folder is free"
-    (tmp_path / "logs" / "perf_3").mkdir()
-    (tmp_path / "logs" / "perf_3" / "notes.txt").touch()
-    assert new_folder(str(path)).name == "perf_4"
-
-
-def test_processes_that_start_at_once_get_different_folders(tmp_path: Path) -> None:
-    path = tmp_path / "perf"
-    path.mkdir()
-    begin = Barrier(8)
-
-    def claim(_: int) -> Path:
-        begin.wait()
-        return new_folder(str(path))
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(claim, range(8)))) == 8
-
-
-def test_a_file_of_that_name_is_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "perf").touch()
-    assert new_folder(str(tmp_path / "perf")).name == "perf_1"
-
-
-def test_a_relative_path_stays_where_it_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert new_folder("perf") == tmp_path / "perf"
+from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 
 
 def trainer(log_dir: object, *, rank: int = 0, broadcast: object = None) -> SimpleNamespace:

@@ -15,12 +15,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
-from lightning_perf.callbacks.run_record.recorder import RunRecorder
 from lightning_perf.compare.record import RunRecord, find_records
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome
 from lightning_perf.compare.records.fairness import check_fairness
 from lightning_perf.compare.records.metrics import Accuracy, run_values
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, RunRecorder
 from tests.callbacks.training import PACKAGES, Points, Stream, loader, make_module, make_trainer, samples
 
 ROOT = Path(__file__).parents[3]

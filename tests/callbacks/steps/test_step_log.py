@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.step_times import StepSample, read_samples
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.step_log import StepLog, step_metrics
+from lightning_perf.run_files.steps import STEPS, StepSample
 
 
 def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
@@ -28,9 +28,9 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     state = FitState()
     log = StepLog(state, path=path, send=None, log_every=4, errors=ErrorReporter())
     run(log, state, range(10))
-    assert [s.step for s in read_samples(path)] == list(range(8)), "writes in between, at the log's cadence"
+    assert [s.step for s in STEPS.read(path)] == list(range(8)), "writes in between, at the log's cadence"
     log.write()
-    assert read_samples(path) == tuple(sample(step) for step in range(10))
+    assert STEPS.read(path) == tuple(sample(step) for step in range(10))
 
 
 @pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
@@ -38,7 +38,7 @@ def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, l
     path = tmp_path / "steps.jsonl"
     state = FitState()
     run(StepLog(state, path=path, send=None, log_every=log_every, errors=ErrorReporter()), state, range(60))
-    assert len(read_samples(path)) == written
+    assert len(STEPS.read(path)) == written
 
 
 def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
     log.add(sample(0, profiled=True))
     log.on_step_end()
     assert sent == []
-    assert len(read_samples(path)) == 1
+    assert len(STEPS.read(path)) == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
         run(log, state, range(8))
     assert len(errors.messages) == 1
-    assert len(read_samples(path)) == 8
+    assert len(STEPS.read(path)) == 8

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.analysis.step_times import StepSample
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from lightning_perf.callbacks.steps.step_timer import StepTimer, batch_samples
+from lightning_perf.run_files.steps import StepSample
 from tests.callbacks.steps.test_device_clock import FakeDevice
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.compare.record_lines import Outcome, Place
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 
 BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)

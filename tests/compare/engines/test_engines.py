@@ -10,7 +10,6 @@ import pytest
 
 import lightning_perf
 from lightning_perf.cli import main
-from lightning_perf.compare import journal
 from lightning_perf.compare.engines.ray import RayEngine
 from lightning_perf.compare.engines.ray_cluster import RayRecordings, connect
 from lightning_perf.compare.engines.slurm import SlurmEngine
@@ -19,6 +18,7 @@ from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 from tests.support.trace_builder import TraceBuilder
 

@@ -1,7 +1,7 @@
 import pytest
 
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.records.fairness import check_fairness
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import FACTS, write_run
 
 

@@ -2,18 +2,18 @@ import pytest
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import read_record
-from lightning_perf.compare.record_lines import EpochEnded, Outcome, RunEnded, RunStarted, append_line
 from lightning_perf.compare.records.metrics import Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run
 
 
 def run_with(folder, *epochs):
     folder.mkdir()
     path = folder / "run.jsonl"
-    append_line(path, RunStarted("a", 0.0, {}))
+    RUN_RECORD.append(path, RunStarted("a", 0.0, {}))
     for number, metrics in enumerate(epochs):
-        append_line(path, EpochEnded(number, 10.0 * (number + 1), number + 1, metrics))
-    append_line(path, RunEnded(Outcome.FINISHED, 35.0))
+        RUN_RECORD.append(path, EpochEnded(number, 10.0 * (number + 1), number + 1, metrics))
+    RUN_RECORD.append(path, RunEnded(Outcome.FINISHED, 35.0))
     return read_record(path)
 
 

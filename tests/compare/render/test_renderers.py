@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.render.tables import arm_table, difference_table, footnotes, gate_table, result_table
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import write_run
 
 HOSTILE = "[red]a\x1b[31m|`b`\n# <script>alert(1)</script> &lt; *x* $y$ \u202e"

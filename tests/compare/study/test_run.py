@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.compare import journal
 from lightning_perf.compare.engines.block import Device
 from lightning_perf.compare.engines.local import LocalEngine
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.record_lines import Outcome
 from lightning_perf.compare.study.definition import Study, StudyArm, read_study
 from lightning_perf.compare.study.lease import Lease
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.run_files import journal
+from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 
 
@@ -289,10 +289,10 @@ def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, e
     with pytest.raises(CompareError, match=r"file.*: the study cannot go on \(Not a directory\)"):
         run(fake_study(), tmp_path / "file" / "study", engine)
 
-    def full(path, content):
+    def full(path, content, *, durable):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("lightning_perf.compare.journal.append_whole", full)
+    monkeypatch.setattr("lightning_perf.run_files.jsonl.append", full)
     with pytest.raises(CompareError, match=r"block000.jsonl: the study cannot go on \(No space left on device\)"):
         run(fake_study(), tmp_path / "b", engine)
     monkeypatch.undo()

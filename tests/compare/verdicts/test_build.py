@@ -7,10 +7,10 @@ from scipy import stats
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.record import read_record
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import GateOutcome, Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from lightning_perf.compare.errors import InvalidRunsError
-from lightning_perf.compare.record_lines import Outcome, Place
 from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 
 

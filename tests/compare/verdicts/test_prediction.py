@@ -3,11 +3,11 @@ import pytest
 
 from lightning_perf.analysis.amp_gain import AmpGain
 from lightning_perf.compare.record import read_record
-from lightning_perf.compare.record_lines import Place
 from lightning_perf.compare.render.tables import footnotes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.report.document import SCHEMA_VERSION
+from lightning_perf.run_files.run_record import Place
 from tests.compare.support import BASE_MS, write_arms, write_run
 
 

@@ -4,15 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf.analysis.captures import (
-    CaptureRecord,
-    CaptureTrigger,
-    Slowdown,
-    encode_capture,
-    is_capture_folder,
-    read_captures,
-)
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, is_capture_folder
 
 RECORDS = (
     CaptureRecord("slow-step-12", CaptureTrigger.SLOW_STEPS, 11, Slowdown(100, 125, (200, 210, 220))),
@@ -22,15 +15,15 @@ RECORDS = (
 
 def test_round_trip_with_a_torn_last_line(tmp_path: Path) -> None:
     path = tmp_path / "captures.rank0.jsonl"
-    path.write_bytes(b"".join(map(encode_capture, RECORDS)) + b'{"folder":"slow-st')
-    assert read_captures(path) == RECORDS
+    path.write_bytes(CAPTURES.encode(*RECORDS) + b'{"folder":"slow-st')
+    assert CAPTURES.read(path) == RECORDS
 
 
 def test_what_is_no_capture_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "captures.rank0.jsonl"
     path.write_bytes(b'{"folder":"x","trigger":"boredom","step":1}\n')
     with pytest.raises(TraceError, match="line 1 is no record of a capture"):
-        read_captures(path)
+        CAPTURES.read(path)
 
 
 def test_a_capture_folder_has_its_name_and_the_record_beside_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The one error that reading a trace raises."""
+"""The error that reading a file of a run raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["TraceError"]
 
 
 class TraceError(Exception):
-    """A trace could not be read: says which file, what was wrong with it, and what to do.
+    """A trace or another file of a run cannot be read: the message names it, the problem, and the fix.
 
     Args:
         path: The file or folder at fault.

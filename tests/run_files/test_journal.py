@@ -1,7 +1,7 @@
 import pytest
 
-from lightning_perf.compare import journal
-from lightning_perf.compare.journal import Again, BlockOver, Lost, RunBegan, RunOver, read_block
+from lightning_perf.run_files import journal
+from lightning_perf.run_files.journal import Again, BlockOver, Lost, RunBegan, RunOver, read_block
 
 ENTRIES = (
     RunBegan("a", 0, "runs/1", "host-cpu"),

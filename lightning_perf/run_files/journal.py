@@ -1,4 +1,4 @@
-"""The journal of a block: what was begun, what ended and how, in lines that are only ever appended."""
+"""``blocks/block001.jsonl``: the journal of a block of a study, with the starts and ends of its runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ from typing import TypeAlias
 
 import msgspec
 
-from lightning_perf.compare.append import append_whole
+from lightning_perf.run_files.jsonl import JsonLines
 
-__all__ = ["Again", "BlockOver", "BlockState", "Lost", "RunBegan", "RunOver", "append", "device_warm_ups", "read_block"]
+__all__ = [
+    "STUDY_NAME",
+    "Again",
+    "BlockOver",
+    "BlockState",
+    "Lost",
+    "RunBegan",
+    "RunOver",
+    "append",
+    "device_warm_ups",
+    "has_begun",
+    "read_block",
+]
+
+STUDY_NAME = "study.json"
+"""The definition of a study, in the folder that holds ``blocks``."""
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -28,7 +43,7 @@ class RunBegan(msgspec.Struct, frozen=True, tag="run began"):
 
 
 class RunOver(msgspec.Struct, frozen=True, tag="run over"):
-    """A run ended; `problem` tells why it does not count, `revision` which code it ran."""
+    """A run ended. `problem` is the reason why it does not count, `revision` the code that it ran."""
 
     arm: str
     attempt: int
@@ -38,7 +53,7 @@ class RunOver(msgspec.Struct, frozen=True, tag="run over"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """Whoever was carrying out the block vanished, or was stopped."""
+    """The process that ran the block died or was stopped."""
 
     problem: str
 
@@ -51,7 +66,7 @@ class BlockOver(msgspec.Struct, frozen=True, tag="block over"):
 
 
 class Again(msgspec.Struct, frozen=True, tag="again"):
-    """The block had been given up, and the study was run again: it gets as many attempts as at first."""
+    """The study was run again after the block had been given up: the block gets all its attempts again."""
 
 
 Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
@@ -59,7 +74,7 @@ Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
 
 @dataclass(frozen=True)
 class CodeSeen:
-    """Which code a finished run ran.
+    """The code that a finished run ran.
 
     Attributes:
         arm: The run's arm.
@@ -74,18 +89,18 @@ class CodeSeen:
 
 @dataclass(frozen=True)
 class BlockState:
-    """What the journal of a block says.
+    """The state of a block, according to its journal.
 
     Attributes:
         attempt: The attempt it is in, from 0.
-        failures: Attempts that failed since it was begun, or since it was begun again after it had been given up.
+        failures: Failed attempts since the block began, or began again after it had been given up.
         finished: Arms that have a finished run in this attempt.
-        open_run: A run that was begun and of which no end is recorded.
+        open_run: A run with a start and no end.
         begun: Runs begun in all attempts.
-        device: Where the last run began, or None.
-        seconds: How long each finished run took, in all attempts.
-        code: Which code each finished run ran, in all attempts; without those that do not tell.
-        events: What went wrong, in words, in order.
+        device: Device of the last run, or None.
+        seconds: Duration of each finished run, in all attempts.
+        code: The code of each finished run, in all attempts, where it is known.
+        events: What went wrong, in order, for the user.
         over: Whether the block needs nothing more.
         done: Whether all its runs are finished.
         problem: What went wrong last in a run, or None.
@@ -107,20 +122,25 @@ class BlockState:
     failure: str | None
 
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+# The driver of a block may die at any byte, and another goes on in the same file.
+_ENTRIES: JsonLines[Entry] = JsonLines(Entry, "entry of a journal", own_lines=True, durable=True)
 
 
 def journal_path(folder: Path, block: int, device: str | None = None) -> Path:
-    """The journal of a block below the study's folder, or that of the warm-up on a further device."""
+    """Return the journal of a block, or that of the warm-up on a further device."""
     name = f"block{block:03}" + (f"@{_UNFIT.sub('_', device)}" if device is not None else "")
     return folder / "blocks" / f"{name}.jsonl"
 
 
 def device_warm_ups(folder: Path) -> tuple[str, ...]:
-    """The devices that have a warm-up block of their own, beside the one that had the study's first."""
+    """Return the devices with a warm-up block of their own; the device of the study's first one has none."""
     paths = sorted((folder / "blocks").glob("block000@*.jsonl"))
     return tuple(path.stem.partition("@")[2] for path in paths)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether any run of a study has begun; before that its definition may still change."""
+    return any((folder / "blocks").glob("*.jsonl"))
 
 
 def append(folder: Path, block: int, entry: Entry, device: str | None = None) -> None:
@@ -129,8 +149,8 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
     Args:
         folder: The study's folder.
         block: Number of the block.
-        entry: What happened.
-        device: Whose warm-up it is, when it is that of a further device.
+        entry: The entry.
+        device: The further device, for a warm-up on one.
 
     Raises:
         OSError: It cannot be written.
@@ -139,8 +159,7 @@ def append(folder: Path, block: int, entry: Entry, device: str | None = None) ->
         entry = msgspec.structs.replace(entry, unix_s=time.time())
     path = journal_path(folder, block, device)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Begins with a newline: the line before it may be torn.
-    append_whole(path, b"\n" + _encoder.encode(entry) + b"\n")
+    _ENTRIES.append(path, entry)
 
 
 def read_block(folder: Path, block: int, device: str | None = None) -> BlockState:
@@ -149,10 +168,10 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     Args:
         folder: The study's folder.
         block: Number of the block.
-        device: Whose warm-up it is, when it is that of a further device.
+        device: The further device, for a warm-up on one.
 
     Returns:
-        Its state; a block without a journal has not begun. A torn last line was never written.
+        Its state. A block without a journal has not begun; incomplete lines do not count.
     """
     attempt, failures, begun, told = 0, 0, 0, False
     finished: set[str] = set()
@@ -205,16 +224,8 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     )
 
 
-def _entries(path: Path) -> list[Entry]:
+def _entries(path: Path) -> tuple[Entry, ...]:
     try:
-        texts = path.read_bytes().split(b"\n")
+        return _ENTRIES.decode(path.read_bytes(), path)
     except FileNotFoundError:
-        return []
-    return [entry for text in texts if (entry := _entry(text)) is not None]
-
-
-def _entry(text: bytes) -> Entry | None:
-    try:
-        return _decoder.decode(text)
-    except msgspec.DecodeError:  # empty, or torn by the death of its writer
-        return None
+        return ()

@@ -1,33 +1,102 @@
-"""Which files a path names: one trace, or the traces of one run's folder."""
+"""Trace files: their names, writing one, and finding the traces of a run.
+
+`PerfCallback` names them ``rank0.1700000000000000000.pt.trace.json.gz``, by the rank and the time of writing.
+"""
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
-from lightning_perf.analysis.captures import is_capture_folder
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.atomic import atomic_file
+from lightning_perf.run_files.captures import is_capture_folder
+from lightning_perf.run_files.precision import PRECISION_NAME
+from lightning_perf.run_files.report import REPORT_NAME
 
-__all__ = ["find_traces", "group_windows", "rank_in_name"]
+__all__ = [
+    "PROFILER_SUFFIXES",
+    "Exportable",
+    "export_trace",
+    "find_traces",
+    "group_windows",
+    "rank_in_name",
+    "rank_traces",
+]
 
 PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
 """What ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` append to a trace's name."""
 
 JSON_SUFFIXES = (".json", ".json.gz")
 
-NO_TRACES = ("precision.json", "report.json")
+NO_TRACES = (PRECISION_NAME, REPORT_NAME)
 """What `PerfCallback` itself writes beside its traces."""
+
+GZIP_LEVEL = 1
+"""Traces are packed between two steps: speed matters more than a quarter of their size."""
 
 _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,9})(?!\d)")
 _STAMPED = re.compile(r"(?P<worker>.+)\.\d{9,}(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
 
 
+class Exportable(Protocol):
+    """The part of `torch.profiler.profile` that writes a trace."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write the trace as plain JSON."""
+        ...
+
+
+def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> Path:
+    """Write what torch's profiler recorded to a packed trace file, whole or not at all.
+
+    Args:
+        stopped: A `torch.profiler.profile` that has recorded and was stopped.
+        folder: The folder of the run or capture.
+        rank: The rank that recorded it.
+        unix_ns: The time, by which the windows of a rank differ.
+
+    Returns:
+        The file, ``rank0.1700000000000000000.pt.trace.json.gz``.
+
+    Raises:
+        OSError: It cannot be written. Torch itself raises nothing when the disk is full.
+        RuntimeError: Torch cannot export the recording.
+    """
+    name = f"rank{rank}.{unix_ns}"
+    path = folder / f"{name}.pt.trace.json.gz"
+    plain = folder / f".{name}.partial.json"
+    try:
+        stopped.export_chrome_trace(str(plain))
+        if not plain.exists():
+            raise OSError(f"torch could not write to {folder}: its disk may be full")
+        # torch itself would pack it at the highest level, which takes ten times as long as everything else here.
+        with (
+            plain.open("rb") as source,
+            atomic_file(path) as target,
+            gzip.GzipFile(plain.name, "wb", GZIP_LEVEL, target) as packed,
+        ):
+            shutil.copyfileobj(source, packed, 1 << 20)
+    finally:
+        for left in folder.glob(f"{plain.stem}*"):  # torch has a partial file of its own
+            left.unlink(missing_ok=True)
+    return path
+
+
+def rank_traces(folder: Path) -> list[Path]:
+    """List the traces in a folder that `export_trace` wrote, sorted by name."""
+    return sorted(folder.glob("rank*.pt.trace.json.gz"))
+
+
 def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """List the trace files that a path names, sorted by name.
 
-    A file stands for itself, whatever it is called. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
+    A file is taken as it is, whatever its name. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
     there is none, its ``*.json[.gz]`` files. A folder with none of them may hold one folder below it that does.
 
     Args:
@@ -69,8 +138,8 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
 def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
     """Group the files of a run by the process that recorded them: those of one group are its windows.
 
-    The rank in the name tells, or the worker's name before the time stamp that the profiler's handlers append
-    (``worker.1623143089861.pt.trace.json``). A file whose name tells neither stands alone.
+    Files belong together by the rank in their names, or by the worker before the time stamp that the profiler's
+    handlers append (``worker.1623143089861.pt.trace.json``). A file with neither in its name is a group of its own.
 
     Args:
         paths: Trace files.
@@ -90,7 +159,7 @@ def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells, if any.
+    """Return the rank in the name of a file, or None.
 
     Example:
         >>> rank_in_name("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz"), rank_in_name("frank.json")

@@ -3,7 +3,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lightning_perf.analysis.precision import Fp32Arithmetic, PrecisionSetting
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.precision import (
+    Fp32Arithmetic,
+    PrecisionSetting,
+    RunPrecision,
+    read_precision,
+    write_precision,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,3 +28,19 @@ def test_says_which_fp32_it_is(device, matmul, convolution, text):
     assert str(fp32) == text
     setting = PrecisionSetting("16-mixed", "16-mixed", True, True, ("fc",), fp32)
     assert msgspec.json.decode(msgspec.json.encode(setting), type=PrecisionSetting) == setting
+
+
+def test_file_of_a_run(tmp_path):
+    precision = RunPrecision(PrecisionSetting("32-true", None, False, None, (), Fp32Arithmetic(True, False, True)))
+    write_precision(tmp_path, precision)
+    assert read_precision(tmp_path / "precision.json") == precision
+
+
+def test_bad_files_say_what_to_do(tmp_path):
+    path = tmp_path / "precision.json"
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_precision(path)
+    for content in (b"{", b'{"setting": 1}', b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(TraceError, match=r"is no description of a run's precision.*Remove it"):
+            read_precision(path)

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_perf.callbacks.run_record.recorder import RunRecorder, study_folder, study_place
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.record import find_records, read_record
-from lightning_perf.compare.record_lines import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, Place
+from lightning_perf.run_files.run_record import (
+    FOLDER_VARIABLE,
+    PLACE_VARIABLE,
+    Outcome,
+    Place,
+    RunRecorder,
+    study_folder,
+    study_place,
+)
 
 PLACE = Place("s1", "fp32", 3, 0, 1, ("precision",))
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
 import pytest
 
-from lightning_perf.report.sources import find_traces, group_windows, rank_in_name
-from lightning_perf.trace.errors import TraceError
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.traces import export_trace, find_traces, group_windows, rank_in_name, rank_traces
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -80,3 +81,37 @@ def test_rank_in_name(name: str, rank: int | None) -> None:
 def test_windows_of_a_worker_group_by_the_name_before_the_time_stamp() -> None:
     paths = [Path(f"{name}.pt.trace.json") for name in ("a_1.1623143089861", "b_2.1623143089861", "a_1.1623143099999")]
     assert group_windows(paths) == ((paths[0], paths[2]), (paths[1],))
+
+
+class Recording:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}')
+        if self.fails:
+            raise RuntimeError("half-way")
+
+
+def test_a_trace_is_packed_under_its_name(tmp_path: Path) -> None:
+    path = export_trace(Recording(), tmp_path, 0, 17)
+    assert path == tmp_path / "rank0.17.pt.trace.json.gz"
+    assert gzip.decompress(path.read_bytes()) == b'{"traceEvents": []}'
+    assert list(tmp_path.iterdir()) == rank_traces(tmp_path) == [path]
+
+
+def test_a_failing_export_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="half-way"):
+        export_trace(Recording(fails=True), tmp_path, 0, 17)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_gets_its_room_back(tmp_path: Path) -> None:
+    class Full:
+        def export_chrome_trace(self, path: str) -> None:
+            Path(f"{path}.tmp").write_text("{")  # torch writes this first, and raises nothing when that fails
+
+    (tmp_path / "rank0.16.pt.trace.json.gz").touch()
+    with pytest.raises(OSError, match="its disk may be full"):
+        export_trace(Full(), tmp_path, 0, 17)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.16.pt.trace.json.gz"]

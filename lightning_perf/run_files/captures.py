@@ -1,0 +1,97 @@
+"""Captures: traces that a run records outside its schedule, in folders of their own.
+
+``captures.rank0.jsonl`` says why each was made.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from lightning_perf.run_files.jsonl import Count, RankLog
+
+__all__ = [
+    "CAPTURES",
+    "CaptureRecord",
+    "CaptureTrigger",
+    "Slowdown",
+    "capture_name",
+    "is_capture_folder",
+    "is_capture_name",
+]
+
+_FOLDER = re.compile(r"(?:slow-step|on-demand)-\d+")
+
+
+class CaptureTrigger(Enum):
+    """The event that triggered a capture."""
+
+    SLOW_STEPS = "slow steps"
+    SIGNAL = "signal"
+    FILE = "file"
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Consecutive steps that were slower than usual.
+
+    Attributes:
+        usual_ns: Median of the steps before them.
+        limit_ns: The step time above which a step counted as slow.
+        step_ns: The times of the slow steps, in order.
+    """
+
+    usual_ns: Count
+    limit_ns: Count
+    step_ns: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class CaptureRecord:
+    """Why a capture was made.
+
+    Attributes:
+        folder: Its folder, beside this file: ``slow-step-120``, ``on-demand-300``.
+        trigger: The event that triggered it.
+        step: The step after which it was triggered, the last of the slow ones.
+        slowdown: How slow the steps were; None for a capture on demand.
+    """
+
+    folder: str
+    trigger: CaptureTrigger
+    step: Count
+    slowdown: Slowdown | None = None
+
+
+CAPTURES: RankLog[CaptureRecord] = RankLog(CaptureRecord, "captures", "record of a capture", restart=b'{"folder"')
+
+
+def capture_name(trigger: CaptureTrigger, step: int) -> str:
+    """Name the folder of a capture.
+
+    Args:
+        trigger: The event that triggered it.
+        step: Its first step.
+
+    Example:
+        >>> capture_name(CaptureTrigger.SLOW_STEPS, 120), capture_name(CaptureTrigger.FILE, 300)
+        ('slow-step-120', 'on-demand-300')
+    """
+    return f"{'slow-step' if trigger is CaptureTrigger.SLOW_STEPS else 'on-demand'}-{step}"
+
+
+def is_capture_name(name: str) -> bool:
+    """Whether a name is one that `capture_name` gives.
+
+    Example:
+        >>> is_capture_name("slow-step-120"), is_capture_name("../slow-step-120")
+        (True, False)
+    """
+    return _FOLDER.fullmatch(name) is not None
+
+
+def is_capture_folder(folder: Path) -> bool:
+    """Whether a folder holds a capture: it has such a name, and a run has logged captures beside it."""
+    return is_capture_name(folder.name) and bool(CAPTURES.paths(folder.parent))

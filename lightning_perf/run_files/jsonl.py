@@ -1,0 +1,193 @@
+"""JSON Lines files: the log of a run, appended to while the run lasts.
+
+A killed run loses at most the line that it was writing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from lightning_perf.errors import TraceError
+
+__all__ = ["Count", "JsonLines", "LogWriter", "RankLog", "append"]
+
+Value = TypeVar("Value")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number that a log holds: not negative, and small enough for numpy's int64."""
+
+
+class JsonLines(Generic[Value]):
+    r"""The format of a file that holds one JSON value per line.
+
+    Args:
+        kind: Type of the values.
+        what: Name of a value in error messages, e.g. ``step sample``.
+        restart: The bytes that every value starts with. A resumed run appends to the line that the killed run left
+            incomplete, and the reader then finds the new value by these bytes.
+        own_lines: Start every value with a newline, and skip incomplete lines anywhere in the file.
+        durable: Return from a write only once the value is on the disk.
+
+    Example:
+        >>> values = JsonLines(dict, "value")
+        >>> values.encode({"step": 1}, {"step": 2})
+        b'{"step":1}\n{"step":2}\n'
+        >>> values.decode(b'{"step":1}\n{"st', "steps.jsonl")
+        ({'step': 1},)
+    """
+
+    def __init__(
+        self, kind: Any, what: str, *, restart: bytes | None = None, own_lines: bool = False, durable: bool = False
+    ) -> None:
+        self._encode = msgspec.json.Encoder().encode
+        self._decode: Callable[[bytes], Value] = msgspec.json.Decoder(kind).decode
+        self._what = what
+        self._restart = restart
+        self._own_lines = own_lines
+        self._durable = durable
+
+    def encode(self, *values: Value) -> bytes:
+        """Encode values as lines, each with its newline."""
+        start = b"\n" if self._own_lines else b""
+        return b"".join(start + self._encode(value) + b"\n" for value in values)
+
+    def append(self, path: Path, *values: Value) -> None:
+        """Append values to a file; the file is made when it does not exist.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        append(path, self.encode(*values), durable=self._durable)
+
+    def read(self, path: str | Path) -> tuple[Value, ...]:
+        """Read the values of a file, in the order in which they were written.
+
+        Raises:
+            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
+        """
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise TraceError(
+                path, f"cannot be read ({error.strerror})", "Check the path and its permissions"
+            ) from error
+        return self.decode(content, path)
+
+    def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
+        """Decode the content of a file. Empty lines and an incomplete last line are skipped.
+
+        Args:
+            content: The content.
+            path: The file, for error messages.
+
+        Raises:
+            TraceError: A line other than the last cannot be decoded.
+        """
+        lines = content.split(b"\n")
+        values: list[Value] = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                values.append(self._decode_line(line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                if number == len(lines) or self._own_lines:
+                    continue
+                raise TraceError(path, f"line {number} is no {self._what} ({error})", "Remove that line") from error
+        return tuple(values)
+
+    def _decode_line(self, line: bytes) -> Value:
+        try:
+            return self._decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            begin = line.rfind(self._restart, 1) if self._restart is not None else -1
+            if begin < 0:
+                raise
+            return self._decode(line[begin:])
+
+
+class RankLog(JsonLines[Value]):
+    """A log that each rank of a run writes for itself: ``STEM.rank0.jsonl``, ``STEM.rank1.jsonl``, ….
+
+    Args:
+        kind: Type of the values.
+        stem: How the file's name begins, e.g. ``steps``.
+        what: Name of a value in error messages.
+        restart: The bytes that every value starts with, see `JsonLines`.
+
+    Example:
+        >>> RankLog(dict, "steps", "step sample").path(Path("perf"), 3).name
+        'steps.rank3.jsonl'
+    """
+
+    def __init__(self, kind: Any, stem: str, what: str, *, restart: bytes | None = None) -> None:
+        super().__init__(kind, what, restart=restart)
+        self._stem = stem
+
+    def path(self, folder: Path, rank: int) -> Path:
+        """The file of a rank in the folder of a run."""
+        return folder / f"{self._stem}.rank{rank}.jsonl"
+
+    def paths(self, folder: Path) -> list[Path]:
+        """The files of all ranks that are in a folder, sorted by name."""
+        return sorted(folder.glob(f"{self._stem}.rank*.jsonl"))
+
+
+class LogWriter(Generic[Value]):
+    """Appends to one log until a write fails; that is reported once, and nothing is written afterwards.
+
+    Args:
+        log: The format.
+        path: The file; None to write nothing.
+        report: Is called with `consequence` and the error of the failed write.
+        consequence: What the user loses, e.g. ``step times are no longer saved``.
+    """
+
+    def __init__(
+        self, log: JsonLines[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
+    ) -> None:
+        self._log, self._report, self._consequence = log, report, consequence
+        self.path = path
+        """The file; None when nothing is written, or no longer."""
+
+    def append(self, *values: Value) -> None:
+        """Append values."""
+        if self.path is None or not values:
+            return
+        try:
+            self._log.append(self.path, *values)
+        except OSError as error:
+            self.path = None
+            self._report(self._consequence, error)
+
+
+def append(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Append to a file, all or nothing: if the disk fills up, the part that was written is removed again.
+
+    Args:
+        path: The file; made when it does not exist.
+        content: What to append.
+        durable: Return only once the content is on the disk.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with path.open("ab", buffering=0) as file:
+        begin = os.fstat(file.fileno()).st_size
+        written = 0
+        try:
+            while written < len(content):  # a nearly full disk takes a part, and refuses only the next write
+                written += os.write(file.fileno(), content[written:])
+        except OSError:
+            if os.fstat(file.fileno()).st_size == begin + written:  # no other process has appended since
+                with suppress(OSError):
+                    file.truncate(begin)
+            raise
+        if durable:
+            os.fsync(file.fileno())

@@ -1,0 +1,303 @@
+"""``precision.json``: the precision that a run trained in, and what it did to the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.atomic import replace_file
+from lightning_perf.run_files.gradient_samples import Arithmetic
+from lightning_perf.run_files.loss_scale import ScaleEvent
+
+__all__ = [
+    "PRECISION_NAME",
+    "Fp32Arithmetic",
+    "LayerDrift",
+    "LayerUnderflow",
+    "LossScaleHistory",
+    "NumericsDrift",
+    "PrecisionAdvice",
+    "PrecisionSetting",
+    "RunPrecision",
+    "UnderflowTable",
+    "read_precision",
+    "write_precision",
+]
+
+PRECISION_NAME = "precision.json"
+
+
+@dataclass(frozen=True)
+class Fp32Arithmetic:
+    """The meaning of "FP32" for matrix products and convolutions in this process.
+
+    From Ampere on, NVIDIA GPUs can round the inputs of FP32 products to TF32 (10 bits of mantissa) and use Tensor
+    Cores. torch does so for convolutions by default, and for matrix products only on request
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices).
+
+    Attributes:
+        device_has_tf32: Whether the device has TF32; without it the flags below have no effect.
+        tf32_matmul: Whether the flags allow TF32 in matrix products.
+        tf32_convolution: Whether the flags allow TF32 in convolutions.
+    """
+
+    device_has_tf32: bool
+    tf32_matmul: bool
+    tf32_convolution: bool
+
+    def __str__(self) -> str:
+        """Describe this FP32 in words.
+
+        Example:
+            >>> print(Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True))
+            FP32 is TF32 in convolutions and true FP32 in matrix products
+            >>> print(Fp32Arithmetic(device_has_tf32=False, tf32_matmul=False, tf32_convolution=True))
+            FP32 is true FP32 (the device has no TF32)
+        """
+        if not self.device_has_tf32:
+            return "FP32 is true FP32 (the device has no TF32)"
+        if self.tf32_matmul == self.tf32_convolution:
+            return "FP32 is TF32" if self.tf32_matmul else "FP32 is true FP32"
+        first, second = ("convolutions", "matrix products")
+        if self.tf32_matmul:
+            first, second = second, first
+        return f"FP32 is TF32 in {first} and true FP32 in {second}"
+
+
+@dataclass(frozen=True)
+class PrecisionSetting:
+    """The precision that a run trained in, and where it was set.
+
+    Attributes:
+        precision: Its name in Lightning: ``32-true``, ``16-mixed``, ``bf16-mixed``, ….
+        requested: The precision given to the callback; None when the Trainer decides.
+        switched: Whether the callback switched a Trainer that was built without mixed precision.
+        weight_cache: Whether autocast keeps a weight's cast for the rest of the forward pass, so that a weight used
+            more than once is cast once; None without autocast.
+        keep_fp32: Names of the layers kept in FP32.
+        fp32: The meaning of FP32 in this run.
+        note: A remark for the user, or None.
+    """
+
+    precision: str
+    requested: str | None
+    switched: bool
+    weight_cache: bool | None
+    keep_fp32: tuple[str, ...]
+    fp32: Fp32Arithmetic
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class LossScaleHistory:
+    """History of the loss scale in one run.
+
+    Attributes:
+        initial_scale: Scale at the start.
+        final_scale: Scale at the end.
+        lowest_scale: The lowest it was.
+        highest_scale: The highest it was.
+        attempts: Optimizer steps tried.
+        skipped_steps: Those skipped, one for each overflow.
+        growths: Times the scale grew.
+        steps_since_change: Executed steps since the scale last changed, at the end.
+        scheduler_steps_on_skips: Steps of learning-rate schedulers made although the optimizer's was skipped: the
+            schedule is this many steps ahead of the weights.
+        trained_ns: Wall time of the training batches, without the waits for data.
+        wasted_ns: The part of it spent on skipped steps.
+        finished: Whether the run wrote its end; if not, the figures are those of the last event.
+        events: The events, in order.
+    """
+
+    initial_scale: float
+    final_scale: float
+    lowest_scale: float
+    highest_scale: float
+    attempts: int
+    skipped_steps: int
+    growths: int
+    steps_since_change: int
+    scheduler_steps_on_skips: int
+    trained_ns: int
+    wasted_ns: int
+    finished: bool
+    events: tuple[ScaleEvent, ...]
+
+    @property
+    def executed_steps(self) -> int:
+        """Optimizer steps that changed the weights."""
+        return self.attempts - self.skipped_steps
+
+    @property
+    def goodput(self) -> float:
+        """Share of the training time whose gradients were used, 0 to 1."""
+        return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0
+
+
+@dataclass(frozen=True)
+class LayerUnderflow:
+    """A layer's row of the table.
+
+    Attributes:
+        name: The layer.
+        arithmetic: Type its parameters were computed in.
+        values: Gradient values looked at.
+        zero_share: Share of them that is exactly zero. That alone is no underflow: a ReLU makes zeros in FP32 as well.
+        subnormal_share: Share of the non-zero ones that is subnormal in fp16, below 2⁻¹⁴.
+        vanished: Whether all values were zero and a larger scale showed that they had underflowed; None where there
+            are other values or it was not tried.
+        median_exponent: Power of two of the median non-zero magnitude; None where there is none.
+        headroom_doublings: How often the scale may double before the largest value seen overflows; None where there
+            is none.
+        underflows: Whether fp16 loses gradients in this layer.
+        first_exponent: Power of two of the first count.
+        counts: Non-zero values by power of two; of a vanished layer those that the larger scale showed.
+    """
+
+    name: str
+    arithmetic: Arithmetic
+    values: int
+    zero_share: float
+    subnormal_share: float
+    vanished: bool | None
+    median_exponent: int | None
+    headroom_doublings: int | None
+    underflows: bool
+    first_exponent: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PrecisionAdvice:
+    """The change that cures underflow.
+
+    Attributes:
+        action: ``init_scale``, ``keep_fp32`` or ``bf16``.
+        text: What to do and why, a sentence.
+        init_scale: The scale to start with, if that is the action.
+        keep_fp32: The layers to keep in FP32, if that is.
+    """
+
+    action: Literal["init_scale", "keep_fp32", "bf16"]
+    text: str
+    init_scale: float | None = None
+    keep_fp32: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnderflowTable:
+    """Gradient underflow of a run, layer by layer.
+
+    Attributes:
+        samples: Steps sampled.
+        scale: The loss scale at the last sample.
+        headroom_doublings: How often the scale may double before the largest gradient seen in fp16 overflows.
+        layers: One row per layer, in the order of the module.
+        advice: What to change, or None when no layer underflows.
+    """
+
+    samples: int
+    scale: float
+    headroom_doublings: int | None
+    layers: tuple[LayerUnderflow, ...]
+    advice: PrecisionAdvice | None
+
+    @property
+    def underflowing(self) -> tuple[LayerUnderflow, ...]:
+        """The layers in which fp16 loses gradients."""
+        return tuple(layer for layer in self.layers if layer.underflows)
+
+
+@dataclass(frozen=True)
+class LayerDrift:
+    """Distance of a layer's output in mixed precision from its FP32 output, for the same weights and batch.
+
+    Attributes:
+        name: The layer.
+        relative_error: Norm of the difference over the norm of the FP32 output; inf or nan where the mixed output is.
+    """
+
+    name: str
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class NumericsDrift:
+    """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
+
+    Attributes:
+        precision: The run's precision.
+        mixed_losses: The run's loss on each batch.
+        fp32_losses: The loss of the FP32 replay of the same batches in the same order.
+        mixed_end: Mean FP32 loss over all these batches with the final weights of the mixed run.
+        fp32_end: The same with the weights of the FP32 replay.
+        seed_ends: The same with the weights of FP32 replays with other seeds.
+        expected_low: Where an FP32 run with another seed ends, with 95 % probability: lower end.
+        expected_high: Upper end.
+        beyond_seed_noise: Whether the mixed run ends outside of that.
+        layers: Drift of the layers' outputs on the first batch, in the order of computing.
+    """
+
+    precision: str
+    mixed_losses: tuple[float, ...]
+    fp32_losses: tuple[float, ...]
+    mixed_end: float
+    fp32_end: float
+    seed_ends: tuple[float, ...]
+    expected_low: float
+    expected_high: float
+    beyond_seed_noise: bool
+    layers: tuple[LayerDrift, ...]
+
+    @property
+    def drift(self) -> float:
+        """Difference of the final losses, mixed precision minus FP32."""
+        return self.mixed_end - self.fp32_end
+
+
+@dataclass(frozen=True)
+class RunPrecision:
+    """The precision that a run trained in, and what it did to the numbers.
+
+    Attributes:
+        setting: The precision, and the meaning of FP32.
+        loss_scale: The loss scale's history; None without a loss scale.
+        underflow: Gradient underflow by layer; None if no step was sampled.
+        numerics: The comparison with FP32 replays; None if it was not requested.
+    """
+
+    setting: PrecisionSetting
+    loss_scale: LossScaleHistory | None = None
+    underflow: UnderflowTable | None = None
+    numerics: NumericsDrift | None = None
+
+
+def write_precision(folder: Path, precision: RunPrecision) -> None:
+    """Write ``precision.json`` in the folder of a run, atomically.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    replace_file(folder / PRECISION_NAME, msgspec.json.encode(precision))
+
+
+def read_precision(path: str | Path) -> RunPrecision:
+    """Read a ``precision.json`` file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        TraceError: It cannot be read, or is not such a file.
+    """
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=RunPrecision)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise TraceError(path, problem, "Give the path of a precision.json file") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(path, f"is no description of a run's precision ({error})", "Remove it") from error

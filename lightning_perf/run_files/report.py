@@ -1,0 +1,41 @@
+"""``report.json``: the report of a run, beside its traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from lightning_perf.run_files.atomic import write_document
+
+__all__ = ["REPORT_NAME", "read_report_fields", "write_report"]
+
+REPORT_NAME = "report.json"
+
+Fields = TypeVar("Fields")
+
+
+def write_report(folder: Path, report: object) -> None:
+    """Write ``report.json`` in the folder of a run, atomically.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_document(folder / REPORT_NAME, report)
+
+
+def read_report_fields(folder: Path, kind: type[Fields]) -> Fields | None:
+    """Read the fields of a report that are needed, without decoding the rest.
+
+    Args:
+        folder: The folder of a run.
+        kind: A msgspec struct with the fields.
+
+    Returns:
+        The fields; None when there is no report, or it does not have them.
+    """
+    try:
+        return msgspec.json.decode((folder / REPORT_NAME).read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None

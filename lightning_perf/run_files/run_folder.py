@@ -1,0 +1,148 @@
+"""The folder of a run: making one, and the marker files in it by which processes find each other."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from lightning_perf.run_files.atomic import replace_file
+
+__all__ = [
+    "FOLDER_MARKER",
+    "RankMarkers",
+    "make_run_folder",
+    "read_capture_start",
+    "take_capture_request",
+    "write_capture_start",
+]
+
+FOLDER_MARKER = ".lightning_perf"
+"""An empty file that claims a folder. Other files may follow seconds later, and of two processes that start at once
+only one can make it."""
+
+REQUEST_NAME = "profile-now"
+"""The file whose appearance asks for a capture."""
+
+START_NAME = ".profile-at"
+"""The file in which rank 0 says at which step all ranks start a capture."""
+
+
+def make_run_folder(path: str) -> Path:
+    """Make a folder for a run, empty but for a hidden marker.
+
+    Args:
+        path: The preferred folder.
+
+    Returns:
+        `path` if nothing is there or an empty folder; else the first free of ``path_1``, ``path_2``, ….
+
+    Raises:
+        OSError: The folder cannot be made.
+        ValueError: The path is not local.
+    """
+    if "://" in path:
+        raise ValueError(f"{path} is not on this machine's file system")
+    for number in itertools.count():
+        folder = Path(path if not number else f"{path}_{number}").absolute()
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.is_dir() or any(folder.iterdir()):
+                continue
+        try:
+            (folder / FOLDER_MARKER).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("unreachable")
+
+
+class RankMarkers:
+    """The files by which the ranks of a run tell each other that they have written theirs.
+
+    Each rank makes ``.rank3.running`` when the fit begins and renames it to ``.rank3.done`` when its files are written.
+
+    Args:
+        folder: The folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def begin(self, rank: int) -> None:
+        """Mark this process as the one that runs a rank.
+
+        Raises:
+            OSError: The marker cannot be written.
+        """
+        self._running(rank).write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+
+    def end(self, rank: int) -> None:
+        """Mark a rank as done.
+
+        Raises:
+            OSError: The marker cannot be renamed.
+        """
+        self._running(rank).replace(self._done(rank))
+
+    def has_begun(self, rank: int) -> bool:
+        """Whether a rank has begun, and perhaps ended, in this folder."""
+        return self._running(rank).exists() or self._done(rank).exists()
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether a rank is done."""
+        return self._done(rank).exists()
+
+    def is_dead(self, rank: int) -> bool:
+        """Whether the process of a rank is gone; False where that cannot be seen from this machine."""
+        try:
+            pid, host = self._running(rank).read_text(encoding="utf-8").split(maxsplit=1)
+            if host != socket.gethostname():
+                return False
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, ValueError):
+            return False
+        return False
+
+    def remove(self, rank: int) -> None:
+        """Remove the marker of a rank, as far as that is possible."""
+        with suppress(OSError):
+            self._done(rank).unlink(missing_ok=True)
+            self._running(rank).unlink(missing_ok=True)
+
+    def _running(self, rank: int) -> Path:
+        return self._folder / f".rank{rank}.running"
+
+    def _done(self, rank: int) -> Path:
+        return self._folder / f".rank{rank}.done"
+
+
+def take_capture_request(folder: Path) -> bool:
+    """Remove the file ``profile-now``, and return whether it was there."""
+    try:
+        (folder / REQUEST_NAME).unlink()
+    except OSError:  # it is not there, or not ours to delete: then it would be taken again and again
+        return False
+    return True
+
+
+def write_capture_start(folder: Path, step: int) -> None:
+    """Tell all ranks at which step to start a capture.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    replace_file(folder / START_NAME, str(step).encode())
+
+
+def read_capture_start(folder: Path) -> int | None:
+    """Read the step that `write_capture_start` wrote last; None when there is none."""
+    try:
+        return int((folder / START_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,252 @@
+"""``run.jsonl``, the run record: what a run trained, its epochs and metrics, and how it ended.
+
+Each line is on the disk before the run goes on, so a killed run loses at most the line that it was writing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from lightning_perf.run_files.jsonl import JsonLines
+
+__all__ = [
+    "FOLDER_VARIABLE",
+    "PLACE_VARIABLE",
+    "RECORD_NAME",
+    "RUN_RECORD",
+    "VERSION",
+    "EpochEnded",
+    "FactValue",
+    "FactsAdded",
+    "HealthSeen",
+    "Line",
+    "Outcome",
+    "Place",
+    "RunEnded",
+    "RunRecorder",
+    "RunStarted",
+    "numbers_only",
+    "study_folder",
+    "study_place",
+]
+
+VERSION = 1
+RECORD_NAME = "run.jsonl"
+
+PLACE_VARIABLE = "LIGHTNING_PERF_PLACE"
+"""Environment variable with the place of a run in a study, as JSON."""
+
+FOLDER_VARIABLE = "LIGHTNING_PERF_DIR"
+"""Environment variable with the folder for the files of a run in a study."""
+
+FactValue: TypeAlias = str | int | float | bool | None
+
+
+class Outcome(str, Enum):
+    """How a run ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The place of a run in a study.
+
+    Attributes:
+        study: Id of the study.
+        arm: The setting.
+        block: Number of the block; 0 is the warm-up.
+        position: Place in the order of the block, from 0.
+        attempt: Earlier attempts of the block, which ended because a run failed.
+        treatment: Facts that the study declares to differ between arms.
+    """
+
+    study: str
+    arm: str
+    block: int
+    position: int
+    attempt: int = 0
+    treatment: tuple[str, ...] = ()
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag="started"):
+    """First line of a record."""
+
+    run_id: str
+    started_unix_s: float
+    facts: dict[str, FactValue]
+    notes: dict[str, FactValue] = {}
+    place: Place | None = None
+    version: int = VERSION
+
+
+class FactsAdded(msgspec.Struct, frozen=True, tag="facts"):
+    """Facts that become known after the start, such as the hash of the first batch."""
+
+    facts: dict[str, FactValue]
+
+
+class EpochEnded(msgspec.Struct, frozen=True, tag="epoch"):
+    """The end of an epoch and its validation: training time since the start of the fit, and the metrics."""
+
+    epoch: int
+    train_time_s: float
+    steps: int
+    metrics: dict[str, float | None]
+
+
+class HealthSeen(msgspec.Struct, frozen=True, tag="health"):
+    """An observation of the device: it makes the times of the run invalid, unless `invalid` is False."""
+
+    problem: str
+    train_time_s: float
+    invalid: bool = True
+
+
+class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
+    """Last line of a record."""
+
+    outcome: Outcome
+    train_time_s: float
+    error: str | None = None
+    peak_device_bytes: int | None = None
+    peak_host_bytes: int | None = None
+
+
+Line: TypeAlias = RunStarted | FactsAdded | EpochEnded | HealthSeen | RunEnded
+
+RUN_RECORD: JsonLines[Line] = JsonLines(Line, "line of a run record", durable=True)
+
+
+class RunRecorder:
+    """Writes the record of one run.
+
+    Only a run in the folder that the study assigned has a place in the study: a further fit of the same process gets
+    another folder, and is recorded as a run outside the study.
+
+    Args:
+        folder: The run's folder; the record is ``run.jsonl`` in it.
+        facts: The fingerprint, as far as it is known at the start.
+        notes: Further facts, which may differ between the runs of a comparison.
+        now_s: The clock of training time.
+
+    Raises:
+        OSError: The record cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        facts: Mapping[str, FactValue],
+        notes: Mapping[str, FactValue],
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.path = folder / RECORD_NAME
+        self._now_s = now_s
+        self._begin_s = now_s()
+        self._ended = False
+        started = time.time()
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{uuid.uuid4().hex[:8]}"
+        place = study_place() if _is_study_folder(folder) else None
+        RUN_RECORD.append(self.path, RunStarted(run_id, started, dict(facts), dict(notes), place))
+
+    def training_begins(self) -> None:
+        """Restart the clock of training time, so that preparations do not count."""
+        self._begin_s = self._now_s()
+
+    def add_facts(self, facts: Mapping[str, FactValue]) -> None:
+        """Complete the fingerprint."""
+        RUN_RECORD.append(self.path, FactsAdded(dict(facts)))
+
+    def epoch_ends(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+        """Record an epoch with its validation.
+
+        Args:
+            epoch: Its number.
+            steps: Optimizer steps since the start of training.
+            metrics: The metrics of the Trainer; entries that are not numbers are left out.
+        """
+        RUN_RECORD.append(self.path, EpochEnded(epoch, self._train_time_s(), steps, numbers_only(metrics)))
+
+    def health(self, problem: str, *, invalid: bool = True) -> None:
+        """Record an observation of the device, and whether it makes the times of the run invalid."""
+        RUN_RECORD.append(self.path, HealthSeen(problem, self._train_time_s(), invalid))
+
+    def ends(
+        self,
+        outcome: Outcome,
+        *,
+        error: str | None = None,
+        peak_device_bytes: int | None = None,
+    ) -> None:
+        """Record the end; a second end is ignored."""
+        if self._ended:
+            return
+        self._ended = True
+        RUN_RECORD.append(
+            self.path, RunEnded(outcome, self._train_time_s(), error, peak_device_bytes, _peak_host_bytes())
+        )
+
+    def _train_time_s(self) -> float:
+        return self._now_s() - self._begin_s
+
+
+def study_place() -> Place | None:
+    """Return the place of this process in a study, or None outside a study."""
+    text = os.environ.get(PLACE_VARIABLE)
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Place)
+    except msgspec.DecodeError:
+        return None
+
+
+def study_folder() -> str | None:
+    """Return the folder that a study assigned to this run, or None outside a study."""
+    return os.environ.get(FOLDER_VARIABLE) or None
+
+
+def numbers_only(metrics: Mapping[str, object]) -> dict[str, float | None]:
+    """Return the entries that are numbers, as floats; None for nan and infinities, which JSON lacks.
+
+    Example:
+        >>> numbers_only({"val_acc": 0.5, "name": "x", "loss": float("nan")})
+        {'val_acc': 0.5, 'loss': None}
+    """
+    numbers: dict[str, float | None] = {}
+    for name, value in metrics.items():
+        if isinstance(value, str):
+            continue
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        numbers[name] = number if math.isfinite(number) else None
+    return numbers
+
+
+def _is_study_folder(folder: Path) -> bool:
+    wanted = study_folder()
+    return wanted is not None and folder.absolute() == Path(wanted).absolute()
+
+
+def _peak_host_bytes() -> int | None:
+    try:
+        import resource
+        import sys
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

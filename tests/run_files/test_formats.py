@@ -1,0 +1,218 @@
+"""The format of each file, byte for byte: the contents below were written before the formats moved to `run_files`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.analysis.loss_scale import summarize_loss_scale
+from lightning_perf.analysis.numerics_drift import judge_drift
+from lightning_perf.analysis.underflow import tabulate_underflow
+from lightning_perf.run_files import journal
+from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown
+from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample, LayerGradients
+from lightning_perf.run_files.jsonl import RankLog
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin, ScaleEvent
+from lightning_perf.run_files.precision import (
+    Fp32Arithmetic,
+    LayerDrift,
+    PrecisionSetting,
+    RunPrecision,
+    read_precision,
+    write_precision,
+)
+from lightning_perf.run_files.run_record import (
+    RUN_RECORD,
+    EpochEnded,
+    FactsAdded,
+    HealthSeen,
+    Outcome,
+    Place,
+    RunEnded,
+    RunStarted,
+)
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
+
+LOGS = {
+    "steps.rank3.jsonl": (
+        STEPS,
+        [
+            StepSample(7, 120_000_000, 3_000_000, None, 32, False),
+            StepSample(8, 110_000_000, 0, 90_000_000, None, True),
+        ],
+        (
+            b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
+            b'{"step":8,"step_ns":110000000,"data_wait_ns":0,"device_ns":90000000,"samples":null,"profiled":true}\n'
+        ),
+    ),
+    "windows.rank3.jsonl": (
+        WINDOWS,
+        [RecordedWindow("", 10, 17, 5, 1000, 2000, 3000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6)],
+        (
+            b'{"capture":"","first_step":10,"last_step":17,"recorded_steps":5,"pause_ns":1000,"export_ns":2000,'
+            b'"trace_bytes":3000}\n'
+            b'{"capture":"slow-step-80","first_step":80,"last_step":83,"recorded_steps":3,"pause_ns":4,"export_ns":5,'
+            b'"trace_bytes":6}\n'
+        ),
+    ),
+    "captures.rank3.jsonl": (
+        CAPTURES,
+        [
+            CaptureRecord("slow-step-12", CaptureTrigger.SLOW_STEPS, 11, Slowdown(100, 125, (200, 210, 220))),
+            CaptureRecord("on-demand-40", CaptureTrigger.SIGNAL, 39),
+        ],
+        (
+            b'{"folder":"slow-step-12","trigger":"slow steps","step":11,"slowdown":{"usual_ns":100,"limit_ns":125,'
+            b'"step_ns":[200,210,220]}}\n'
+            b'{"folder":"on-demand-40","trigger":"signal","step":39,"slowdown":null}\n'
+        ),
+    ),
+    "loss_scale.rank3.jsonl": (
+        SCALE_EVENTS,
+        [
+            ScaleEvent("start", 0, 65536.0, 0, 0),
+            ScaleEvent("overflow", 3, 32768.0, 4, 400, 100, 0, 1, 0, OverflowOrigin("fc", "its output", "inf")),
+            ScaleEvent("end", 9, 32768.0, 10, 1000, steps_since_change=6),
+        ],
+        (
+            b'{"kind":"start","step":0,"scale":65536.0,"attempts":0,"trained_ns":0,"wasted_ns":0,"optimizer":0,'
+            b'"scheduler_steps":0,"steps_since_change":0,"origin":null}\n'
+            b'{"kind":"overflow","step":3,"scale":32768.0,"attempts":4,"trained_ns":400,"wasted_ns":100,"optimizer":0,'
+            b'"scheduler_steps":1,"steps_since_change":0,"origin":{"module":"fc","what":"its output","value":"inf"}}\n'
+            b'{"kind":"end","step":9,"scale":32768.0,"attempts":10,"trained_ns":1000,"wasted_ns":0,"optimizer":0,'
+            b'"scheduler_steps":0,"steps_since_change":6,"origin":null}\n'
+        ),
+    ),
+    "underflow.rank3.jsonl": (
+        GRADIENT_SAMPLES,
+        [
+            GradientSample(100, 1024.0, {"fc": LayerGradients("fp16", 3, 0, -16, (60, 40))}, {}),
+            GradientSample(
+                200,
+                512.0,
+                {"fc": LayerGradients("unknown", 5, 1, 0, ())},
+                {"fc": LayerGradients("fp16", 0, 0, -30, (2,))},
+            ),
+        ],
+        (
+            b'{"step":100,"scale":1024.0,"layers":{"fc":{"arithmetic":"fp16","zeros":3,"nonfinite":0,'
+            b'"first_exponent":-16,"counts":[60,40]}},"hidden":{}}\n'
+            b'{"step":200,"scale":512.0,"layers":{"fc":{"arithmetic":"unknown","zeros":5,"nonfinite":1,'
+            b'"first_exponent":0,"counts":[]}},"hidden":{"fc":{"arithmetic":"fp16","zeros":0,"nonfinite":0,'
+            b'"first_exponent":-30,"counts":[2]}}}\n'
+        ),
+    ),
+}
+RECORD = [
+    RunStarted(
+        "20261122-1", 7.5, {"x": 1, "y": None}, {"host": "h"}, Place("s1", "amp", 2, 1, treatment=("precision",))
+    ),
+    FactsAdded({"y": "late"}),
+    EpochEnded(0, 2.5, 10, {"val_acc": 0.5, "loss": None}),
+    HealthSeen("throttled", 3.0),
+    RunEnded(Outcome.FINISHED, 5.0, None, 7, 8),
+]
+RECORD_CONTENT = (
+    b'{"type":"started","run_id":"20261122-1","started_unix_s":7.5,"facts":{"x":1,"y":null},"notes":{"host":"h"},'
+    b'"place":{"study":"s1","arm":"amp","block":2,"position":1,"attempt":0,"treatment":["precision"]},"version":1}\n'
+    b'{"type":"facts","facts":{"y":"late"}}\n'
+    b'{"type":"epoch","epoch":0,"train_time_s":2.5,"steps":10,"metrics":{"val_acc":0.5,"loss":null}}\n'
+    b'{"type":"health","problem":"throttled","train_time_s":3.0,"invalid":true}\n'
+    b'{"type":"ended","outcome":"finished","train_time_s":5.0,"error":null,"peak_device_bytes":7,'
+    b'"peak_host_bytes":8}\n'
+)
+JOURNAL = [
+    journal.RunBegan("a", 0, "runs/1", "cpu"),
+    journal.RunOver("a", 0, 1.5, None, "c1"),
+    journal.Lost("its driver died"),
+    journal.Again(),
+    journal.BlockOver(True),
+]
+JOURNAL_CONTENT = (
+    b'\n{"type":"run began","arm":"a","attempt":0,"folder":"runs/1","device":"cpu","unix_s":7.5}\n'
+    b'\n{"type":"run over","arm":"a","attempt":0,"seconds":1.5,"problem":null,"revision":"c1"}\n'
+    b'\n{"type":"lost","problem":"its driver died"}\n'
+    b'\n{"type":"again"}\n'
+    b'\n{"type":"block over","done":true,"problem":null}\n'
+)
+PRECISION_CONTENT = (
+    b'{"setting":{"precision":"16-mixed","requested":"16-mixed","switched":true,"weight_cache":true,'
+    b'"keep_fp32":["fc"],"fp32":{"device_has_tf32":true,"tf32_matmul":false,"tf32_convolution":true},'
+    b'"note":"a note"},"loss_scale":{"initial_scale":65536.0,"final_scale":65536.0,"lowest_scale":65536.0,'
+    b'"highest_scale":65536.0,"attempts":10,"skipped_steps":0,"growths":0,"steps_since_change":0,'
+    b'"scheduler_steps_on_skips":0,"trained_ns":1000,"wasted_ns":0,"finished":true,"events":[{"kind":"start",'
+    b'"step":0,"scale":65536.0,"attempts":0,"trained_ns":0,"wasted_ns":0,"optimizer":0,"scheduler_steps":0,'
+    b'"steps_since_change":0,"origin":null},{"kind":"end","step":9,"scale":65536.0,"attempts":10,'
+    b'"trained_ns":1000,"wasted_ns":0,"optimizer":0,"scheduler_steps":0,"steps_since_change":0,"origin":null}]},'
+    b'"underflow":{"samples":1,"scale":1024.0,"headroom_doublings":30,"layers":[{"name":"fc","arithmetic":"fp16",'
+    b'"values":100,"zero_share":0.0,"subnormal_share":1.0,"vanished":null,"median_exponent":-16,'
+    b'"headroom_doublings":30,"underflows":true,"first_exponent":-16,"counts":[60,40]}],"advice":{'
+    b'"action":"init_scale","text":"Start with a larger loss scale, in which all gradients seen fit: '
+    b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
+    b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
+    b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'
+    b'"name":"fc","relative_error":0.5}]}}'
+)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_is_written_and_read_as_before(tmp_path: Path, name: str) -> None:
+    log, values, content = LOGS[name]
+    for value in values:
+        log.append(log.path(tmp_path, 3), value)
+    assert (tmp_path / name).read_bytes() == content
+    assert log.paths(tmp_path) == [tmp_path / name]
+    assert log.read(tmp_path / name) == tuple(values)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_of_a_killed_and_of_a_resumed_run(tmp_path: Path, name: str) -> None:
+    log: RankLog[Any]
+    log, values, content = LOGS[name]
+    path = log.path(tmp_path, 3)
+    path.write_bytes(content[:-9])
+    assert log.read(path) == tuple(values[:-1])
+    log.append(path, values[0])
+    log.append(path, values[-1])
+    assert log.read(path) == (*values[:-1], values[0], values[-1])
+
+
+def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for line in RECORD:
+        RUN_RECORD.append(path, line)
+    assert path.read_bytes() == RECORD_CONTENT
+    assert RUN_RECORD.read(path) == tuple(RECORD)
+    path.write_bytes(RECORD_CONTENT[:-9])
+    assert RUN_RECORD.read(path) == tuple(RECORD[:-1])
+
+
+def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 7.5)
+    for entry in JOURNAL:
+        journal.append(tmp_path, 1, entry)
+    assert (tmp_path / "blocks" / "block001.jsonl").read_bytes() == JOURNAL_CONTENT
+    assert journal.read_block(tmp_path, 1).done
+
+
+def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
+    precision = RunPrecision(
+        PrecisionSetting("16-mixed", "16-mixed", True, True, ("fc",), Fp32Arithmetic(True, False, True), "a note"),
+        summarize_loss_scale([ScaleEvent("start", 0, 65536.0, 0, 0), ScaleEvent("end", 9, 65536.0, 10, 1000)]),
+        tabulate_underflow([GradientSample(0, 1024.0, {"fc": LayerGradients("fp16", 0, 0, -16, (60, 40))}, {})]),
+        judge_drift(
+            precision="16-mixed",
+            mixed_losses=[2.5],
+            fp32_losses=[2.25],
+            mixed_end=2.5,
+            fp32_end=2.0,
+            seed_ends=[2.0] * 4,
+            layers=[LayerDrift("fc", 0.5)],
+        ),
+    )
+    write_precision(tmp_path, precision)
+    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT
+    assert read_precision(tmp_path / "precision.json") == precision
