@@ -26,7 +26,6 @@ __all__ = [
     "find_traces",
     "group_windows",
     "rank_in_name",
-    "rank_traces",
 ]
 
 PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
@@ -86,11 +85,6 @@ def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> 
         for left in folder.glob(f"{plain.stem}*"):  # torch has a partial file of its own
             left.unlink(missing_ok=True)
     return path
-
-
-def rank_traces(folder: Path) -> list[Path]:
-    """List the traces in a folder that `export_trace` wrote, sorted by name."""
-    return sorted(folder.glob("rank*.pt.trace.json.gz"))
 
 
 def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
