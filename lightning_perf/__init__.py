@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision.errors import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
-    from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
+    from lightning_perf.callbacks.recording.captures import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import TraceError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CaptureOptions": "lightning_perf.callbacks.recording.slow_steps",
+    "CaptureOptions": "lightning_perf.callbacks.recording.captures",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
     "Finding": "lightning_perf.findings.finding",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import (
@@ -19,7 +19,6 @@ from lightning_perf.callbacks.recording.schedule import (
     fit_schedule,
     recording_notes,
 )
-from lightning_perf.callbacks.recording.slow_steps import CaptureOptions
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks

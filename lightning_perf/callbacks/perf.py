@@ -12,14 +12,13 @@ from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
+from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
-from lightning_perf.callbacks.recording.slow_steps import CaptureOptions, capture_config
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.report import report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
-from lightning_perf.callbacks.run_record.rank_files import RankFiles, checked_ranks
-from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]

@@ -15,7 +15,7 @@ from lightning_perf.run_files.report import write_report
 if TYPE_CHECKING:
     from lightning_perf.callbacks.fit import Fit
     from lightning_perf.callbacks.lightning_compat import Trainer
-    from lightning_perf.callbacks.run_record.rank_files import RankFiles
+    from lightning_perf.callbacks.run_record.run_folder import RankFiles
     from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.precision import RunPrecision

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import lightning.pytorch
 import pytest
 import pytorch_lightning
 
 from lightning_perf import PerfCallback
-from lightning_perf.callbacks.lightning_compat import LightningCallback
+from lightning_perf.callbacks.lightning_compat import LightningCallback, holds_whole_model
+from tests.callbacks.training import PACKAGES
 
 
 def test_a_callback_of_both_packages() -> None:
@@ -44,3 +47,21 @@ import lightning_perf.callbacks.lightning_compat
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert 'pip install "lightning-perf[train]"' in done.stderr
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_model_is_whole_where_lightning_replicates_it(name: str) -> None:
+    strategies = importlib.import_module(f"{name}.strategies")
+
+    def whole(strategy: type) -> bool:
+        return holds_whole_model(SimpleNamespace(strategy=strategy.__new__(strategy)))
+
+    class Users(strategies.DDPStrategy):
+        pass
+
+    class UsersSharded(strategies.FSDPStrategy):
+        pass
+
+    assert [whole(each) for each in (strategies.SingleDeviceStrategy, strategies.DDPStrategy, Users)] == [True] * 3
+    sharded = (strategies.FSDPStrategy, strategies.DeepSpeedStrategy, strategies.ModelParallelStrategy, UsersSharded)
+    assert [whole(each) for each in (*sharded, object)] == [False] * 5

@@ -12,12 +12,11 @@ import torch
 from lightning_perf import CaptureOptions, PerfCallback
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
-from lightning_perf.callbacks.recording.capture_requests import FileRequests
-from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.captures import Captures, FileRequests
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import WindowPlan
-from lightning_perf.callbacks.run_record.rank_files import RankFiles
+from lightning_perf.callbacks.run_record.run_folder import RankFiles
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer
 from lightning_perf.callbacks.steps.step_tracker import StepTracker

@@ -115,7 +115,6 @@ class LossScaleMonitor:
             growth_interval=int(state["growth_interval"]),
         )
         self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
-        self._errors = errors
         self._locate = locate
         self._clock = clock
         self._open: _Attempt | None = None

@@ -97,7 +97,6 @@ class UnderflowMonitor:
         self._every_n_steps = every_n_steps
         self._scale = scale
         self._file = LogWriter(GRADIENT_SAMPLES, path, errors.report, "gradient samples are no longer saved")
-        self._errors = errors
         self._names: list[str] = []
         self._parameters: list[tuple[int, torch.nn.Parameter]] = []
         for name, parameter in module.named_parameters():

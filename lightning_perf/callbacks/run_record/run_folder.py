@@ -1,14 +1,23 @@
-"""Claiming the folder of a fit, the same on all ranks."""
+"""The folder of a fit: claimed the same on all ranks, and complete once every rank has written its files.
+
+Ranks tell by files that they are done, since a collective would hang on a dead rank.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.run_files.run_folder import make_run_folder
+from lightning_perf.run_files.run_folder import RankMarkers, make_run_folder
 
-__all__ = ["claim_run_folder"]
+__all__ = ["MissingRanks", "RankFiles", "checked_ranks", "claim_run_folder"]
+
+LOOK_EVERY_S = 0.05
+"""Time between two looks for the markers of other ranks."""
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
@@ -49,3 +58,127 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
 
 def _join(log_dir: str, name: str) -> str:
     return f"{str(log_dir).rstrip('/')}/{name}"
+
+
+@dataclass(frozen=True)
+class MissingRanks:
+    """Ranks whose files rank 0 cannot count on.
+
+    Attributes:
+        elsewhere: Ranks that never showed in rank 0's folder: theirs is on another disk.
+        unfinished: Ranks that did and had not ended when the wait was over.
+    """
+
+    elsewhere: tuple[int, ...]
+    unfinished: tuple[int, ...]
+
+    def notes(self, folder: Path) -> list[str]:
+        """What the user should know, a line each.
+
+        Args:
+            folder: Rank 0's folder.
+        """
+        notes = []
+        if self.elsewhere:
+            notes.append(
+                f"{_named(self.elsewhere)} wrote to {folder} on another machine's disk, which this one does not share: "
+                "copy the files of all machines into one folder and run: lightning-perf analyze FOLDER"
+            )
+        if self.unfinished:
+            notes.append(f"{_named(self.unfinished)} died or did not end: what was recorded there may be missing.")
+        return notes
+
+
+class RankFiles:
+    """A marker file of this rank, and rank 0's wait for those of the others.
+
+    Args:
+        folder: The run's folder; None makes no marker.
+        rank: This process's rank.
+        world_size: Ranks of the run; with one there is no marker.
+        errors: Where it is reported that a marker cannot be made.
+    """
+
+    def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
+        self._markers = RankMarkers(folder) if folder is not None and world_size > 1 else None
+        self._rank = rank
+        self._world_size = world_size
+        self._errors = errors
+        self._ended = False
+        if self._markers is not None:
+            try:
+                self._markers.begin(rank)
+            except OSError as error:
+                self._markers = None
+                errors.report("the report may lack what other ranks recorded", error)
+
+    def ends(self) -> None:
+        """This rank has written its files. Does nothing the second time."""
+        if self._markers is None or self._ended:
+            return
+        self._ended = True
+        try:
+            self._markers.end(self._rank)
+        except OSError as error:
+            self._errors.report("other ranks may wait for this one before they report", error)
+
+    def wait(
+        self,
+        timeout_s: float,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> MissingRanks:
+        """Wait until every rank that shares the folder has ended or died, and remove the markers.
+
+        Args:
+            timeout_s: Longest wait.
+            now_s: A clock.
+            sleep: Sleeps for some seconds.
+
+        Returns:
+            The ranks that did not come.
+        """
+        markers = self._markers
+        if markers is None:
+            return MissingRanks((), ())
+        others = [rank for rank in range(self._world_size) if rank != self._rank]
+        deadline_s = now_s() + timeout_s
+        elsewhere = [rank for rank in others if not markers.has_begun(rank)]
+        waited_for = [rank for rank in others if rank not in elsewhere]
+        unfinished = [rank for rank in waited_for if not markers.has_ended(rank)]
+        while unfinished and now_s() < deadline_s:
+            sleep(LOOK_EVERY_S)
+            dead = [rank for rank in unfinished if markers.is_dead(rank)]
+            unfinished = [rank for rank in unfinished if not markers.has_ended(rank)]
+            if set(unfinished) <= set(dead):
+                break
+        for rank in range(self._world_size):
+            markers.remove(rank)
+        return MissingRanks(tuple(elsewhere), tuple(unfinished))
+
+
+def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
+    """Check which ranks record, as ``PerfCallback(ranks=…)`` was given them.
+
+    Raises:
+        TypeError: It is no collection of integers.
+        ValueError: A rank is negative.
+    """
+    if ranks is None:
+        return None
+    if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
+        raise TypeError(f"ranks is a collection of numbers (ranks=[0, 1]), not {ranks!r}")
+    for rank in ranks:
+        if isinstance(rank, bool) or not isinstance(rank, int):
+            raise TypeError(f"ranks holds {rank!r}, which is no number of a rank")
+        if rank < 0:
+            raise ValueError(f"ranks holds {rank}: ranks count from 0")
+    return frozenset(ranks)
+
+
+def _named(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"Rank {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"Ranks {shown}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
+from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
@@ -203,3 +205,30 @@ def test_run_that_fails_keeps_its_history(tmp_path):
     (file,) = tmp_path.rglob("loss_scale.rank0.jsonl")
     history = summarize_loss_scale(SCALE_EVENTS.read(file))
     assert (history.attempts, history.skipped_steps, history.finished) == (4, 1, True)
+
+
+def test_verdict_that_has_not_arrived_is_waited_for_only_at_the_end():
+    arrived = itertools.chain([False, False], itertools.repeat(True))
+    verdict = PendingVerdict(torch.tensor(1.0))
+
+    class Event:
+        synchronized = False
+
+        def query(self) -> bool:
+            return next(arrived)
+
+        def synchronize(self) -> None:
+            self.synchronized = True
+
+    verdict._event = Event()
+    assert verdict.read() is None
+    assert verdict.read(wait=True) is True
+    assert verdict._event.synchronized
+    assert verdict.read() is True
+
+
+def test_verdict_is_a_copy():
+    found = torch.tensor(1.0)
+    verdict = PendingVerdict(found)
+    found.zero_()
+    assert verdict.read() is True

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
+from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, CountedGradients, read_graph
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.precision import UnderflowTable
@@ -176,3 +177,57 @@ def test_never_looks_when_not_asked_to(tmp_path):
     fit(tmp_path, callback, make_net())
     assert callback.underflow is None
     assert not list(tmp_path.rglob("underflow*"))
+
+
+def test_large_parameters_are_sampled_evenly():
+    ramp = torch.arange(1, 10 * VALUES_A_PARAMETER + 1, dtype=torch.float32)
+    (row,) = CountedGradients([(0, ramp)], 1).read(["fp16"])
+    assert sum(row.counts) == VALUES_A_PARAMETER
+    assert row.first_exponent + len(row.counts) - 1 == 17  # 163840 is between 2**17 and 2**18
+    assert row.counts[-2] == pytest.approx(65536 / 10, abs=1)
+
+
+def test_every_shape_and_value_is_counted():
+    inf = float("inf")
+    gradients = [
+        (0, torch.tensor([0.0, -0.0, 1.0, -1.5, inf, -inf, float("nan")])),
+        (1, torch.tensor(2.0**-60)),
+        (1, torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)),
+        (2, torch.sparse_coo_tensor([[1, 1]], [1.0, 3.0], (4,), check_invariants=True)),
+        (2, torch.ones(0)),
+        (2, torch.ones(3, dtype=torch.bfloat16)),
+    ]
+    first, second, third = CountedGradients(gradients, 3).read(["fp16", "fp16", "fp32"])
+    assert (first.zeros, first.nonfinite, first.first_exponent, first.counts) == (2, 3, 0, (2,))
+    assert (second.first_exponent, second.counts[0], second.counts[-1]) == (-40, 1, 120)
+    assert (third.first_exponent, third.counts, third.arithmetic) == (0, (3, 0, 1), "fp32")
+
+
+def test_counts_the_casts_of_each_parameter():
+    first, norm, unused = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)
+    for cache_enabled, casts in ((True, 1), (False, 3)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache_enabled):
+            x = torch.ones(2, 4)
+            for _ in range(3):
+                x = first(x)
+            graph = read_graph(norm(x).sum())
+        assert graph.casts == {
+            id(first.weight): casts, id(first.bias): casts, id(norm.weight): 0, id(norm.bias): 0,
+        }  # fmt: skip
+        assert id(unused.weight) not in graph.casts
+        assert graph.total_casts == 2 * casts
+        assert not graph.compiled
+
+
+def test_compiled_code_hides_its_casts():
+    layer = nn.Linear(4, 4)
+    compiled = torch.compile(layer, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        graph = read_graph(compiled(torch.ones(2, 4)).sum())
+    assert graph.compiled
+    assert set(graph.casts) == {id(layer.weight), id(layer.bias)}
+    torch.compiler.reset()
+
+
+def test_loss_without_a_graph_reaches_nothing():
+    assert read_graph(torch.ones(())).casts == {}

@@ -5,16 +5,28 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
 from lightning_perf import CaptureOptions, PerfCallback, analyze
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.recording.captures import Captures
+from lightning_perf.callbacks.recording.captures import (
+    AGREED_AHEAD_NS,
+    LEAST_HISTORY,
+    LIMIT_EVERY,
+    LOOK_EVERY_NS,
+    Captures,
+    FileRequests,
+    SignalRequests,
+    SlowStepDetector,
+    capture_config,
+)
 from lightning_perf.callbacks.recording.schedule import Action, Schedule, WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
@@ -260,3 +272,171 @@ def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> No
     make_trainer(tmp_path, callback).fit(make_module(), loader(10))
     assert not list((tmp_path / "perf").glob("captures*"))
     assert analyze(tmp_path / "perf").captures == ()
+
+
+SECOND = 1_000_000_000
+needs_signal = pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
+
+
+def test_a_touched_file_is_taken_once(tmp_path: Path) -> None:
+    requests = FileRequests(tmp_path, rank=0, world_size=1)
+    assert requests.look(0, 5, 100) is None
+    (tmp_path / "profile-now").touch()
+    assert requests.look(LOOK_EVERY_NS - 1, 6, 100) is None  # looked for once a second
+    assert requests.look(LOOK_EVERY_NS, 7, 100) == 7
+    assert not (tmp_path / "profile-now").exists()
+    assert requests.look(3 * LOOK_EVERY_NS, 8, 100) is None
+
+
+def test_all_ranks_start_at_one_step_that_none_has_reached(tmp_path: Path) -> None:
+    ranks = [FileRequests(tmp_path, rank=rank, world_size=3) for rank in range(3)]
+    (tmp_path / "profile-now").touch()
+    assert ranks[1].look(0, 40, SECOND // 10) is None  # rank 0 has not seen it yet
+    start = ranks[0].look(0, 40, SECOND // 10)
+    assert start == 40 + AGREED_AHEAD_NS * 10 // SECOND
+    assert [rank.look(SECOND, 50, SECOND // 10) for rank in ranks[1:]] == [start, start]
+    assert [rank.look(3 * SECOND, 60, SECOND // 10) for rank in ranks] == [None, None, None]
+    assert not (tmp_path / "profile-now").exists()
+
+
+def test_an_answer_of_an_earlier_fit_is_none_to_this(tmp_path: Path) -> None:
+    (tmp_path / ".profile-at").write_text("17")
+    assert FileRequests(tmp_path, rank=1, world_size=2).look(0, 5, 100) is None
+    (tmp_path / ".profile-at").write_text("no number")
+    assert FileRequests(tmp_path, rank=1, world_size=2).look(0, 5, 100) is None
+
+
+@needs_signal
+def test_a_signal_is_heard_once_and_its_handler_restored() -> None:
+    before = signal.getsignal(signal.SIGUSR2)
+    requests = SignalRequests()
+    assert not requests.take()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert requests.take()
+    assert not requests.take()
+    requests.remove()
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
+@needs_signal
+def test_the_users_own_handler_is_called_too_and_a_later_one_left_alone() -> None:
+    calls: list[int] = []
+
+    def own(number: int, frame: Any) -> None:
+        calls.append(number)
+
+    before = signal.signal(signal.SIGUSR2, own)
+    try:
+        requests = SignalRequests()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert calls == [signal.SIGUSR2]
+        assert requests.take()
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        requests.remove()
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+@needs_signal
+def test_another_thread_cannot_have_a_signal() -> None:
+    failures: list[str] = []
+
+    def ask() -> None:
+        try:
+            SignalRequests()
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert failures == ["signals can be handled in the main thread only"]
+
+
+def brute_force(times: list[int], config: CaptureOptions) -> list[int]:
+    """Positions at which a capture starts, by the rule of the documentation, with the limit renewed as ours is."""
+    found, usual, row, limit, age = [], [], [], None, 0
+    for place, step_ns in enumerate(times):
+        slow = limit is not None and step_ns > limit
+        if slow:
+            row.append(step_ns)
+            if len(row) < config.sustained:
+                continue
+            found.append(place)
+        if row:
+            usual, row, age = usual + row, [], LIMIT_EVERY
+        if not slow:
+            usual.append(step_ns)
+            age += 1
+        last = np.array(usual[-config.history :], dtype=float)
+        if age >= LIMIT_EVERY and len(last) >= LEAST_HISTORY:
+            deviation = 1.4826 * np.median(np.abs(last - np.median(last)))
+            limit = round(np.median(last) + max(config.deviations * deviation, config.min_excess * np.median(last)))
+            age = 0
+    return found
+
+
+def detected(times: list[int], config: CaptureOptions) -> list[int]:
+    detector = SlowStepDetector(config)
+    return [place for place, time in enumerate(times) if detector.add(time) is not None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_agrees_with_a_second_implementation(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times = rng.normal(10_000, 300, 600)
+    for start in rng.integers(30, 560, 6):
+        times[start : start + rng.integers(1, 9)] *= rng.uniform(1.1, 3)
+    config = CaptureOptions(history=int(rng.integers(20, 120)), sustained=int(rng.integers(1, 5)))
+    found = detected([round(time) for time in times], config)
+    assert found == brute_force([round(time) for time in times], config)
+    if seed == 0:
+        assert found
+
+
+def test_a_single_slow_step_is_no_slowness() -> None:
+    times = [100] * 30 + [500, 100, 500, 500, 100] * 20
+    assert detected(times, CaptureOptions()) == []
+    assert detected(times, CaptureOptions(sustained=2))
+
+
+def test_what_lasts_becomes_the_usual() -> None:
+    found = detected([100] * 60 + [200] * 300, CaptureOptions(history=40, sustained=3))
+    assert found
+    assert found[0] == 62
+    assert max(found) < 60 + 30
+
+
+def test_nothing_is_slow_before_there_is_a_history() -> None:
+    assert detected([100] * (LEAST_HISTORY - 1) + [900] * 3, CaptureOptions()) == []
+
+
+def test_a_quiet_run_has_a_margin() -> None:
+    assert detected([1000] * 50 + [1249] * 9, CaptureOptions()) == []
+    assert detected([1000] * 50 + [1251] * 9, CaptureOptions()) == [52, 55, 58]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"history": 10}, ValueError, "history=10 is too small: give 20 or more"),
+        ({"sustained": 0}, ValueError, "sustained=0"),
+        ({"active": 0}, ValueError, "active=0"),
+        ({"deviations": -1.0}, ValueError, "deviations"),
+        ({"min_excess": float("nan")}, ValueError, "min_excess=nan"),
+        ({"max_bytes": 1.5}, TypeError, "max_bytes is a whole number"),
+        ({"cooldown": True}, TypeError, "cooldown"),
+        ({"on_signal": 1}, TypeError, "on_signal is True or False"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        CaptureOptions(**options)
+
+
+def test_true_means_the_defaults() -> None:
+    assert capture_config(True) == CaptureOptions()
+    assert capture_config(False) is None
+    with pytest.raises(TypeError, match="capture_slow_steps is True, False or a CaptureOptions, not 3"):
+        PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]

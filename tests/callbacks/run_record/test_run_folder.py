@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from lightning_perf import PerfCallback
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.run_record.run_folder import MissingRanks, RankFiles, checked_ranks, claim_run_folder
 
 
 def trainer(log_dir: object, *, rank: int = 0, broadcast: object = None) -> SimpleNamespace:
@@ -49,3 +55,106 @@ def test_a_logger_without_a_folder(tmp_path: Path) -> None:
     odd = Odd(**{name: value for name, value in settings.items() if name != "log_dir"})
     with pytest.warns(RuntimeWarning, match="the logger has no folder"):
         assert claim_run_folder(odd, None, ErrorReporter()) == tmp_path / "perf"
+
+
+def files(folder: Path | None, rank: int, world_size: int = 3) -> RankFiles:
+    return RankFiles(folder, rank=rank, world_size=world_size, errors=ErrorReporter())
+
+
+class Clock:
+    """Every sleep passes time, and may let something happen."""
+
+    def __init__(self, then: Any = None) -> None:
+        self.now_s, self.then = 0.0, then
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.then is not None and self.now_s > 1:
+            self.then()
+            self.then = None
+
+
+def wait(files: RankFiles, clock: Clock, timeout_s: float = 10) -> MissingRanks:
+    return files.wait(timeout_s, now_s=lambda: clock.now_s, sleep=clock.sleep)
+
+
+def test_all_are_waited_for_and_the_markers_removed(tmp_path: Path) -> None:
+    ranks = [files(tmp_path, rank) for rank in range(3)]
+    for rank in ranks[:2]:
+        rank.ends()
+        rank.ends()
+    clock = Clock(then=ranks[2].ends)
+    assert wait(ranks[0], clock) == MissingRanks((), ())
+    assert 1 < clock.now_s < 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_wait_is_bounded(tmp_path: Path) -> None:
+    ranks = [files(tmp_path, rank) for rank in range(3)]
+    ranks[1].ends()
+    clock = Clock()
+    assert wait(ranks[0], clock) == MissingRanks((), (2,))
+    assert clock.now_s == pytest.approx(10, abs=0.1)
+
+
+def test_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
+    ranks = [files(tmp_path, rank) for rank in range(3)]
+    ranks[1].ends()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / ".rank2.running").write_text(f"{gone.pid} {socket.gethostname()}")
+    clock = Clock()
+    missing = wait(ranks[0], clock)
+    assert missing == MissingRanks((), (2,))
+    assert clock.now_s < 1
+    assert missing.notes(tmp_path) == ["Rank 2 died or did not end: what was recorded there may be missing."]
+
+
+def test_a_process_on_another_machine_cannot_be_seen_to_be_dead(tmp_path: Path) -> None:
+    ranks = [files(tmp_path, rank, 2) for rank in range(2)]
+    (tmp_path / ".rank1.running").write_text(f"{os.getpid()} elsewhere")
+    clock = Clock(then=ranks[1].ends)
+    assert wait(ranks[0], clock) == MissingRanks((), ())
+
+
+def test_ranks_that_never_showed_have_another_disk(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    here, _, there = files(tmp_path / "a", 0), files(tmp_path / "a", 1).ends(), files(tmp_path / "b", 2)
+    there.ends()
+    clock = Clock()
+    missing = wait(here, clock)
+    assert missing == MissingRanks((2,), ())
+    assert clock.now_s == 0
+    (note,) = missing.notes(tmp_path / "a")
+    assert "Rank 2 wrote to" in note
+    assert "lightning-perf analyze" in note
+
+
+def test_one_rank_or_no_folder_leaves_no_marker(tmp_path: Path) -> None:
+    assert wait(files(tmp_path, 0, 1), Clock()) == MissingRanks((), ())
+    assert wait(files(None, 0), Clock()) == MissingRanks((), ())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:PerfCallback.*other ranks:RuntimeWarning")
+def test_a_folder_that_is_gone_is_a_fault(tmp_path: Path) -> None:
+    errors = ErrorReporter()
+    each = RankFiles(tmp_path / "gone", rank=1, world_size=2, errors=errors)
+    each.ends()
+    assert len(errors.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "error"), [([-1], ValueError), ([True], TypeError), (["0"], TypeError), ("01", TypeError), (3, TypeError)]
+)
+def test_bad_ranks_are_refused(ranks: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="ranks"):
+        checked_ranks(ranks)
+    with pytest.raises(error, match="ranks"):
+        PerfCallback(ranks=ranks)
+
+
+@pytest.mark.parametrize("ranks", [[0, 2], {0}, range(3), ()])
+def test_good_ranks_are_not(ranks: Collection[int]) -> None:
+    assert checked_ranks(ranks) == frozenset(ranks)
