@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
-    from lightning_perf.callbacks.precision.errors import PrecisionError
+    from lightning_perf.callbacks.precision.switch import PrecisionError
     from lightning_perf.callbacks.precision_callback import PrecisionCallback
     from lightning_perf.callbacks.recording.captures import CaptureOptions
     from lightning_perf.compare.folders import compare_runs
@@ -44,7 +44,7 @@ _HOMES = {
     "PerfReport": "lightning_perf.report.document",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
-    "PrecisionError": "lightning_perf.callbacks.precision.errors",
+    "PrecisionError": "lightning_perf.callbacks.precision.switch",
     "ReportError": "lightning_perf.report.document",
     "Sweep": "lightning_perf.inference.sweep.document",
     "Trace": "lightning_perf.trace.trace",

@@ -73,7 +73,7 @@ def _discard_output() -> None:
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
-    from lightning_perf.extras import MissingExtraError
+    from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.view import ViewerError
 

@@ -10,10 +10,10 @@ from typing import Any, Literal, ParamSpec
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
-from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.precision.switch import (
     PRECISIONS,
+    PrecisionError,
     PrecisionSwitch,
     check_optimizers,
     check_weights,

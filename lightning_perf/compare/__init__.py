@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_perf.lazy_names import lazy_names
+from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.compare.commands.compare import EXIT_CODES, exit_code, report_errors
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
-    from lightning_perf.extras import MissingExtraError, import_extra
+    from lightning_perf.lazy_imports import MissingExtraError, import_extra
     from lightning_perf.statistics.power import minimal_detectable_effect
 
 _HOMES = {
@@ -37,7 +37,7 @@ _HOMES = {
     "Device": "lightning_perf.compare.engines.block",
     "InvalidRunsError": "lightning_perf.compare.errors",
     "LocalEngine": "lightning_perf.compare.engines.local",
-    "MissingExtraError": "lightning_perf.extras",
+    "MissingExtraError": "lightning_perf.lazy_imports",
     "RayEngine": "lightning_perf.compare.engines.ray",
     "RayRecordings": "lightning_perf.compare.engines.ray_cluster",
     "RunRecord": "lightning_perf.compare.records.record",
@@ -51,7 +51,7 @@ _HOMES = {
     "compare_runs": "lightning_perf.compare.folders",
     "exit_code": "lightning_perf.compare.commands.compare",
     "find_records": "lightning_perf.compare.records.record",
-    "import_extra": "lightning_perf.extras",
+    "import_extra": "lightning_perf.lazy_imports",
     "minimal_detectable_effect": "lightning_perf.statistics.power",
     "parse_devices": "lightning_perf.compare.engines.local",
     "parse_gate": "lightning_perf.compare.verdicts.gates",

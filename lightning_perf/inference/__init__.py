@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_perf.lazy_names import lazy_names
+from lightning_perf.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from lightning_perf.inference.command import add_measuring, exit_code, require_packages, write_outputs

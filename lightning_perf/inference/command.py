@@ -124,8 +124,8 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.terminal_text import plain
 
     try:
@@ -153,7 +153,7 @@ def require_packages(*, plot: bool) -> None:
     Raises:
         MissingExtraError: A package is not installed.
     """
-    from lightning_perf.extras import import_extra
+    from lightning_perf.lazy_imports import import_extra
 
     for package in ("torch", "scipy", *(("matplotlib",) if plot else ())):
         import_extra(package, "infer")

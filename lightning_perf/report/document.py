@@ -1,4 +1,4 @@
-"""`PerfReport`: the versioned document that every renderer shows. Typed, JSON on disk, and complete in itself."""
+"""The report as a document: what it holds, its methods, and reading it back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+import msgspec
+
+from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -14,12 +17,22 @@ from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.captured import Captured
 from lightning_perf.run_files.precision import RunPrecision
+from lightning_perf.run_files.report import read_report_fields
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
     from lightning_perf.report.compared import Compared
 
-__all__ = ["SCHEMA_VERSION", "TOP", "PerfReport", "ReportError", "Verdict", "run_name"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "TOP",
+    "PerfReport",
+    "ReportError",
+    "Verdict",
+    "read_predicted_speedup",
+    "run_name",
+]
+
 
 SCHEMA_VERSION = 1
 """Version of the document's layout: raised by every change that an old reader would misread."""
@@ -144,3 +157,33 @@ def run_name(sources: tuple[str, ...]) -> str:
         return "run"
     path = Path(sources[0])
     return path.name if len(sources) == 1 else path.parent.name
+
+
+class _ReportRank(msgspec.Struct, frozen=True):
+    amp_gain: AmpGain | None = None
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What a record takes from a report."""
+
+    schema_version: int
+    lead: int | None
+    ranks: list[_ReportRank]
+
+
+def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
+    """Read the speed-up that a run's report predicts for mixed precision.
+
+    Args:
+        folder: The folder of the run.
+
+    Returns:
+        Least and most speed-up of a step; None if there is no report of the present version, or no prediction in it.
+    """
+    report = read_report_fields(folder, _Report)
+    if report is None or report.schema_version != SCHEMA_VERSION:
+        return None
+    if report.lead is None or not 0 <= report.lead < len(report.ranks):
+        return None
+    gain = report.ranks[report.lead].amp_gain
+    return gain.speedup if gain is not None and gain.step_ns > gain.most_saving_ns else None

@@ -22,8 +22,7 @@ from lightning_perf.run_files.traces import rank_in_name
 from lightning_perf.trace.concatenate import concatenate
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
-from lightning_perf.workers.channel import Channel
-from lightning_perf.workers.messages import Message
+from lightning_perf.workers.channel import Channel, Message
 from lightning_perf.workers.process import WorkerError, WorkerExitError, WorkerProcess, wait_for_messages
 
 __all__ = [

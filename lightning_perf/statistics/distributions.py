@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.extras import import_extra
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.statistics.values import Float64Array
 
 __all__ = [

@@ -9,7 +9,7 @@ import msgspec
 from lightning_perf.tensorboard.cache import cache_root, places_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import RemoteStorage, StoredFile
-from lightning_perf.workers.messages import Message
+from lightning_perf.workers.channel import Message
 
 __all__ = ["Answer", "Done", "Failed", "SourceFile", "Task", "Working", "make_task"]
 

@@ -108,7 +108,7 @@ def work(task: Task, say: Callable[[Answer], None]) -> Answer:
     Returns:
         How it ended.
     """
-    from lightning_perf.extras import MissingExtraError
+    from lightning_perf.lazy_imports import MissingExtraError
 
     try:
         documents = _study(task, say) if task.kind == "study" else _report(task, say)

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.extras import MissingExtraError, import_extra
+    from lightning_perf.lazy_imports import MissingExtraError, import_extra
     from lightning_perf.terminal_text import plain
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner

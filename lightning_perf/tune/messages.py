@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.workers.messages import Message
+from lightning_perf.workers.channel import Message
 
 __all__ = ["Order", "Prediction", "Ready", "Run", "Scouted", "Window"]
 

@@ -1,19 +1,70 @@
-"""The worker's side: `Channel` receives messages from the supervisor and sends messages to it."""
+"""The pipe between a supervisor and its worker process: typed messages, and the worker's side of it."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, overload
+from typing import Any, TypeVar, Union, overload
+
+import msgspec
 
 from lightning_perf.workers.exit_status import kill_group
-from lightning_perf.workers.messages import Failure, M, Message, Stop, decode, encode
 
-__all__ = ["Channel", "StopRequestedError", "serve"]
+__all__ = [
+    "Channel",
+    "Failure",
+    "M",
+    "Message",
+    "Stop",
+    "StopRequestedError",
+    "decode",
+    "encode",
+    "serve",
+]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base class of messages. Each message carries the name of its class."""
+
+
+class Stop(Message, frozen=True):
+    """The supervisor asks the worker process to end."""
+
+
+class Failure(Message, frozen=True):
+    """An error ended the worker process.
+
+    Attributes:
+        error: Name of the error's class.
+        reason: What went wrong.
+    """
+
+    error: str
+    reason: str
+
+
+M = TypeVar("M", bound=Message)
+
+encode = msgspec.msgpack.encode
+
+
+def decode(data: bytes, *kinds: type[Message]) -> Message:
+    """Decode a message of one of several classes.
+
+    Raises:
+        msgspec.DecodeError: It is of none of them.
+    """
+    return _decoder(kinds).decode(data)
+
+
+@lru_cache
+def _decoder(kinds: tuple[type[Message], ...]) -> msgspec.msgpack.Decoder[Message]:
+    return msgspec.msgpack.Decoder(Union[kinds])  # noqa: UP007  (their number varies)
 
 
 class StopRequestedError(Exception):

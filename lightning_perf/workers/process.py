@@ -16,8 +16,8 @@ from typing import Any, overload
 
 import msgspec
 
+from lightning_perf.workers.channel import Failure, M, Message, Stop, decode, encode
 from lightning_perf.workers.exit_status import describe_exit, kill_group, last_lines
-from lightning_perf.workers.messages import Failure, M, Message, Stop, decode, encode
 
 __all__ = [
     "WorkerError",

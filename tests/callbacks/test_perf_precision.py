@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf import PerfCallback, analyze
 from lightning_perf.callbacks import precision_callback as precision
-from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.document import PerfReport
 from tests.callbacks.precision_training import (

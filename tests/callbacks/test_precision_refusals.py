@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
 from tests.callbacks.training import package

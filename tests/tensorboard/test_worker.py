@@ -91,7 +91,7 @@ def test_an_unwritable_cache_is_a_passing_failure(logdir: Path, tmp_path: Path) 
 
 
 def test_a_missing_extra_is_a_passing_failure(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_perf.extras import MissingExtraError
+    from lightning_perf.lazy_imports import MissingExtraError
 
     def fail(*_: Any) -> None:
         raise MissingExtraError("scipy", "compare")

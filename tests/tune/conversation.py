@@ -6,8 +6,7 @@ import torch
 from lightning_perf.tune import worker
 from lightning_perf.tune.messages import Order, Ready, Run, Scouted, Window
 from lightning_perf.tune.tuner import TorchFlags
-from lightning_perf.workers.channel import StopRequestedError
-from lightning_perf.workers.messages import Failure, decode, encode
+from lightning_perf.workers.channel import Failure, StopRequestedError, decode, encode
 
 
 def order(source, folder, *levers, seed=0, scout=False):

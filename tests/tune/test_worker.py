@@ -12,7 +12,7 @@ from lightning_perf.tune.messages import Scouted, Window
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
 from lightning_perf.tune.worker import describe_error
-from lightning_perf.workers.messages import Failure
+from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
 

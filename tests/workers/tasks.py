@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from lightning_perf.workers.channel import Message
 from lightning_perf.workers.memory_limit import limit_memory
-from lightning_perf.workers.messages import Message
 
 
 class Begin(Message, frozen=True):

@@ -14,9 +14,8 @@ from lightning_perf.analysis.precision.drift import OTHER_SEEDS, judge_drift
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
 from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
-from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
-from lightning_perf.callbacks.precision.switch import plugin_module
+from lightning_perf.callbacks.precision.switch import PrecisionError, plugin_module
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
 from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
 

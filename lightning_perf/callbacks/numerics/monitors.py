@@ -13,7 +13,7 @@ from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
-from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.precision import (

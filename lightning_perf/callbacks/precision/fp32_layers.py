@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lightning_perf.callbacks.lightning_compat import Module
-from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError
 
 __all__ = ["Fp32Layers", "LayerPattern", "find_layers", "layer_name"]
 

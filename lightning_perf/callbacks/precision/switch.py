@@ -1,4 +1,4 @@
-"""Switching a Trainer's precision: what is allowed, the plugin it takes, doing it, and undoing it."""
+"""Switching a Trainer's precision, and the one error that a conflict raises."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.lightning_compat import REPLICATING, Module, Trainer, is_lightnings_own
-from lightning_perf.callbacks.precision.errors import PrecisionError
 
 __all__ = [
     "PRECISIONS",
+    "PrecisionError",
     "PrecisionSwitch",
     "check_optimizers",
     "check_weights",
@@ -22,6 +22,28 @@ __all__ = [
     "plugin_module",
     "weight_cache_is_safe",
 ]
+
+
+class PrecisionError(ValueError):
+    """The asked-for precision cannot be had: says what is in the way and what to change.
+
+    Raised before the first step. Unlike an error in profiling it ends the run, since training in another precision
+    than the one asked for would be a different training.
+
+    Args:
+        problem: What is in the way, as a clause without a full stop.
+        action: What the user can do about it, as a sentence without a full stop.
+    """
+
+    def __init__(self, problem: str, action: str) -> None:
+        super().__init__(f"{problem}. {action}.")
+        self.problem = problem
+        self.action = action
+
+    def __reduce__(self) -> tuple[type[PrecisionError], tuple[str, str]]:
+        # It crosses process boundaries under DDP; the default would lose an argument.
+        return type(self), (self.problem, self.action)
+
 
 PRECISIONS = ("16-mixed", "bf16-mixed", "32-true")
 

@@ -203,7 +203,7 @@ def report_errors(action: Callable[[], int]) -> int:
         That exit code, or the one that stands for the error.
     """
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
-    from lightning_perf.extras import MissingExtraError
+    from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.terminal_text import plain
 
     try:

@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.run import run_study
-    from lightning_perf.extras import import_extra
+    from lightning_perf.lazy_imports import import_extra
     from lightning_perf.run_files.journal import STUDY_NAME
 
     for package in ("scipy", "matplotlib") if options.plots is not None else ("scipy",):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.extras import import_extra
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.report.recordings import Recording, analyze_recording, decode_recording, encode_recording
 
 __all__ = ["RayRecordings", "connect"]

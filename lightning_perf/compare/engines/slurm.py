@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_perf.compare.engines.block import Device, run_block
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.extras import import_extra
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.run_files import journal
 
 __all__ = ["SlurmEngine"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
-from lightning_perf.report.predicted_speedup import read_predicted_speedup
+from lightning_perf.report.document import read_predicted_speedup
 from lightning_perf.run_files.run_record import (
     RECORD_NAME,
     RUN_RECORD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.workers.messages import Message
+from lightning_perf.workers.channel import Message
 
 __all__ = ["BuildOrder", "Built", "Predict", "Predicted", "Ready", "Time", "Timed", "WorkOrder"]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Latency
 from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.units import format_bytes, format_duration
 
 if TYPE_CHECKING:

@@ -63,9 +63,9 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    from lightning_perf.extras import MissingExtraError
     from lightning_perf.inference.command import require_packages
     from lightning_perf.inference.errors import InferenceError
+    from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.terminal_text import plain
 
     try:

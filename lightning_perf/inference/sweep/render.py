@@ -8,10 +8,10 @@ from typing import IO, TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
-from lightning_perf.extras import import_extra
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.results.plot import name_points
 from lightning_perf.inference.sweep.document import Sweep, SweepRow
+from lightning_perf.lazy_imports import import_extra
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.tables import Table as TextTable
 from lightning_perf.tables import escape, markdown_table

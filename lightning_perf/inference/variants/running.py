@@ -12,7 +12,7 @@ from lightning_perf.inference.errors import VariantError, worker_errors
 from lightning_perf.inference.measurement.messages import Predict, Predicted, Ready, Time, Timed, WorkOrder
 from lightning_perf.inference.results.tradeoff import ColdStart, Reload
 from lightning_perf.inference.variants.build import BuiltVariant
-from lightning_perf.workers.messages import M, Message
+from lightning_perf.workers.channel import M, Message
 from lightning_perf.workers.process import WorkerProcess
 
 __all__ = ["COARSE_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]

@@ -9,7 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
-from lightning_perf.callbacks.precision.errors import PrecisionError
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from tests.callbacks.precision_training import make_net
 
 

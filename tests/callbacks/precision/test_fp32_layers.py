@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from lightning_perf.callbacks.numerics.underflow import read_graph
-from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern, find_layers
+from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, allow_fp16_on_cpu, fit, make_net
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightning_perf.callbacks.precision import switch as precision_switch
-from lightning_perf.callbacks.precision.errors import PrecisionError
 from lightning_perf.callbacks.precision.switch import (
+    PrecisionError,
     PrecisionSwitch,
     check_optimizers,
     check_weights,

@@ -1,0 +1,74 @@
+"""Imports that wait until they are needed: public names of a package, and optional packages with a clear error."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "MissingExtraError",
+    "import_extra",
+    "lazy_names",
+]
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions with which a package offers names without importing their modules (PEP 562).
+
+    Args:
+        package: Its name.
+        homes: For each public name, the module that defines it.
+
+    Returns:
+        The package's ``__getattr__`` and ``__dir__``.
+
+    Example:
+        >>> find, _ = lazy_names("lightning_perf", {"format_bytes": "lightning_perf.units"})
+        >>> find("format_bytes").__module__
+        'lightning_perf.units'
+    """
+
+    def find(name: str) -> Any:
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
+class MissingExtraError(ImportError):
+    """An optional package is needed and not installed.
+
+    Args:
+        package: The package, by its import name.
+        extra: The extra of lightning-perf that brings it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f'{package} is not installed. Install it with: pip install "lightning-perf[{extra}]"')
+        self.package = package
+        self.extra = extra
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """Import a module that an extra brings.
+
+    Args:
+        module: Its full name.
+        extra: The extra of lightning-perf that brings it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise MissingExtraError(module.partition(".")[0], extra) from error
