@@ -7,8 +7,6 @@ import pytest
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.host.launches import LaunchDelay, Launches, launches
 from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -119,9 +117,7 @@ def test_no_device_gives_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     value = launches(trace)
     if value is None:
         assert len(trace.device) == 0

@@ -5,7 +5,6 @@ import pytest
 
 from lightning_perf.analysis.ranks.communication import Communication, HostCollective, StepCommunication, communication
 from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
@@ -95,9 +94,7 @@ def test_no_collectives_give_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     value = communication(trace)
     if value is None:
         assert not trace.device.is_collective.any()
@@ -115,8 +112,7 @@ def test_real_traces(corpus, row):
 @pytest.mark.parametrize(
     "row", [row for row in corpus_rows() if (row["device_sets_ns"] or {}).get("comm_ns")], ids=lambda row: row["file"]
 )
-def test_against_the_independent_reading(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_against_the_independent_reading(trace, row):
     value = communication(trace)
     assert value is not None
     told = row["device_sets_ns"]

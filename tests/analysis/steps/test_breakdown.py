@@ -215,9 +215,7 @@ BEGINS_WITH_THE_DEVICE = "hta/large_integer_trace/rank-70.Mar_25_20_48_12.2861.p
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
-def test_device_rows_equal_an_independent_reading(row, corpus):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_device_rows_equal_an_independent_reading(trace, row):
     value = breakdown(trace)
     assert_sums(value)
     base = trace.metadata.base_time_ns  # the reference leaves out the epoch that the file gives apart
@@ -263,9 +261,7 @@ def test_every_category_of_real_steps_equals_a_sweep_over_the_raw_events(row, co
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
-def test_communication_by_kernel_name_equals_an_independent_reading(row, corpus):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_communication_by_kernel_name_equals_an_independent_reading(trace, row):
     device, expected = trace.device, row["device_sets_ns"]
     if expected is None:
         assert not len(device)

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES
 from lightning_perf.analysis.steps.phases import LEAVES, Phases, phase_times, phases
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 AUTOGRAD = 2000
@@ -201,9 +199,7 @@ def test_it_equals_looking_at_every_nanosecond(marks, launches, lengths):
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
-def test_columns_sum_to_the_breakdown_on_real_traces(row, corpus):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_columns_sum_to_the_breakdown_on_real_traces(trace):
     times, value = phase_times(trace), breakdown(trace)
     assert times.sum(axis=(1, 2)).tolist() == [step.wall_ns for step in value.steps]
     for column, name in enumerate(LEAVES):
