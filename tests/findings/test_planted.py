@@ -76,10 +76,7 @@ def fp32_only(*, half: bool) -> TraceBuilder:
     if not half:
         return training(kernel=FP32_GEMM, dtype="float")
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    step_us = 3400
-    for step in range(STEPS):
-        start = step * step_us
-        builder.step(step, start, step_us)
+    for start in builder.steps(STEPS, 3400):
         for number in range(10):
             at = start + 40 * number
             builder.op("aten::mm", at, 30, types=["c10::BFloat16"] * 2, dims=[[1024, 1024]] * 2)

@@ -23,9 +23,7 @@ def test_a_healthy_training_has_no_finding() -> None:
 
 def test_a_healthy_training_on_the_host_has_no_finding() -> None:
     builder = TraceBuilder()
-    for step in range(4):
-        start = step * 1000
-        builder.step(step, start, 1000)
+    for start in builder.steps(4, 1000):
         builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 20)
         builder.op("aten::mm", start + 20, 960)
     assert kinds(builder) == []
@@ -33,9 +31,7 @@ def test_a_healthy_training_on_the_host_has_no_finding() -> None:
 
 def test_a_training_on_the_host_is_never_told_of_devices() -> None:
     builder = TraceBuilder()
-    for step in range(4):
-        start = step * 1000
-        builder.step(step, start, 1000)
+    for start in builder.steps(4, 1000):
         builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 500)
         builder.op("aten::mm", start + 500, 200)
         builder.annotation("Optimizer.step#Adam.step", start + 700, 300)
