@@ -151,6 +151,7 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     from lightning_perf import PerfCallback
     from lightning_perf.report.build import build_report
+    from tests.callbacks.training import make_trainer
 
     class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __len__(self) -> int:
@@ -171,15 +172,8 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
         def configure_optimizers(self) -> object:
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)],
-    )
+    callback = PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)
+    trainer = make_trainer(tmp_path, callback)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the few workers, which are the point
         trainer.fit(Line(), torch.utils.data.DataLoader(Slow(), 2))

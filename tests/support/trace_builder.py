@@ -15,6 +15,8 @@ from lightning_perf.trace.trace import Trace
 PID = 1000
 MAIN = 1000
 """The training thread's id: host events are put on it unless told otherwise."""
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+"""The name under which torch marks each fetch from a DataLoader without workers."""
 
 
 class TraceBuilder:

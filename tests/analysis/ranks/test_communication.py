@@ -6,7 +6,7 @@ import pytest
 from lightning_perf.analysis.ranks.communication import Communication, HostCollective, StepCommunication, communication
 from lightning_perf.analysis.steps.breakdown import breakdown
 from tests.conftest import corpus_rows
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 ALL_REDUCE = {
     "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 4,
@@ -82,7 +82,7 @@ def test_collectives_on_the_host():
 def test_collectives_on_the_host_are_exposed_while_it_does_nothing_else():
     builder = TraceBuilder().step(1, 0, 100).annotation("gloo:all_reduce", 10, 60, thread=3000)
     builder.annotation("gloo:broadcast", 65, 10, thread=3000).op("aten::mm", 0, 20).op("aten::mul", 30, 5, thread=2000)
-    builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 50, 4)
+    builder.annotation(FETCH, 50, 4)
     value = communication(builder.build())
     assert value is not None
     # From 20 to 75, without the operator and the fetch in it.

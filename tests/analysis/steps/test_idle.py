@@ -6,9 +6,7 @@ import pytest
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, Idle, idle
-from tests.support.trace_builder import TraceBuilder
-
-FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def test_every_gap_gets_its_cause():

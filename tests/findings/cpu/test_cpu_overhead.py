@@ -5,7 +5,7 @@ import pytest
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def calling(operator_us: float, every_us: float, *, builder: TraceBuilder | None = None) -> TraceBuilder:
@@ -47,7 +47,7 @@ def test_fetching_is_not_calling() -> None:
     builder = on_processor()
     for start in builder.steps(3, 1000):
         builder.op("aten::mm", start + 600, 400)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 600)
+        builder.annotation(FETCH, start, 600)
     assert cpu_overhead(analysis(builder)) is None
 
 
