@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_perf.callbacks.precision import switch as precision_switch
 from tests.callbacks.training import PACKAGES, make_trainer, package
 
 MODES = ("16-mixed", "bf16-mixed")
@@ -140,7 +139,3 @@ def same(first: Outcome, second: Outcome) -> bool:
         and first.scaler == second.scaler
         and all(torch.equal(a, b) for a, b in zip(first.weights, second.weights, strict=True))
     )
-
-
-def allow_fp16_on_cpu(monkeypatch: Any) -> None:
-    monkeypatch.setattr(precision_switch, "_FP16_ON_CPU", True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf import CaptureOptions, PerfCallback
+from lightning_perf import CaptureOptions
 from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.captures import Captures, FileRequests
@@ -20,7 +20,7 @@ from lightning_perf.callbacks.run_record.run_folder import RankFiles
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
-from tests.callbacks.perf_training import assert_untapped, quick
+from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     loader,
     make_module,
@@ -28,11 +28,6 @@ from tests.callbacks.training import (
     samples,
     step_numbers,
 )
-
-
-def three(**options: Any) -> PerfCallback:
-    return quick(**{"active": 3, **options})
-
 
 FAULTS = [
     (Fit, "__init__"),

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lightning_perf import PerfCallback, read_trace
-from tests.callbacks.perf_training import assert_untapped, quick
+from lightning_perf import read_trace
+from tests.callbacks.perf_training import assert_untapped, three
 from tests.callbacks.training import (
     PACKAGES,
     Points,
@@ -27,10 +27,6 @@ from tests.callbacks.training import (
     step_numbers,
     trace_files,
 )
-
-
-def three(**options: Any) -> PerfCallback:
-    return quick(**{"active": 3, **options})
 
 
 def failing(error: BaseException, at: int) -> Any:

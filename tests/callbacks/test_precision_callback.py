@@ -13,22 +13,10 @@ from torch import nn
 from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import (
-    MODES,
-    Recipe,
-    allow_fp16_on_cpu,
-    batches,
-    fit,
-    make_net,
-    same,
-    stock_options,
-)
+from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES, make_trainer, package
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def everything(mode: str, **options: Any) -> PrecisionCallback:

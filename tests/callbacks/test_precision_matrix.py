@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,9 @@ import pytest
 import torch
 
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import MODES, Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
+from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
+from tests.support.processes import run_ranks
 
-ROOT = Path(__file__).parents[2]
 CLIPPING = {"none": {}, "norm": {"gradient_clip_val": 0.1}}
 
 LIGHTNING_REFUSES = "Automatic gradient (clipping|accumulation) is not supported for manual optimization"
@@ -28,8 +25,7 @@ LIGHTNING_REFUSES = "Automatic gradient (clipping|accumulation) is not supported
 @pytest.mark.parametrize("clipping", CLIPPING)
 @pytest.mark.parametrize("optimizers", [1, 2])
 @pytest.mark.parametrize("manual", [False, True])
-def test_combination(tmp_path, monkeypatch, mode, accumulate, clipping, optimizers, manual):
-    allow_fp16_on_cpu(monkeypatch)
+def test_combination(tmp_path, fp16_on_cpu, mode, accumulate, clipping, optimizers, manual):
     recipe = Recipe(manual=manual, optimizers=optimizers)
     options: dict[str, Any] = {"max_steps": 3, "accumulate_grad_batches": accumulate, **CLIPPING[clipping]}
 
@@ -54,8 +50,7 @@ def test_combination(tmp_path, monkeypatch, mode, accumulate, clipping, optimize
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("manual", "optimizers"), [(False, 1), (True, 1), (True, 2)])
-def test_combination_compiled(tmp_path, monkeypatch, mode, manual, optimizers):
-    allow_fp16_on_cpu(monkeypatch)
+def test_combination_compiled(tmp_path, fp16_on_cpu, mode, manual, optimizers):
     recipe = Recipe(manual=manual, optimizers=optimizers, compiled=True)
     for accumulate, clipping in itertools.product([1] if manual else [1, 2], ["none"] if manual else CLIPPING):
         options = {"max_steps": 2, "accumulate_grad_batches": accumulate, **CLIPPING[clipping]}
@@ -71,18 +66,8 @@ def test_combination_compiled(tmp_path, monkeypatch, mode, manual, optimizers):
 def test_combinations_on_two_processes(tmp_path):
     """One start for all: each rank trains every combination through the callback and by Lightning's own plugin."""
     command = [sys.executable, str(Path(__file__).with_name("precision_ddp_script.py")), str(tmp_path)]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        output, errors = process.communicate(timeout=200)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        pytest.fail(f"two processes did not end\n{output}\n{errors}")
-    assert process.returncode == 0, output + errors
+    done = run_ranks(command, 200)
+    assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for rank in (0, 1) for line in (tmp_path / f"rank{rank}.jsonl").read_text().splitlines()]
     assert len(rows) == 2 * 2 * 7
     for row in rows:

@@ -9,13 +9,10 @@ import torch
 
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
 from tests.callbacks.training import package
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def half_weights() -> Any:

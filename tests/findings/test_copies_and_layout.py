@@ -11,12 +11,10 @@ from tests.support.trace_builder import TraceBuilder
 
 def copying(copy_us: int, *, pinned: bool) -> TraceBuilder:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(3):
-        start = step * 1000
-        builder.step(step, start, 1000)
+    for correlation, start in enumerate(builder.steps(3, 1000), 10):
         builder.op("aten::copy_", start, copy_us)
-        builder.runtime("cudaMemcpyAsync", start, copy_us, 10 + step)
-        builder.memcpy("HtoD", start, copy_us, 10 + step, bytes=1_000_000, pinned=pinned)
+        builder.runtime("cudaMemcpyAsync", start, copy_us, correlation)
+        builder.memcpy("HtoD", start, copy_us, correlation, bytes=1_000_000, pinned=pinned)
         builder.op("aten::mm", start + copy_us, 50)
         builder.launch(
             BF16_GEMM, call_us=start + copy_us - 5, call_duration_us=5, start_us=start + copy_us,

@@ -12,6 +12,7 @@ import lightning_perf
 from lightning_perf.report.console.render import render
 from lightning_perf.report.document import PerfReport
 from lightning_perf.terminal_text import UNBREAKABLE, kernel_text, plain, shorten
+from tests.report.support import input_bound_report
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://example.com]y[/link] :smile: \ud800"
@@ -19,14 +20,7 @@ HOSTILE = "[bold red]evil[/] \x1b[31m\x07\r\n\u202eoliam \u2066x [link=http://ex
 
 @pytest.fixture
 def report(tmp_path: Path) -> PerfReport:
-    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8)
-    for number in range(3):
-        start = number * 1000
-        builder.step(number, start, 1000)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 400)
-        builder.op(HOSTILE, start + 410, 80, types=["float"], dims=[[8, 8]])
-        builder.launch(HOSTILE, call_us=start + 420, call_duration_us=10, start_us=start + 440, duration_us=500)
-    return lightning_perf.analyze(builder.write(tmp_path / "rank0.pt.trace.json"))
+    return input_bound_report(tmp_path, HOSTILE)
 
 
 def printed(report: PerfReport, width: int) -> str:
@@ -109,9 +103,8 @@ def test_names_that_differ_at_their_end_stay_apart(tmp_path: Path) -> None:
 
 def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
     builder = TraceBuilder()
-    for number in range(2):
-        start = 1000 * number
-        builder.step(number, start, 1000).op("aten::item", start + 100, 300)
+    for start in builder.steps(2, 1000):
+        builder.op("aten::item", start + 100, 300)
         builder.launch("k", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=300)
         builder.runtime("cudaStreamSynchronize", start + 110, 210)
     text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 80)

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import io
 
-from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
 from lightning_perf.run_files.loss_scale import OverflowOrigin, ScaleEvent
-from lightning_perf.run_files.precision import Fp32Arithmetic, LayerDrift, PrecisionSetting, RunPrecision
+from lightning_perf.run_files.precision import Fp32Arithmetic, PrecisionSetting, RunPrecision
+from tests.page.samples import FIRST_OVERFLOW, trained_precision
 
 FP32 = Fp32Arithmetic(device_has_tf32=True, tf32_matmul=False, tf32_convolution=True)
 
@@ -24,17 +24,7 @@ def shown(precision: RunPrecision, top: int = 8) -> str:
 
 def test_everything_that_is_known_is_said():
     events = [
-        ScaleEvent("start", 0, 65536.0, 0, 0),
-        ScaleEvent(
-            "overflow",
-            3,
-            32768.0,
-            4,
-            400_000_000,
-            wasted_ns=100_000_000,
-            scheduler_steps=1,
-            origin=OverflowOrigin("net.fc", "the gradient of its output", "inf"),
-        ),
+        *FIRST_OVERFLOW,
         ScaleEvent("overflow", 4, 16384.0, 5, 500_000_000, origin=OverflowOrigin("net.conv1", "its output", "nan")),
         ScaleEvent("overflow", 5, 8192.0, 6, 600_000_000, origin=OverflowOrigin("", "the loss", "nan")),
         ScaleEvent("end", 9, 8192.0, 10, 1_000_000_000),
@@ -42,17 +32,8 @@ def test_everything_that_is_known_is_said():
     counted = LayerGradients("fp16", 10, 0, -20, (90,))
     gone = LayerGradients("fp16", 50, 0, -40, ())
     table = tabulate_underflow([GradientSample(0, 1024.0, {"a": counted, "b": gone}, {"b": counted})])
-    drift = judge_drift(
-        precision="16-mixed",
-        mixed_losses=[2.0, 1.5],
-        fp32_losses=[2.0, 1.4],
-        mixed_end=1.9,
-        fp32_end=1.0,
-        seed_ends=[1.0, 1.1, 0.9, 1.0],
-        layers=[LayerDrift("a", 0.001), LayerDrift("b", 0.25)],
-    )
     setting = PrecisionSetting("16-mixed", "16-mixed", True, True, tuple(f"l{n}" for n in range(8)), FP32, "A note")
-    text = shown(RunPrecision(setting, summarize_loss_scale(events), table, drift))
+    text = shown(RunPrecision(setting, summarize_loss_scale(events), table, trained_precision().numerics))
     for line in (
         "16-mixed · FP32 is TF32 in convolutions and true FP32 in matrix products · autocast's weight cache on",
         "A note",
@@ -66,7 +47,7 @@ def test_everything_that_is_known_is_said():
         "all vanished",
         "init_scale=65536",
         "beyond seed noise",
-        "Outputs differ most from FP32 in b: by 25.0 %.",
+        "Outputs differ most from FP32 in fc: by 25.0 %.",
     ):
         assert line in text, f"{line}\n{text}"
 

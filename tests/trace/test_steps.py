@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lightning_perf.trace.columns import NO_ROW, DeviceKind
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
+from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 DIFFERENT = {
@@ -154,9 +152,7 @@ def test_without_marks_the_operators_and_device_work_are_the_recording() -> None
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: str(row["file"])[-40:])
-def test_windows_and_counts_of_real_traces(row: dict[str, Any], corpus: Path) -> None:
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_windows_and_counts_of_real_traces(trace: Trace, row: dict[str, Any]) -> None:
     steps, base = trace.steps, trace.metadata.base_time_ns
     found = [
         [str(number), int(start) - base, int(end) - base]

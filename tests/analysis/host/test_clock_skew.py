@@ -1,7 +1,6 @@
 import pytest
 
 from lightning_perf.analysis.host.launches import ClockSkew, clock_skew
-from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
@@ -25,5 +24,5 @@ def test_nothing_early_and_no_device():
 @pytest.mark.parametrize(
     "row", [row for row in corpus_rows() if row["events"] < 5000], ids=lambda row: row["file"].split("/", 1)[1]
 )
-def test_real_recordings_have_none(row, corpus):
-    assert clock_skew(read_trace(corpus / "traces" / row["file"])) is None
+def test_real_recordings_have_none(trace):
+    assert clock_skew(trace) is None

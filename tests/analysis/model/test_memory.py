@@ -5,7 +5,6 @@ import pytest
 
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -83,9 +82,7 @@ def test_no_allocator_events_give_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     value = memory(trace)
     assert (value is None) == (len(trace.memory) == 0)
     if value is None:

@@ -4,8 +4,6 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.model.modules import ModuleRow, ModuleTree, modules
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 ENGINE = 2000
@@ -79,9 +77,7 @@ def test_no_modules_give_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     tree = modules(trace)
     recorded = any(name.startswith("nn.Module: ") for name in trace.names)
     assert (tree is not None) == recorded

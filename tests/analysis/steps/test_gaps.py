@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, find_gaps
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 SPAN = 60
 
@@ -45,7 +45,7 @@ def test_parts_against_an_instant_by_instant_count(steps, launched, fetches, syn
         for start, length in found:
             active[name][start : start + length] = True
             if name == "input":
-                builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, length)
+                builder.annotation(FETCH, start, length)
             elif name == "host_compute":
                 builder.op("aten::mm", start, length, thread=2000)
             else:

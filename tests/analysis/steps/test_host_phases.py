@@ -1,7 +1,7 @@
 import numpy as np
 
 from lightning_perf.analysis.steps.phase_timeline import PHASES, host_phases, phases_at
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"
 AUTOGRAD = 2000
@@ -30,8 +30,7 @@ def test_the_forward_ends_where_the_last_backward_of_its_step_begins():
 
 
 def test_a_loader_on_its_own_thread_makes_nobody_wait():
-    mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    builder = TraceBuilder().step(1, 0, 100).annotation(mark, 10, 30, thread=3000).annotation(mark, 50, 5)
+    builder = TraceBuilder().step(1, 0, 100).annotation(FETCH, 10, 30, thread=3000).annotation(FETCH, 50, 5)
     assert spans(builder.build(), "fetch") == [(50, 55)]
 
 

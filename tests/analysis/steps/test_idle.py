@@ -6,11 +6,7 @@ import pytest
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.analysis.steps.idle import GAP_CLASSES, Idle, idle
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
-from tests.support.trace_builder import TraceBuilder
-
-FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def test_every_gap_gets_its_cause():
@@ -81,9 +77,7 @@ def test_no_device_gives_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_idle_of_real_traces_is_what_the_breakdown_leaves_to_the_host(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_idle_of_real_traces_is_what_the_breakdown_leaves_to_the_host(trace, row):
     value = idle(trace)
     if value is None:
         assert len(trace.device) == 0

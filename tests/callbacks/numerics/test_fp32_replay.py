@@ -7,21 +7,9 @@ import torch
 from torch import nn
 
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import (
-    MODES,
-    Recipe,
-    allow_fp16_on_cpu,
-    batches,
-    fit,
-    make_net,
-    same,
-    stock_options,
-)
+from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def guarded(mode: str, steps: int = 3) -> PrecisionCallback:

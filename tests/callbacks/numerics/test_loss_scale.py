@@ -12,12 +12,9 @@ from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def test_injected_overflow_is_seen_counted_and_located(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
@@ -86,19 +88,12 @@ def test_a_step_holds_all_its_micro_batches() -> None:
     assert loop.entries() == "step 0, end, step 1, end, pause"
 
 
-def test_several_optimizers_make_one_step() -> None:
+@pytest.mark.parametrize("optimizer_steps", [2, 0], ids=["several optimizers", "none that the trainer can see"])
+def test_a_batch_of_manual_optimization_is_a_step(optimizer_steps: int) -> None:
     loop = Loop()
     for _ in range(3):
         loop.fetch()
-        loop.train(optimizer_steps=2, automatic=False)
-    assert loop.entries() == "step 0, end, step 1, end, step 2"
-
-
-def test_manual_optimization_that_the_trainer_cannot_see_counts_batches() -> None:
-    loop = Loop()
-    for _ in range(3):
-        loop.fetch()
-        loop.train(optimizer_steps=0, automatic=False)
+        loop.train(optimizer_steps=optimizer_steps, automatic=False)
     assert loop.entries() == "step 0, end, step 1, end, step 2"
 
 

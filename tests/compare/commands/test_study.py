@@ -23,6 +23,7 @@ from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN
+from tests.support.absent_packages import without
 
 
 def arm(name: str, *arguments: str) -> str:
@@ -232,13 +233,7 @@ def test_the_default_device_is_the_first_that_may_be_used(monkeypatch):
 
 
 def test_help_and_the_absence_of_scipy_are_told_before_any_run(folder, tmp_path):
-    refuse = (
-        "import sys\nclass R:\n def find_spec(self, name, path=None, target=None):\n"
-        "  if name.partition('.')[0] in {'scipy', 'torch'}:\n"
-        "   raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-        "sys.meta_path.insert(0, R())\nfrom lightning_perf.cli import main\nsys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", refuse, "study"]
+    command = [sys.executable, "-c", without({"scipy", "torch"}), "study"]
     done = subprocess.run([*command, str(folder), *ARMS], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert 'pip install "lightning-perf[compare]"' in done.stderr
