@@ -124,7 +124,7 @@ def test_help_needs_no_torch():
         "finally: assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[4], check=False
     )
     assert done.returncode == 0, done.stderr
     assert "--precision" in done.stdout
