@@ -11,8 +11,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.task import Done, Failed, Working
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_trace
-from tests.tensorboard.test_make_study import write_study
+from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_study, write_trace
 
 
 def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:

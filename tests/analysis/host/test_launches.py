@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.host.launches import LaunchDelay, Launches, launches
+from lightning_perf.analysis.host.launches import ClockSkew, LaunchDelay, Launches, clock_skew, launches
 from lightning_perf.analysis.steps.breakdown import breakdown
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
@@ -134,3 +134,26 @@ def test_real_traces(corpus, row):
         assert value.queue.max == max(value.queue.series.value)
         assert sum(stream.items for stream in value.queue.streams) <= len(trace.device)
     assert msgspec.json.decode(msgspec.json.encode(value), type=Launches) == value
+
+
+def test_work_before_its_launch_is_counted():
+    builder = TraceBuilder().step(1, 0, 100).kernel("unlinked", 0, 1)
+    builder.launch("sound", call_us=10, call_duration_us=5, start_us=12, duration_us=3)
+    builder.launch("at once", call_us=20, call_duration_us=5, start_us=20, duration_us=3)
+    builder.launch("early", call_us=30, call_duration_us=5, start_us=28, duration_us=3)
+    builder.launch("earlier", call_us=40, call_duration_us=5, start_us=33, duration_us=3)
+    assert clock_skew(builder.build()) == ClockSkew(early=2, linked=4, lead_ns=7_000)
+
+
+def test_nothing_early_and_no_device():
+    sound = TraceBuilder().launch("k", call_us=10, call_duration_us=5, start_us=12, duration_us=3)
+    assert clock_skew(sound.build()) is None
+    assert clock_skew(TraceBuilder().op("aten::mm", 0, 5).build()) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "row", [row for row in corpus_rows() if row["events"] < 5000], ids=lambda row: row["file"].split("/", 1)[1]
+)
+def test_real_recordings_have_none(row, corpus):
+    assert clock_skew(read_trace(corpus / "traces" / row["file"])) is None

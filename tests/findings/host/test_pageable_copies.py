@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_perf.findings.host.pageable_copies import pageable_copies
-from lightning_perf.findings.kernels.channels_last import channels_last
-from lightning_perf.findings.memory.allocator import allocator
-from tests.findings.recordings import A100, BF16_GEMM, analysis, training
+from tests.findings.recordings import A100, BF16_GEMM, analysis
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -41,27 +39,3 @@ def test_pinned_copies_are_fine() -> None:
 @pytest.mark.parametrize(("copy_us", "fires"), [(28, False), (32, True)])
 def test_threshold_of_3_percent(copy_us: int, fires: bool) -> None:
     assert (pageable_copies(analysis(copying(copy_us, pinned=False))) is not None) == fires
-
-
-def test_allocation_in_the_step() -> None:
-    builder = training()
-    for step in range(4):
-        builder.runtime("cudaMalloc", step * 10_020, 20)
-    assert allocator(analysis(builder)) is None  # 0.2 % of the step
-    builder = TraceBuilder().step(1, 0, 1000).op("aten::empty", 0, 500).runtime("cudaMalloc", 10, 400)
-    builder.launch("gemm", call_us=500, call_duration_us=5, start_us=510, duration_us=490)
-    finding = allocator(analysis(builder))
-    assert finding is not None
-    assert (finding.saving_low_ms, finding.saving_high_ms) == (pytest.approx(0.2), pytest.approx(0.4))
-
-
-def test_layout_changes() -> None:
-    for name, fires in (("void cudnn::ops::nchwToNhwcKernel<__half>", True), ("elementwise", False)):
-        builder = training()
-        for step in range(4):
-            at = step * 10_020 + 620
-            builder.op("aten::cudnn_convolution", at, 30)
-            builder.launch(
-                name, call_us=at + 5, call_duration_us=5, start_us=at + 1000, duration_us=800, stream=8
-            )  # fmt: skip
-        assert (channels_last(analysis(builder)) is not None) == fires
