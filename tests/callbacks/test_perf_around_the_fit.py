@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lightning_perf import PerfCallback, read_trace
+from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
 from tests.callbacks.perf_training import assert_untapped, quick
 from tests.callbacks.training import (
     PACKAGES,
@@ -58,7 +59,7 @@ def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_
     assert read_trace(file).steps.complete.tolist() == [True, True, False]
     assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2]
     assert_untapped(trainer)
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
 
 
 def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         signal.signal(signal.SIGINT, handler)
     assert step_numbers(tmp_path) == [[1, 2]]
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
 
 
 def test_an_error_while_data_is_fetched(tmp_path: Path) -> None:
@@ -209,9 +210,10 @@ def test_a_fit_resumed_within_an_epoch_counts_as_the_trainers_own_logs(tmp_path:
 
 def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
     callback = three(active=2)
-    seen = []
+    seen: list[PerfCallback] = []
+    base: Any = package(PACKAGES[0]).Callback
 
-    class Copier(package(PACKAGES[0]).Callback):
+    class Copier(base):
         def on_train_batch_end(self, *args: Any) -> None:
             seen.extend([copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))])
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from torch.profiler import profile
 
 from lightning_perf import CaptureOptions, PerfCallback
 from lightning_perf.callbacks.fit import Fit
-from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.captures import Captures, FileRequests
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import WindowPlan
+from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
 from lightning_perf.callbacks.run_record.run_folder import RankFiles
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer
@@ -62,10 +62,10 @@ FAULTS = [
     (WindowProfiler, "on_phase_end"),
     (WindowProfiler, "on_training_pause"),
     (WindowProfiler, "_export"),
-    (profiler_module.profile, "prepare_trace"),
-    (profiler_module.profile, "start_trace"),
-    (profiler_module.profile, "stop_trace"),
-    (profiler_module.profile, "export_chrome_trace"),
+    (profile, "prepare_trace"),
+    (profile, "start_trace"),
+    (profile, "stop_trace"),
+    (profile, "export_chrome_trace"),
 ]
 
 
@@ -110,7 +110,7 @@ def test_a_fault_in_profiling_is_one_warning(
     assert_untapped(trainer)
     if handler is not None:
         assert signal.getsignal(signal.SIGUSR2) == handler
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
 
 
 def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_an_export_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: p
         Path(path).write_bytes(b"\x1f\x8b half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(profiler_module.profile, "export_chrome_trace", half)
+    monkeypatch.setattr(profile, "export_chrome_trace", half)
     with pytest.warns(RuntimeWarning, match="disk full"):
         make_trainer(tmp_path, three()).fit(make_module(), loader(6))
     assert not list(tmp_path.rglob("*.json.gz"))

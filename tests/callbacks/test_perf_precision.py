@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def fp16_on_cpu(monkeypatch):
     allow_fp16_on_cpu(monkeypatch)
 
 
-def perf(**options: object) -> PerfCallback:
+def perf(**options: Any) -> PerfCallback:
     return PerfCallback(skip_first=0, warmup=1, active=2, print_report=False, **options)
 
 

@@ -28,7 +28,7 @@ LIGHTNING_REFUSES = "Automatic gradient (clipping|accumulation) is not supported
 @pytest.mark.parametrize("clipping", CLIPPING)
 @pytest.mark.parametrize("optimizers", [1, 2])
 @pytest.mark.parametrize("manual", [False, True])
-def test_combination(tmp_path, monkeypatch, mode, accumulate, clipping, optimizers, manual):
+def test_combination(tmp_path, monkeypatch, mode, accumulate, clipping, optimizers, manual) -> None:
     allow_fp16_on_cpu(monkeypatch)
     recipe = Recipe(manual=manual, optimizers=optimizers)
     options: dict[str, Any] = {"max_steps": 3, "accumulate_grad_batches": accumulate, **CLIPPING[clipping]}

@@ -30,7 +30,10 @@ def with_lbfgs() -> Any:
     return module
 
 
-class OwnPlugin(package("lightning.pytorch.plugins").MixedPrecision):
+MixedPrecision: Any = package("lightning.pytorch.plugins").MixedPrecision
+
+
+class OwnPlugin(MixedPrecision):
     """A user's own plugin."""
 
 

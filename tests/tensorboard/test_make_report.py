@@ -7,11 +7,12 @@ import pytest
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import ReportError
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.tensorboard.make_report import Unfair, make_report, make_study
+from lightning_perf.tensorboard.make_report import make_report, make_study
 from tests.tensorboard.support import write_study, write_trace
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_long_tables_come_page_by_page(logdir: Path, monkeypatch: pytest.MonkeyP
     report = tab.json("data/report", run="fit")
     assert len(report["ranks"][0]["kernels"]["rows"]) == 25
     assert report["truncated"]["kernels"] == 30
-    arguments = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
+    arguments: dict[str, Any] = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
     page = tab.json("data/table", offset=27, limit=5, **arguments)
     assert [row["name"] for row in page["rows"]] == ["kernel_0027", "kernel_0028", "kernel_0029"]
     assert page["total"] == 30

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ def test_as_numpy_finds_them(values: list[int]) -> None:
 def test_the_table_is_no_larger_than_it_needs_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TABLE_ROWS", 0)
     for dtype in (np.int8, np.uint8, np.int16, np.int64):
-        column = np.array([100, 3, 100, 127, 3], dtype=dtype)
+        column: Any = np.array([100, 3, 100, 127, 3], dtype=dtype)
         found, place = distinct(column)
         assert (found.tolist(), place.tolist()) == ([3, 100, 127], [1, 0, 1, 2, 0])
 

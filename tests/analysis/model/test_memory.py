@@ -57,7 +57,7 @@ def test_recording_without_totals_gives_lower_bounds():
     assert (gpu.alive, gpu.before_recording_bytes, gpu.reserved) == (None, None, None)
 
 
-def test_optimizer_state_and_gradients_of_a_real_training(tmp_path):
+def test_optimizer_state_and_gradients_of_a_real_training(tmp_path) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(100, 50), torch.nn.ReLU(), torch.nn.Linear(50, 10))
     optimizer = torch.optim.Adam(model.parameters())

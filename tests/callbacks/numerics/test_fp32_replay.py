@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from tests.callbacks.precision_training import (
     MODES,
     Recipe,
@@ -24,7 +24,7 @@ def fp16_on_cpu(monkeypatch):
     allow_fp16_on_cpu(monkeypatch)
 
 
-def guarded(mode: str, steps: int = 3) -> PrecisionCallback:
+def guarded(mode: Precision, steps: int = 3) -> PrecisionCallback:
     return PrecisionCallback(mode, guard_steps=steps, underflow_every_n_steps=0)
 
 

@@ -225,6 +225,7 @@ def test_with_all_events_in_flight_nothing_is_measured() -> None:
         intervals.append(clock.end())
     assert [interval is not None for interval in intervals] == [True, True, False, False, False]
     device.passed = 10**6
+    assert intervals[0] is not None
     clock.release(intervals[0])
     clock.begin()
     assert clock.end() is not None
@@ -248,6 +249,7 @@ def test_an_end_that_overtook_its_begin_in_another_stream_is_waited_for() -> Non
     clock.begin()
     interval = clock.end()
     assert interval is not None
+    assert isinstance(interval.begin, FakeEvent)
     interval.begin.place = 10**6 + 1
     assert not interval.done
     device.passed += 1

@@ -61,6 +61,7 @@ def by_hooks(module: nn.Module, inputs: Tensor) -> dict[str, int]:
 
     def note(path: str, layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
         weight = layer.weight
+        assert isinstance(weight, Tensor)
         if isinstance(layer, nn.Linear):
             macs[path] = output.numel() * layer.in_features
         elif isinstance(layer, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):

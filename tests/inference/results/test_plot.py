@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ def test_names_of_close_points_cover_no_other() -> None:
     axes.set_ylim(0, 1)
     points = [(f"a name of some length {n}", 0.5 + 0.01 * n, 0.5 + 0.005 * n) for n in range(10)]
     name_points(figure, axes, points)
-    assert {(text.get_text(), *text.xy) for text in axes.texts} == set(points)
+    texts: list[Any] = list(axes.texts)
+    assert {(text.get_text(), *text.xy) for text in texts} == set(points)
     figure.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in axes.texts]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))

@@ -73,9 +73,10 @@ def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(report: PerfReport) -> None:
 
 
 def test_an_output_without_unicode_gets_units_all_the_same(report: PerfReport) -> None:
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    content = io.BytesIO()
+    file = io.TextIOWrapper(content, encoding="ascii")
     report.print(file=file, width=80)
-    text = file.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    text = content.getvalue().decode("ascii")
     assert "500 us" in text
     assert "######" in text
 

@@ -6,6 +6,7 @@ import math
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,9 +103,10 @@ def test_only_training_pictures_are_moved(folder: Path, kind: InputKind) -> None
         assert not drawn & {picture.tobytes() for picture in images.pictures}
         return
     batch = next(iter(data.train_dataloader()))
-    data.trainer = Training()  # type: ignore[assignment]
+    trainer: Any = Training()
+    data.trainer = trainer
     assert not torch.equal(data.on_after_batch_transfer(batch, 0)[0], batch[0])
-    data.trainer.training = False
+    trainer.training = False
     assert torch.equal(data.on_after_batch_transfer(batch, 0)[0], batch[0])
 
 
