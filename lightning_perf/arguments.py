@@ -1,12 +1,26 @@
-"""Types of command-line options: what `argparse` calls on a text, with an error that says what was wanted."""
+"""What the commands share: types of options, options that take a number, progress lines and files of output.
+
+A type is a function that `argparse` calls on a text. Its error says what it accepts.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["at_least", "input_shape", "plot_file", "positive", "share", "within"]
+__all__ = [
+    "add_count",
+    "at_least",
+    "input_shape",
+    "plot_file",
+    "positive",
+    "print_progress",
+    "share",
+    "within",
+    "write_output",
+]
 
 PLOTS = (".png", ".svg", ".pdf")
 
@@ -107,6 +121,48 @@ def plot_file(text: str) -> Path:
     if path.suffix.lower() not in PLOTS:
         raise argparse.ArgumentTypeError(f"{text}: plots are written as {', '.join(PLOTS[:-1])} or {PLOTS[-1]}")
     return path
+
+
+def add_count(
+    group: argparse._ActionsContainer,
+    name: str,
+    help: str,
+    *,
+    default: object = argparse.SUPPRESS,
+    least: int = 1,
+    metavar: str = "N",
+) -> None:
+    """Add an option that takes a whole number.
+
+    Args:
+        group: The parser or the group of options.
+        name: The option, such as ``--epochs``.
+        help: Its help text.
+        default: Its default; an option without one is absent from the parsed arguments unless the user gives it.
+        least: The smallest number that it accepts.
+        metavar: The name of its value in the help.
+    """
+    group.add_argument(name, type=at_least(least), default=default, metavar=metavar, help=help)
+
+
+def print_progress(line: str) -> None:
+    """Print a line of progress to standard error at once; standard output is for the document."""
+    print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def write_output(path: Path, text: str, error: type[Exception]) -> None:
+    """Write a file that the user asked for; its folder is made when it does not exist.
+
+    Args:
+        path: The file.
+        text: Its content.
+        error: The exception to raise if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as cause:
+        raise error(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
 
 
 def _whole(text: str) -> int:

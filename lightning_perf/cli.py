@@ -6,16 +6,16 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
-from lightning_perf.terminal_text import LEGIBLE
+from lightning_perf.terminal_text import LEGIBLE, plain
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]
@@ -27,6 +27,28 @@ INTERRUPTED = 130
 _EXIT_CODES = "Exit codes: 0 success; 2 wrong usage or bad input; 130 interrupted."
 
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class _Command(Protocol):
+    """A module with a command. It loads torch and other large packages only in `run`."""
+
+    HELP: str
+    """Its line in the list of commands."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Add its description and its options."""
+
+    def run(self, options: argparse.Namespace, /) -> int:
+        """Run it and return its exit code. Its errors are those of `_is_expected`."""
+
+
+_COMMANDS: Mapping[str, _Command] = {
+    "tune": tune,
+    "compare": compare,
+    "study": study,
+    "infer": infer,
+    "sweep": sweep,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     code = SUCCESS
     try:
-        code = _RUN[options.command](options)
+        code = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -60,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_expected(error):
             raise
-        print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
+        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
         return USAGE_ERROR
     return code
 
@@ -73,11 +95,14 @@ def _discard_output() -> None:
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.page.html import PageError
+    from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    return isinstance(error, (TraceError, ViewerError, PageError, CompareError, MissingExtraError))
+    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
+    return isinstance(error, expected)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,11 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_analyze(commands)
     _add_diff(commands)
     _add_view(commands)
-    tune.add_parser(commands)
-    compare.add_parser(commands)
-    study.add_parser(commands)
-    infer.add_parser(commands)
-    sweep.add_parser(commands)
+    for name, command in _COMMANDS.items():
+        added = commands.add_parser(name, help=command.HELP)
+        command.add_arguments(added)
+        added.set_defaults(run=command.run)
     return parser
 
 
@@ -106,6 +130,7 @@ def _add_analyze(commands: _Commands) -> None:
         description="Report where the step time goes, from any trace that torch.profiler exported.",
         epilog=_EXIT_CODES,
     )
+    parser.set_defaults(run=_analyze)
     parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     _add_outputs(parser, "report")
     parser.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
@@ -128,6 +153,7 @@ def _add_diff(commands: _Commands) -> None:
         "Whether it is more than noise, repeated runs tell: see compare.",
         epilog=_EXIT_CODES,
     )
+    parser.set_defaults(run=_diff)
     parser.add_argument("before", metavar="A", help="trace or run folder before the change")
     parser.add_argument("after", metavar="B", help="trace or run folder after the change")
     _add_outputs(parser, "comparison")
@@ -146,6 +172,7 @@ def _add_view(commands: _Commands) -> None:
         description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
         epilog=_EXIT_CODES,
     )
+    parser.set_defaults(run=_view)
     parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     parser.add_argument(
         "--port", type=at_least(0, 65535), default=0, metavar="N", help="port to listen on (default: a free one)"
@@ -194,15 +221,3 @@ def _view(options: argparse.Namespace) -> int:
 
     view(options.path, port=options.port, browser=not options.no_browser, on_progress=print_line)
     return SUCCESS
-
-
-_RUN: Mapping[str, Callable[[argparse.Namespace], int]] = {
-    "analyze": _analyze,
-    "diff": _diff,
-    "view": _view,
-    "tune": tune.run,
-    "compare": compare.run,
-    "study": study.run,
-    "infer": infer.run,
-    "sweep": sweep.run,
-}

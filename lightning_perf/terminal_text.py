@@ -6,10 +6,12 @@ import codecs
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.text import Text
+if TYPE_CHECKING:  # rich is loaded by the first text that needs it, not by ``--help``
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+    from rich.text import Text
 
 __all__ = [
     "LEGIBLE",
@@ -81,6 +83,8 @@ def plain(text: str, style: str = "") -> Text:
         >>> plain("[red]a\x1b[31mb\u202e").plain
         '[red]a\\x1b[31mb\\u202e'
     """
+    from rich.text import Text
+
     return Text("".join(char if _is_safe(char) else ascii(char)[1:-1] for char in text), style=style)
 
 
@@ -106,10 +110,14 @@ class Label:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """From nearly nothing to the whole name."""
+        from rich.measure import Measurement
+
         return Measurement(min(self.text.cell_len, LEAST_LABEL), self.text.cell_len).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The name as it fits."""
+        from rich.text import Text
+
         shown = self.text.plain
         if self.text.cell_len <= options.max_width:
             yield self.text

@@ -8,33 +8,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import at_least, input_shape, plot_file, positive, within
+from lightning_perf.arguments import (
+    add_count,
+    at_least,
+    input_shape,
+    plot_file,
+    positive,
+    print_progress,
+    within,
+    write_output,
+)
 
 if TYPE_CHECKING:
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
-__all__ = ["add_measuring", "add_parser", "exit_code", "require_packages", "run", "write_outputs"]
+__all__ = ["HELP", "add_arguments", "add_measuring", "exit_code", "require_packages", "run", "write_outputs"]
 
 SUCCESS = 0
 NONE_FITS = 1
-USAGE = 2
+
+HELP = "measure the ways to run a model: accuracy, latency, size"
 
 _EPILOG = "Exit codes: 0 measured, or a variant keeps the limits; 1 none keeps them; 2 wrong usage, or input of no use."
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to a command line.
-
-    Args:
-        commands: The sub-commands of `argparse`.
-    """
-    parser = commands.add_parser(
-        "infer",
-        help="measure the ways to run a model: accuracy, latency, size",
-        description="Build variants of a trained model (compiled, exported, int8, pruned), check each against the "
-        "original on held-out data, and measure them in turns.",
-        epilog=_EPILOG,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    parser.description = (
+        "Build variants of a trained model (compiled, exported, int8, pruned), check each against the original on "
+        "held-out data, and measure them in turns."
     )
+    parser.epilog = _EPILOG
     parser.add_argument(
         "model",
         metavar="MODULE_OR_CHECKPOINT",
@@ -48,22 +52,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what gives the data without arguments: a LightningDataModule (calibrates and fine-tunes on its training "
         "data), or a DataLoader or Dataset of held-out (input, label)",
     )
-    data.add_argument(
-        "--limit", type=at_least(1), default=2000, metavar="N", help="held-out inputs to use (default: 2000)"
-    )
-    data.add_argument(
-        "--calibration",
-        type=at_least(1),
-        default=256,
-        metavar="N",
-        help="training inputs to calibrate with (default: 256)",
-    )
-    data.add_argument(
+    add_count(data, "--limit", "held-out inputs to use (default: %(default)s)", default=2000)
+    add_count(data, "--calibration", "training inputs to calibrate with (default: %(default)s)", default=256)
+    add_count(
+        data,
         "--fine-tune-epochs",
-        type=at_least(1),
+        "passes over the training data after pruning and the like (default: %(default)s)",
         default=1,
-        metavar="N",
-        help="passes over the training data after pruning and the like (default: 1)",
     )
     data.add_argument(
         "--shape",
@@ -116,25 +111,10 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        options: What the parser read.
-
-    Returns:
-        The exit code.
-    """
-    from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.lazy_imports import MissingExtraError
-    from lightning_perf.terminal_text import plain
-
-    try:
-        require_packages(plot=options.plot is not None)
-        tradeoff = _measure(options)
-        write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
-    except (InferenceError, MissingExtraError) as error:
-        _say(plain(str(error)).plain)
-        return USAGE
+    """Run the command and return its exit code."""
+    require_packages(plot=options.plot is not None)
+    tradeoff = _measure(options)
+    write_outputs(tradeoff, as_json=options.json, markdown=options.markdown, html=options.html, plot=options.plot)
     return exit_code(tradeoff)
 
 
@@ -183,7 +163,7 @@ def write_outputs(
     problems = []
 
     def write_markdown(path: Path) -> None:
-        path.write_text(tradeoff.to_markdown(), encoding="utf-8")
+        write_output(path, tradeoff.to_markdown(), InferenceError)
 
     for path, write in ((markdown, write_markdown), (html, tradeoff.write_html), (plot, tradeoff.save_plot)):
         if path is not None:
@@ -249,9 +229,5 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
             notes=notes,
             out=options.out,
         ),
-        on_progress=_say,
+        on_progress=print_progress,
     )
-
-
-def _say(line: str) -> None:
-    print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,7 @@ __all__ = [
     "PrecisionSetting",
     "RunPrecision",
     "UnderflowTable",
+    "finite_or_none",
     "read_precision",
     "write_precision",
 ]
@@ -218,16 +220,18 @@ class LayerDrift:
 
     Attributes:
         name: The layer.
-        relative_error: Norm of the difference over the norm of the FP32 output; inf or nan where the mixed output is.
+        relative_error: Norm of the difference over the norm of the FP32 output; None if it is NaN or infinite.
     """
 
     name: str
-    relative_error: float
+    relative_error: float | None
 
 
 @dataclass(frozen=True)
 class NumericsDrift:
     """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
+
+    A loss that is NaN or infinite is None here: JSON has no such numbers.
 
     Attributes:
         precision: The run's precision.
@@ -243,20 +247,25 @@ class NumericsDrift:
     """
 
     precision: str
-    mixed_losses: tuple[float, ...]
-    fp32_losses: tuple[float, ...]
-    mixed_end: float
-    fp32_end: float
-    seed_ends: tuple[float, ...]
-    expected_low: float
-    expected_high: float
+    mixed_losses: tuple[float | None, ...]
+    fp32_losses: tuple[float | None, ...]
+    mixed_end: float | None
+    fp32_end: float | None
+    seed_ends: tuple[float | None, ...]
+    expected_low: float | None
+    expected_high: float | None
     beyond_seed_noise: bool
     layers: tuple[LayerDrift, ...]
 
     @property
-    def drift(self) -> float:
-        """Difference of the final losses, mixed precision minus FP32."""
-        return self.mixed_end - self.fp32_end
+    def drift(self) -> float | None:
+        """Difference of the final losses, mixed precision minus FP32; None unless both are finite."""
+        return None if self.mixed_end is None or self.fp32_end is None else self.mixed_end - self.fp32_end
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number that JSON can hold: None for NaN and the infinities."""
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

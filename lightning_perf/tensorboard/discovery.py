@@ -88,7 +88,7 @@ Kind = Literal["run", "trace", "study", "inference"]
 
 TRADEOFF = "tradeoff.json"
 
-_LOG = re.compile(r"[a-z]+\.rank\d+\.jsonl")
+_LOG = re.compile(r"[a-z_]+\.rank\d+\.jsonl")
 _JOURNAL = re.compile(r"block\d+\.jsonl")
 
 SNIFFED_BYTES = 1 << 16

@@ -6,13 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_perf.arguments import positive
+from lightning_perf.arguments import positive, write_output
 
-__all__ = ["add_parser", "run"]
+__all__ = ["HELP", "add_arguments", "run"]
 
 SUCCESS = 0
 USAGE = 2
 INTERRUPTED = 130
+
+HELP = "try levers on a training, keep what measures faster"
 
 _EPILOG = (
     "Exit codes: 0 tuned, whether or not anything is kept; 2 wrong usage, or a training that fails as it is; "
@@ -20,20 +22,14 @@ _EPILOG = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to a command line.
-
-    Args:
-        commands: The sub-commands of `argparse`.
-    """
-    parser = commands.add_parser(
-        "tune",
-        help="try levers on a training, keep what measures faster",
-        description="Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your "
-        "own module and data: short windows in turns against the best setting so far, each in a fresh process. Prints "
-        "what was predicted and measured, and the lines to change. Changes no file.",
-        epilog=_EPILOG,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    parser.description = (
+        "Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your own module "
+        "and data: short windows in turns against the best setting so far, each in a fresh process. Prints what was "
+        "predicted and measured, and the lines to change. Changes no file."
     )
+    parser.epilog = _EPILOG
     parser.add_argument(
         "training",
         metavar="PKG:NAME",
@@ -56,40 +52,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        options: What the parser read.
-
-    Returns:
-        The exit code.
-    """
-    from lightning_perf.lazy_imports import MissingExtraError, import_extra
-    from lightning_perf.terminal_text import plain
+    """Run the command and return its exit code."""
+    from lightning_perf.lazy_imports import import_extra
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.tune.tuner import PerfTuner
 
-    try:
-        import_extra("torch", "train")
-        import_extra("scipy", "compare")
-        tuner = PerfTuner(
-            minutes=options.minutes,
-            levers=options.levers,
-            rounds=options.rounds,
-            window_s=options.window,
-            seed=options.seed,
-        )
-        result = tuner.tune(options.training, on_progress=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
-    except (TuneError, MissingExtraError) as error:
-        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
-        return USAGE
+    import_extra("torch", "train")
+    import_extra("scipy", "compare")
+    tuner = PerfTuner(
+        minutes=options.minutes,
+        levers=options.levers,
+        rounds=options.rounds,
+        window_s=options.window,
+        seed=options.seed,
+    )
+    result = tuner.tune(options.training, on_progress=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     code = INTERRUPTED if result.interrupted else SUCCESS
     if options.markdown:
         try:
-            options.markdown.parent.mkdir(parents=True, exist_ok=True)
-            options.markdown.write_text(result.to_markdown(), encoding="utf-8")
-        except OSError as error:
-            print(f"lightning-perf: {options.markdown}: cannot be written ({error.strerror})", file=sys.stderr)  # noqa: T201
+            write_output(options.markdown, result.to_markdown(), TuneError)
+        except TuneError as error:
+            print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
             code = USAGE
     if options.json:
         sys.stdout.write(result.to_json())

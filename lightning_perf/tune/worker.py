@@ -185,8 +185,8 @@ def _scout(order: Order) -> Scouted:
 
     training = _load(order)
     machine = _machine(training)
-    missing = {lever.name: lever.missing(training, machine) for lever in LEVERS}
-    lines = {lever.name: lever.lines(training) for lever in LEVERS if missing[lever.name] is None}
+    missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
+    lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
     # Looking at the data has set them up already, so what trains is loaded anew.
     predictions, note = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
@@ -201,7 +201,7 @@ def _train(order: Order, channel: Channel) -> None:
     training = _load(order)
     # Compilation comes last: it wraps the module as the others left it.
     for lever in sorted(map(find_lever, order.levers), key=lambda lever: lever.family == "compile"):
-        lever.apply(training)
+        lever.change.apply(training)
 
     def ask(message: Ready | Window) -> Run | None:
         channel.send(message)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightning_perf import units
-from lightning_perf.analysis.kernels.tensor_cores import REASONS
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.report import labels
 
 ASSETS = Path(units.__file__).parent / "page" / "assets"

@@ -59,6 +59,21 @@ def test_fp32_run_has_one_line():
     ]
 
 
+def test_a_diverged_run_is_described_in_words():
+    drift = judge_drift(
+        precision="16-mixed",
+        mixed_losses=[2.0, float("nan")],
+        fp32_losses=[2.0, 1.4],
+        mixed_end=float("inf"),
+        fp32_end=1.0,
+        seed_ends=[1.0] * 4,
+        layers=[LayerDrift("a", 0.001), LayerDrift("b", None)],
+    )
+    text = shown(RunPrecision(PrecisionSetting("16-mixed", None, True, True, (), FP32), numerics=drift))
+    assert "the loss is NaN or infinite, in FP32 1; with other seeds 1 – 1 is expected: beyond seed noise." in text
+    assert "Outputs of b are NaN or infinite." in text
+
+
 def test_names_of_layers_are_printed_as_they_are():
     setting = PrecisionSetting("16-mixed", None, True, True, ("[red]\x1b[31m",), FP32)
     assert "[red]\\x1b[31m" in shown(RunPrecision(setting))

@@ -3,9 +3,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lightning_perf.analysis.precision.drift import judge_drift
 from lightning_perf.errors import TraceError
 from lightning_perf.run_files.precision import (
     Fp32Arithmetic,
+    LayerDrift,
     PrecisionSetting,
     RunPrecision,
     read_precision,
@@ -32,6 +34,24 @@ def test_says_which_fp32_it_is(device, matmul, convolution, text):
 
 def test_file_of_a_run(tmp_path):
     precision = RunPrecision(PrecisionSetting("32-true", None, False, None, (), Fp32Arithmetic(True, False, True)))
+    write_precision(tmp_path, precision)
+    assert read_precision(tmp_path / "precision.json") == precision
+
+
+def test_diverged_losses_are_read_back(tmp_path):
+    setting = PrecisionSetting("16-mixed", None, False, True, (), Fp32Arithmetic(True, False, True))
+    drift = judge_drift(
+        precision="16-mixed",
+        mixed_losses=[2.5, float("nan")],
+        fp32_losses=[2.5, float("inf")],
+        mixed_end=float("nan"),
+        fp32_end=2.0,
+        seed_ends=[2.0, 2.1, float("inf"), 2.0],
+        layers=[LayerDrift("fc", None)],
+    )
+    assert drift.mixed_losses == (2.5, None)
+    assert (drift.mixed_end, drift.drift, drift.expected_low) == (None, None, None)
+    precision = RunPrecision(setting, numerics=drift)
     write_precision(tmp_path, precision)
     assert read_precision(tmp_path / "precision.json") == precision
 

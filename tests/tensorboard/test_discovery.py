@@ -47,6 +47,13 @@ def test_what_perf_callback_left_is_a_run(logdir: Path) -> None:
     assert [file.name for file in runs["v0/perf"].traces] == ["rank0.17.pt.trace.json.gz"]
 
 
+@pytest.mark.parametrize("name", ["captures", "loss_scale", "notes", "steps", "underflow", "windows"])
+def test_each_log_of_a_fit_makes_its_folder_a_run(logdir: Path, name: str) -> None:
+    (logdir / "fit").mkdir()
+    (logdir / "fit" / f"{name}.rank0.jsonl").write_text("")
+    assert kinds(logdir) == {"fit": "run"}
+
+
 def test_captures_belong_to_their_run_and_are_runs_of_their_own(logdir: Path) -> None:
     (logdir / "fit" / "slow-step-120").mkdir(parents=True)
     (logdir / "fit" / "captures.rank0.jsonl").write_text("")

@@ -8,8 +8,8 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
-from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.steps.idle import device_busy
+from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import used_codes
 from lightning_perf.trace.trace import Trace

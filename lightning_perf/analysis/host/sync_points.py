@@ -9,9 +9,9 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract
-from lightning_perf.analysis.steps.categories import RuntimeKind, runtime_kinds
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import PHASES, marks_by_phase, phases_at
+from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, runtime_kinds
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array
 from lightning_perf.trace.trace import Trace
 

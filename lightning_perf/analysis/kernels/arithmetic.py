@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, kernel_arithmetic
-from lightning_perf.analysis.kernels.tensor_cores import EligibleUnused, eligible_unused
+from lightning_perf.analysis.kernels.tensor_core_eligibility import EligibleUnused, eligible_unused
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import distinct
 from lightning_perf.trace.trace import Trace

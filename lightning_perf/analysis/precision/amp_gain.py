@@ -22,7 +22,7 @@ from lightning_perf.analysis.host.launches import Launches
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of
 from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
 from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
-from lightning_perf.analysis.kernels.tensor_cores import device_properties
+from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
 from lightning_perf.hardware import DevicePeak, find_device

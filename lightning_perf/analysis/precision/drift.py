@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
+from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
 
 __all__ = ["OTHER_SEEDS", "judge_drift"]
 
@@ -59,13 +59,13 @@ def judge_drift(
     reach = _T_QUANTILE * statistics.stdev(ends) * math.sqrt(1 + 1 / len(ends)) if math.isfinite(middle) else math.nan
     return NumericsDrift(
         precision=precision,
-        mixed_losses=tuple(mixed_losses),
-        fp32_losses=tuple(fp32_losses),
-        mixed_end=mixed_end,
-        fp32_end=fp32_end,
-        seed_ends=tuple(seed_ends),
-        expected_low=middle - reach,
-        expected_high=middle + reach,
+        mixed_losses=tuple(map(finite_or_none, mixed_losses)),
+        fp32_losses=tuple(map(finite_or_none, fp32_losses)),
+        mixed_end=finite_or_none(mixed_end),
+        fp32_end=finite_or_none(fp32_end),
+        seed_ends=tuple(map(finite_or_none, seed_ends)),
+        expected_low=finite_or_none(middle - reach),
+        expected_high=finite_or_none(middle + reach),
         # A mixed loss of nan is beyond any noise, unless FP32 diverges as well.
         beyond_seed_noise=math.isfinite(middle) and not (middle - reach <= mixed_end <= middle + reach),
         layers=tuple(layers),

@@ -17,7 +17,7 @@ from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_
 from lightning_perf.callbacks.precision.fp32_layers import layer_name
 from lightning_perf.callbacks.precision.switch import PrecisionError, plugin_module
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
-from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
+from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
 
 __all__ = ["NumericsGuard"]
 
@@ -193,7 +193,7 @@ class NumericsGuard:
         finally:
             tf32.undo()
         return [
-            LayerDrift(name, float((mixed[name] - output).norm() / output.norm()))
+            LayerDrift(name, finite_or_none(float((mixed[name] - output).norm() / output.norm())))
             for name, output in reference.items()
             if name in mixed and mixed[name].shape == output.shape and float(output.norm()) > 0
         ]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import share
+from lightning_perf.arguments import share, write_output
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_CODES",
+    "HELP",
+    "add_arguments",
     "add_outputs",
-    "add_parser",
     "add_settings",
     "compare_and_show",
     "exit_code",
@@ -29,6 +30,8 @@ __all__ = [
     "report_errors",
     "run",
 ]
+
+HELP = "compare runs: verdict, intervals, gates"
 
 PASSED = 0
 GATE_FAILED = 1
@@ -44,18 +47,10 @@ EXIT_CODES = (
 """What the exit codes of ``compare`` and ``study`` mean, for the end of a ``--help``."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to a command line.
-
-    Args:
-        commands: The sub-commands of `argparse`.
-    """
-    parser = commands.add_parser(
-        "compare",
-        help="compare runs: verdict, intervals, gates",
-        description="Compare runs that PerfCallback recorded. The first arm is the baseline.",
-        epilog=EXIT_CODES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    parser.description = "Compare runs that PerfCallback recorded. The first arm is the baseline."
+    parser.epilog = EXIT_CODES
     parser.add_argument(
         "arms",
         nargs="+",
@@ -123,14 +118,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        options: What the parser read.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command and return its exit code."""
     return report_errors(lambda: compare_and_show(options.arms, read_settings(options), options))
 
 
@@ -150,6 +138,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         MissingExtraError: scipy is not installed.
         PageError: The page cannot be written.
     """
+    from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.study.results import study_notes
     from lightning_perf.compare.verdicts.refusal import UnfairError
@@ -165,7 +154,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         with suppress(BrokenPipeError):
             refusal.print(notes)
             if options.markdown is not None:
-                _write_text(refusal.to_markdown(notes), options.markdown)
+                write_output(options.markdown, refusal.to_markdown(notes), CompareError)
             if options.json:
                 sys.stdout.write(refusal.to_json())
         return exit_code(refusal)
@@ -173,7 +162,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         comparison.write_html(options.html, title=title)
     with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
         if options.markdown is not None:
-            _write_text(comparison.to_markdown(), options.markdown)
+            write_output(options.markdown, comparison.to_markdown(), CompareError)
         if options.plots is not None:
             print(f"Plots    {comparison.save_plots(options.plots)}", file=sys.stderr)  # noqa: T201
         if options.json:
@@ -181,16 +170,6 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         else:
             comparison.print()
     return exit_code(comparison)
-
-
-def _write_text(text: str, path: Path) -> None:
-    from lightning_perf.compare.errors import CompareError
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CompareError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
 
 
 def report_errors(action: Callable[[], int]) -> int:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.study.definition import Study
 
-__all__ = ["add_parser", "run"]
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "run arms in random, balanced blocks and compare them"
 
 _EPILOG = (
     'Example: lightning-perf study studies/precision --arm fp32="python train.py --precision 32-true --seed {seed}" '
@@ -36,20 +38,14 @@ _EPILOG = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to a command line.
-
-    Args:
-        commands: The sub-commands of `argparse`.
-    """
-    parser = commands.add_parser(
-        "study",
-        help="run arms in random, balanced blocks and compare them",
-        description="Run every arm once a block, each run in a fresh process, in random and balanced order after a "
-        "warm-up block that does not count, and compare them. The trainings need PerfCallback. What was cut off goes "
-        "on when it is run again in the same folder; the folder alone is enough then.",
-        epilog=_EPILOG,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    parser.description = (
+        "Run every arm once a block, each run in a fresh process, in random and balanced order after a warm-up block "
+        "that does not count, and compare them. The trainings need PerfCallback. What was cut off goes on when it is "
+        "run again in the same folder; the folder alone is enough then."
     )
+    parser.epilog = _EPILOG
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where everything of the study goes")
     plan = parser.add_argument_group("the study")
     plan.add_argument(
@@ -99,13 +95,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        options: What the parser read.
-
-    Returns:
-        The exit code.
+    """Run the command and return its exit code.
 
     Raises:
         KeyboardInterrupt: It was stopped by Ctrl-C, and has said how to go on.

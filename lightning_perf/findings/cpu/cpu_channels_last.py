@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
-from lightning_perf.findings.cpu.processors import host_saving_ns, rows, time_ns
+from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.savings import each, step_ns, worth_it
 from lightning_perf.units import format_duration, format_share

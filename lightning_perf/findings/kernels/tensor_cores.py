@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.analysis.kernels.tensor_cores import REASONS
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError, missing_compiler, quietly, reason_of, require, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.compiled import missing_inductor_tools
 from lightning_perf.inference.runtimes.eager import module_call
 from lightning_perf.inference.runtimes.torch_export import export_program, tracing
@@ -27,7 +27,7 @@ well below the first; on GPUs convolutions round their inputs to TF32, of 10 bit
 rounded. A library that mistakes a memory layout differs by as much as its outputs."""
 
 
-class AotInductor:
+class AotInductor(Runtime):
     """Exported, compiled with frozen weights, and packed: it runs without the model's class and without a compiler.
 
     There are two libraries, each with the weights: one for single inputs and one for all other batch sizes. For a batch
@@ -41,10 +41,6 @@ class AotInductor:
 
     name = "aot-inductor"
     summary = "torch.export and AOTInductor, float32, frozen weights: compiled libraries"
-
-    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Nothing is, to run one; building one needs a compiler."""
-        return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export and compile, for one input and for any number.

@@ -1,10 +1,10 @@
-"""The protocol that every runtime implements."""
+"""The base class of all runtimes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ Call = Callable[[Tensor], Tensor]
 """From float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``, both on the runtime's device; any ``n`` from 1 on."""
 
 
-class Runtime(Protocol):
+class Runtime(ABC):
     """One way to execute a model.
 
     Attributes:
@@ -28,10 +28,11 @@ class Runtime(Protocol):
     name: str
     summary: str
 
-    def missing(self, device: torch.device) -> str | None:
+    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
         """Say why it cannot run here and what would help, or None when it can. Imports nothing heavy."""
-        ...
+        return None
 
+    @abstractmethod
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Write into an empty folder all that a fresh process needs to run the model.
 
@@ -41,12 +42,11 @@ class Runtime(Protocol):
         Raises:
             VariantError: The model or the machine does not allow it; the message says why.
         """
-        ...
 
+    @abstractmethod
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
         """Load what `build` wrote, also in another process.
 
         Raises:
             VariantError: It cannot be loaded here.
         """
-        ...

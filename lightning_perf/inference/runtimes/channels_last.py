@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import channels_last_format, copied, load_module, module_call, save_module
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class ChannelsLast:
+class ChannelsLast(Runtime):
     """Weights and activations as ``(n, height, width, channels)`` in memory, which convolution kernels prefer.
 
     The file is a pickle of the whole module, as `Eager`'s; threads are torch's own.
@@ -27,10 +27,6 @@ class ChannelsLast:
 
     name = "channels-last"
     summary = "PyTorch, float32, channels innermost in memory"
-
-    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Nothing is."""
-        return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Write the module with its weights in that order.
@@ -60,7 +56,7 @@ def require_channels(subject: Subject) -> None:
         )
 
 
-class ChannelsLastFused:
+class ChannelsLastFused(ChannelsLast):
     """Each batch norm that follows a convolution becomes part of its weights, then as `ChannelsLast`.
 
     In eval mode a batch norm is a scale and a shift for each channel, so folding changes nothing but rounding.
@@ -68,10 +64,6 @@ class ChannelsLastFused:
 
     name = "channels-last-fused"
     summary = "PyTorch, float32, batch norms folded into convolutions, channels innermost"
-
-    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Nothing is."""
-        return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Fold and write the module.
@@ -93,10 +85,6 @@ class ChannelsLastFused:
             "memory_format": "channels_last",
             "batch_norms_folded": f"{before - after} of {before}",
         }
-
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Read the module."""
-        return module_call(load_module(folder, device), channels_last=True)
 
 
 def _batch_norms(module: nn.Module) -> int:

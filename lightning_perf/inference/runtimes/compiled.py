@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import missing_compiler, missing_package, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
 
 __all__ = [
@@ -67,7 +67,7 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
     return call
 
 
-class Compile:
+class Compile(Runtime):
     """Compiled in each process anew, for each batch size when it first comes.
 
     Freezing makes weights constants, so that batch norms fold into convolutions and weights are laid out for the

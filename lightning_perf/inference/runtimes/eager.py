@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError, reason_of, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 
 __all__ = [
     "MODULE_FILE",
@@ -119,7 +119,7 @@ def copied(module: nn.Module, inputs: Tensor, *, dtype: torch.dtype, channels_la
         return twin if memory_format is None else twin.to(memory_format=memory_format)
 
 
-class Eager:
+class Eager(Runtime):
     """The module itself in float32, operator by operator.
 
     The file is a pickle of the whole module: loading it runs code of whoever wrote it, and needs the model's class.
@@ -128,10 +128,6 @@ class Eager:
 
     name = "eager"
     summary = "PyTorch as it is, float32"
-
-    def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Nothing is."""
-        return None
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Write the module."""

@@ -9,7 +9,7 @@ import torch
 
 from lightning_perf.inference.errors import variant_errors
 from lightning_perf.inference.model.subject import Subject, on_device
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import copied, load_module, module_call, save_module
 from lightning_perf.processor import BF16_FLAGS, FP16_FLAGS, cpu_flags
 
@@ -41,7 +41,7 @@ def load_half(folder: Path, device: torch.device, dtype: torch.dtype) -> Call:
     return module_call(load_module(folder, device), dtype=dtype, channels_last=True)
 
 
-class Bf16:
+class Bf16(Runtime):
     """Weights and activations in bfloat16: half the bytes, float32's range, 8 bits of precision.
 
     It is built on every processor, and its provenance says whether the processor multiplies bfloat16 itself; one that
@@ -77,7 +77,7 @@ def _arithmetic(device: torch.device) -> str:
     return "native" if flags & BF16_FLAGS else "emulated: the processor has neither avx512_bf16 nor amx_bf16"
 
 
-class Fp16:
+class Fp16(Runtime):
     """Weights and activations in float16: half the bytes, 11 bits of precision, nothing above 65,504."""
 
     name = "fp16"

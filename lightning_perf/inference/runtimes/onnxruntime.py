@@ -18,7 +18,7 @@ from lightning_perf.inference.errors import (
     variant_errors,
 )
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.onnx_files import (
     INPUT_NAME,
     ONNX_FILE,
@@ -33,22 +33,11 @@ __all__ = [
     "OnnxRuntimeInt8",
     "OnnxRuntimeInt8Dynamic",
     "load_session",
-    "missing_provider",
 ]
 
 
 _QUIET = 3
 """ONNX Runtime's severity ``ERROR``: warnings advise its own developers."""
-
-
-def missing_provider(device: torch.device) -> str | None:
-    """Say that ONNX Runtime is not installed, or None when it is.
-
-    Whether it was built for the GPU is known only after its import: `load_session` says so.
-    """
-    if device.type not in {"cpu", "cuda"}:
-        return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
-    return missing_package("onnxruntime", "onnxruntime-gpu" if device.type == "cuda" else "lightning-perf[infer]")
 
 
 def require_provider(device: torch.device) -> None:
@@ -131,15 +120,20 @@ def _cuda_call(session: Any, device: torch.device) -> Call:
     return call
 
 
-class OnnxRuntime:
+class OnnxRuntime(Runtime):
     """The model as an ONNX file. It runs without torch, without the model's class and without a compiler."""
 
     name = "onnxruntime"
     summary = "ONNX Runtime, float32"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that ONNX Runtime is not installed."""
-        return missing_provider(device)
+        """Say that ONNX Runtime is not installed.
+
+        Whether it was built for the GPU is known only after its import: `load_session` says so.
+        """
+        if device.type not in {"cpu", "cuda"}:
+            return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
+        return missing_package("onnxruntime", "onnxruntime-gpu" if device.type == "cuda" else "lightning-perf[infer]")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export the model.
@@ -147,7 +141,7 @@ class OnnxRuntime:
         Raises:
             VariantError: A package is missing, or the model cannot be exported.
         """
-        require(missing_provider(subject.device))
+        require(self.missing(subject.device))
         require_provider(subject.device)
         write_onnx(subject, folder / ONNX_FILE)
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")}
@@ -157,7 +151,7 @@ class OnnxRuntime:
         return load_session(folder / ONNX_FILE, device, threads)
 
 
-class OnnxRuntimeInt8:
+class OnnxRuntimeInt8(OnnxRuntime):
     """Weights and activations in int8, calibrated on real inputs. No compiler is needed to build or run it."""
 
     name = "onnxruntime-int8"
@@ -167,7 +161,7 @@ class OnnxRuntimeInt8:
         """Say that ONNX Runtime is not installed, or that this is a GPU."""
         if device.type != "cpu":
             return "ONNX Runtime's CUDA kernels do not compute convolutions in int8: use tensorrt-int8"
-        return missing_provider(device)
+        return super().missing(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate and quantize.
@@ -177,12 +171,8 @@ class OnnxRuntimeInt8:
         """
         return write_qdq_onnx(subject, folder / ONNX_FILE)
 
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Start a session with so many threads."""
-        return load_session(folder / ONNX_FILE, device, threads)
 
-
-class OnnxRuntimeInt8Dynamic:
+class OnnxRuntimeInt8Dynamic(OnnxRuntime):
     """For models of linear layers, as transformers: no calibration needed.
 
     Convolutions are refused: ONNX Runtime has no fast kernel for them in this scheme, and a ResNet-18 ran nine times
@@ -196,7 +186,7 @@ class OnnxRuntimeInt8Dynamic:
         """Say that ONNX Runtime is not installed, or that this is a GPU."""
         if device.type != "cpu":
             return "ONNX Runtime quantizes activations in each call on CPUs alone: use tensorrt-int8"
-        return missing_provider(device)
+        return super().missing(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export and quantize.
@@ -211,7 +201,3 @@ class OnnxRuntimeInt8Dynamic:
                 "call: use onnxruntime-int8"
             )
         return write_dynamic_onnx(subject, folder / ONNX_FILE)
-
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Start a session with so many threads."""
-        return load_session(folder / ONNX_FILE, device, threads)

@@ -17,22 +17,14 @@ from lightning_perf.inference.errors import (
     variant_errors,
 )
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.onnx_files import ONNX_FILE, write_onnx, write_qdq_onnx
 
 __all__ = [
     "OpenVino",
     "OpenVinoInt8",
     "load_openvino",
-    "missing_openvino",
 ]
-
-
-def missing_openvino(device: torch.device) -> str | None:
-    """Say that OpenVINO is not installed, or that it does not run there."""
-    if device.type != "cpu":
-        return f"OpenVINO is used on CPUs here, not on {device.type}"
-    return missing_package("openvino", "lightning-perf[openvino]")
 
 
 def load_openvino(path: Path, threads: int) -> Call:
@@ -70,7 +62,7 @@ def load_openvino(path: Path, threads: int) -> Call:
     return call
 
 
-class OpenVino:
+class OpenVino(Runtime):
     """The ONNX file of `OnnxRuntime`, run by OpenVINO on x86 and Arm CPUs."""
 
     name = "openvino"
@@ -78,7 +70,9 @@ class OpenVino:
 
     def missing(self, device: torch.device) -> str | None:
         """Say that OpenVINO is not installed, or that this is no CPU."""
-        return missing_openvino(device)
+        if device.type != "cpu":
+            return f"OpenVINO is used on CPUs here, not on {device.type}"
+        return missing_package("openvino", "lightning-perf[openvino]")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export the model.
@@ -86,7 +80,7 @@ class OpenVino:
         Raises:
             VariantError: A package is missing, or the model cannot be exported.
         """
-        require(missing_openvino(subject.device))
+        require(self.missing(subject.device))
         write_onnx(subject, folder / ONNX_FILE)
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "openvino")}
 
@@ -95,15 +89,11 @@ class OpenVino:
         return load_openvino(folder / ONNX_FILE, threads)
 
 
-class OpenVinoInt8:
+class OpenVinoInt8(OpenVino):
     """The quantized ONNX file of `OnnxRuntimeInt8`, run by OpenVINO."""
 
     name = "openvino-int8"
     summary = "OpenVINO, int8 weights and activations, calibrated"
-
-    def missing(self, device: torch.device) -> str | None:
-        """Say that OpenVINO is not installed, or that this is no CPU."""
-        return missing_openvino(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate and quantize; ONNX Runtime's quantizer does it.
@@ -111,9 +101,5 @@ class OpenVinoInt8:
         Raises:
             VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
         """
-        require(missing_openvino(subject.device))
+        require(self.missing(subject.device))
         return {**write_qdq_onnx(subject, folder / ONNX_FILE), **package_versions("openvino")}
-
-    def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Compile it for so many threads."""
-        return load_openvino(folder / ONNX_FILE, threads)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_perf.inference.errors import VariantError, missing_package, package_versions, require, variant_errors
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.onnx_files import (
     FOR_TENSORRT,
     INPUT_NAME,
@@ -28,7 +28,6 @@ __all__ = [
     "TensorRtInt8",
     "build_engine",
     "load_engine",
-    "missing_tensorrt",
 ]
 
 
@@ -41,13 +40,6 @@ OPTIMAL_BATCH = 8
 """The batch that kernels are timed with."""
 
 WORKSPACE_BYTES = 2**32
-
-
-def missing_tensorrt(device: torch.device) -> str | None:
-    """Say that there is no NVIDIA GPU or no TensorRT."""
-    if device.type != "cuda" or torch.version.cuda is None:
-        return f"TensorRT runs on NVIDIA GPUs, not on {device.type}"
-    return missing_package("tensorrt", "tensorrt")
 
 
 def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> None:
@@ -127,7 +119,7 @@ def _execute(context: Any, inputs: Tensor) -> Tensor:
     return outputs
 
 
-class TensorRtFp16:
+class TensorRtFp16(Runtime):
     """The model exported in float16, as an engine for this GPU and this version of TensorRT."""
 
     name = "tensorrt-fp16"
@@ -135,7 +127,9 @@ class TensorRtFp16:
 
     def missing(self, device: torch.device) -> str | None:
         """Say that there is no NVIDIA GPU or no TensorRT."""
-        return missing_tensorrt(device)
+        if device.type != "cuda" or torch.version.cuda is None:
+            return f"TensorRT runs on NVIDIA GPUs, not on {device.type}"
+        return missing_package("tensorrt", "tensorrt")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export in float16 and build the engine.
@@ -143,7 +137,7 @@ class TensorRtFp16:
         Raises:
             VariantError: A package or a GPU is missing, or the model cannot be exported or built.
         """
-        require(missing_tensorrt(subject.device))
+        require(self.missing(subject.device))
         with TemporaryDirectory() as scratch:
             model = Path(scratch, "float16.onnx")
             write_onnx(subject, model, torch.float16)
@@ -155,7 +149,7 @@ class TensorRtFp16:
         return load_engine(folder / ENGINE_FILE, device, torch.float16)
 
 
-class TensorRtInt8:
+class TensorRtInt8(TensorRtFp16):
     """The model with int8 weights and activations, calibrated, as an engine for this GPU and this version of TensorRT.
 
     ONNX Runtime's quantizer finds the ranges, on the CPU: TensorRT 11 has no calibrators.
@@ -164,10 +158,6 @@ class TensorRtInt8:
     name = "tensorrt-int8"
     summary = "TensorRT, int8 weights and activations, calibrated"
 
-    def missing(self, device: torch.device) -> str | None:
-        """Say that there is no NVIDIA GPU or no TensorRT."""
-        return missing_tensorrt(device)
-
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate, quantize and build the engine.
 
@@ -175,7 +165,7 @@ class TensorRtInt8:
             VariantError: A package, a GPU or the calibration inputs are missing, or the model cannot be exported,
                 quantized or built.
         """
-        require(missing_tensorrt(subject.device))
+        require(self.missing(subject.device))
         with TemporaryDirectory() as scratch:
             model = Path(scratch, "int8.onnx")
             settings = write_qdq_onnx(subject, model, FOR_TENSORRT)

@@ -18,7 +18,7 @@ from lightning_perf.inference.errors import (
     variant_errors,
 )
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.runtimes.base import Call
+from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.compiled import compiled_call, missing_inductor_tools
 from lightning_perf.inference.runtimes.eager import load_module, module_call, save_module
 from lightning_perf.inference.runtimes.torch_export import (
@@ -37,7 +37,7 @@ __all__ = [
 PROGRAM_FILE = "program.pt2"
 
 
-class Int8Pt2e:
+class Int8Pt2e(Runtime):
     """Weights and activations in int8 where oneDNN has kernels, calibrated; compiled in each process, as `Compile`.
 
     What is quantized is torchao's choice for x86 (`X86InductorQuantizer`): convolutions and linear layers with what
@@ -107,7 +107,7 @@ def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
                     del tensors[name]
 
 
-class Int8WeightOnly:
+class Int8WeightOnly(Runtime):
     """Linear layers keep their weights in int8 and widen them when they multiply; convolutions stay as they are.
 
     It saves memory, and time only where reading weights is what takes the time: large linear layers and small batches.

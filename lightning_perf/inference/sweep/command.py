@@ -6,28 +6,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_perf.arguments import at_least, input_shape, plot_file, positive
+from lightning_perf.arguments import add_count, input_shape, plot_file, positive, print_progress, write_output
 
-__all__ = ["add_parser", "run"]
+__all__ = ["HELP", "add_arguments", "run"]
 
 SUCCESS = 0
 NOTHING_RAN = 1
-USAGE = 2
+
+HELP = "time untrained backbones at your input and device"
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to a command line.
-
-    Args:
-        commands: The sub-commands of `argparse`.
-    """
-    parser = commands.add_parser(
-        "sweep",
-        help="time untrained backbones at your input and device",
-        description="Time backbones of torchvision and timm with random weights, in turns, as PyTorch runs them. "
-        "Weights do not change the time: make the shortlist before training. Nothing is downloaded.",
-        epilog="Exit codes: 0 at least one was timed; 1 none could be; 2 wrong usage.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    parser.description = (
+        "Time backbones of torchvision and timm with random weights, in turns, as PyTorch runs them. "
+        "Weights do not change the time: make the shortlist before training. Nothing is downloaded."
     )
+    parser.epilog = "Exit codes: 0 at least one was timed; 1 none could be; 2 wrong usage."
     parser.add_argument(
         "names",
         nargs="*",
@@ -42,9 +37,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="C,H,W",
         help="channels, height and width of an input (default: 3,224,224)",
     )
-    parser.add_argument("--classes", type=at_least(1), default=1000, metavar="N", help="outputs (default: 1000)")
-    parser.add_argument("--batch", type=at_least(1), default=1, metavar="N", help="inputs a call (default: 1)")
-    parser.add_argument("--threads", type=at_least(1), default=1, metavar="N", help="CPU threads (default: 1)")
+    add_count(parser, "--classes", "outputs (default: %(default)s)", default=1000)
+    add_count(parser, "--batch", "inputs a call (default: %(default)s)", default=1)
+    add_count(parser, "--threads", "CPU threads (default: %(default)s)", default=1)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument(
         "--seconds", type=positive, default=3.0, metavar="S", help="time for each backbone (default: 3)"
@@ -55,25 +50,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command.
-
-    Args:
-        options: What the parser read.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command and return its exit code."""
     from lightning_perf.inference.command import require_packages
-    from lightning_perf.inference.errors import InferenceError
-    from lightning_perf.lazy_imports import MissingExtraError
-    from lightning_perf.terminal_text import plain
 
-    try:
-        require_packages(plot=options.plot is not None)
-        return _sweep(options)
-    except (InferenceError, MissingExtraError) as error:
-        _say(plain(str(error)).plain)
-        return USAGE
+    require_packages(plot=options.plot is not None)
+    return _sweep(options)
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -90,7 +71,7 @@ def _sweep(options: argparse.Namespace) -> int:
         threads=options.threads,
         device=options.device,
         effort=Effort(seconds=options.seconds),
-        on_progress=_say,
+        on_progress=print_progress,
     )
     document = sweep.to_json()
     if options.json:
@@ -98,20 +79,12 @@ def _sweep(options: argparse.Namespace) -> int:
     else:
         sweep.print()
     if options.out is not None:
-        try:
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(document, encoding="utf-8")
-        except OSError as error:
-            raise InferenceError(f"{options.out}: cannot be written ({error.strerror}). Give another file.") from error
+        write_output(options.out, document, InferenceError)
     if all(row.latency is None for row in sweep.rows):
         return NOTHING_RAN
     if options.plot is not None:
         sweep.save_plot(options.plot)
     return SUCCESS
-
-
-def _say(line: str) -> None:
-    print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _picture_shape(text: str) -> tuple[int, ...]:

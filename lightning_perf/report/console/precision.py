@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,7 @@ from lightning_perf.report.console.layout import label, table
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.loss_scale import OverflowOrigin
 from lightning_perf.run_files.precision import (
+    LayerDrift,
     LayerUnderflow,
     LossScaleHistory,
     NumericsDrift,
@@ -114,11 +116,23 @@ def _cells(row: LayerUnderflow) -> tuple[str, ...]:
 def _numerics(drift: NumericsDrift) -> Iterator[Text]:
     beyond = drift.beyond_seed_noise
     yield Text(
-        f"After {len(drift.mixed_losses)} batches the loss is {drift.mixed_end:.4g}, in FP32 "
-        f"{drift.fp32_end:.4g}; with other seeds {drift.expected_low:.4g} – {drift.expected_high:.4g} is expected: "
-        + ("beyond seed noise." if beyond else "within seed noise."),
+        f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
+        f"{_loss(drift.fp32_end)}; with other seeds {_loss(drift.expected_low)} – {_loss(drift.expected_high)} is "
+        "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
         style="yellow" if beyond else "",
     )
     if drift.layers:
-        worst = max(drift.layers, key=lambda layer: layer.relative_error)
-        yield plain(f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}.")
+        worst = max(drift.layers, key=_error)
+        yield plain(
+            f"Outputs of {worst.name} are NaN or infinite."
+            if worst.relative_error is None
+            else f"Outputs differ most from FP32 in {worst.name}: by {format_share(worst.relative_error)}."
+        )
+
+
+def _error(layer: LayerDrift) -> float:
+    return math.inf if layer.relative_error is None else layer.relative_error
+
+
+def _loss(value: float | None) -> str:
+    return "NaN or infinite" if value is None else f"{value:.4g}"

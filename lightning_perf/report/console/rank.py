@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
-from lightning_perf.analysis.kernels.tensor_cores import REASONS
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.model.modules import ModuleTree
 from lightning_perf.analysis.model.operators import OperatorRow, OperatorTable
 from lightning_perf.analysis.rank import RankAnalysis

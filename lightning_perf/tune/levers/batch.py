@@ -22,21 +22,13 @@ class BatchSize:
     """
 
     factor: int
-    family: str = "batch-size"
-    mends: tuple[str, ...] = ("memory-spare", "cpu-overhead")
-    changes_training: bool = True
-
-    @property
-    def name(self) -> str:
-        """See `Lever`."""
-        return f"batch-size-x{self.factor}"
 
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         return _why_fixed(training_loader(training), self.factor)
 
     def lines(self, training: Training) -> tuple[str, ...]:
-        """See `Lever`."""
+        """See `Change`."""
         # Where gradients are accumulated, `FewerMicroBatches` may have been kept, and have changed the number before.
         accumulated = training.trainer.get("accumulate_grad_batches", 1) > 1
         size = f"{self.factor} * batch_size" if accumulated else self.factor * _batch_size(training_loader(training))
@@ -46,35 +38,29 @@ class BatchSize:
         )
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         _enlarge(training, self.factor)
 
 
-@dataclass(frozen=True)
 class FewerMicroBatches:
     """Accumulation over half as many batches of twice the size: the same samples a step, in larger pieces."""
 
-    name: str = "fewer-micro-batches"
-    family: str = "accumulation"
-    mends: tuple[str, ...] = ()
-    changes_training: bool = False
-
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         batches = training.trainer.get("accumulate_grad_batches", 1)
         if batches < 2 or batches % 2:
             return "gradients are not accumulated over an even number of batches"
         return _why_fixed(training_loader(training), 2)
 
     def lines(self, training: Training) -> tuple[str, ...]:
-        """See `Lever`."""
+        """See `Change`."""
         return (
             f"DataLoader(…, batch_size={2 * _batch_size(training_loader(training))})",
             f"Trainer(accumulate_grad_batches={training.trainer['accumulate_grad_batches'] // 2})",
         )
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         training.trainer["accumulate_grad_batches"] //= 2
         _enlarge(training, 2)
 

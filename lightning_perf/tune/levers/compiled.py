@@ -22,22 +22,14 @@ class Compiled:
     """
 
     mode: str
-    family: str = "compile"
-    mends: tuple[str, ...] = ("launch-bound", "small-kernels")
-    changes_training: bool = False
-
-    @property
-    def name(self) -> str:
-        """See `Lever`."""
-        return "compile" if self.mode == "default" else f"compile-{self.mode.removesuffix('-no-cudagraphs')}"
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         mode = "" if self.mode == "default" else f', mode="{self.mode}"'
         return (f"trainer.fit(torch.compile(module{mode}), …)",)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Lever`."""
+        """See `Change`."""
         if self.mode == "reduce-overhead" and machine.device != "cuda":
             return "CUDA graphs need a CUDA GPU"
         if machine.device == "cpu" and not (shutil.which("g++") or shutil.which("clang++")):
@@ -45,7 +37,7 @@ class Compiled:
         return "the module is compiled already" if _is_compiled(training.module) else None
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         training.module = torch.compile(training.module, mode=self.mode)
 
 

@@ -126,22 +126,14 @@ class Workers:
 
     count: int
     prefetch: int = 2
-    family: str = "workers"
-    mends: tuple[str, ...] = ("input-bound",)
-    changes_training: bool = False
-
-    @property
-    def name(self) -> str:
-        """See `Lever`."""
-        return f"workers-{self.count}" + (f"-prefetch-{self.prefetch}" if self.prefetch != 2 else "")
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         prefetch = f", prefetch_factor={self.prefetch}" if self.prefetch != 2 else ""
         return (f"DataLoader(…, num_workers={self.count}, persistent_workers=True{prefetch})",)
 
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Lever`."""
+        """See `Change`."""
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
@@ -153,7 +145,7 @@ class Workers:
         return "is so already" if same and (loader.prefetch_factor or 2) == self.prefetch else None
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         change_loader(
             training,
             lambda loader: rebuilt(
@@ -162,17 +154,11 @@ class Workers:
         )
 
 
-@dataclass(frozen=True)
 class PinnedMemory:
     """Batches in page-locked memory, which a GPU copies from without waiting."""
 
-    name: str = "pin-memory"
-    family: str = "pinning"
-    mends: tuple[str, ...] = ("pageable-copies",)
-    changes_training: bool = False
-
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Lever`."""
+        """See `Change`."""
         if machine.device != "cuda":
             return "needs a CUDA GPU"
         loader = training_loader(training)
@@ -181,9 +167,9 @@ class PinnedMemory:
         return "is so already" if loader.pin_memory else None
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         return ("DataLoader(…, pin_memory=True)",)
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         change_loader(training, lambda loader: rebuilt(loader, pin_memory=True))

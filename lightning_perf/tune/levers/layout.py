@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
@@ -13,17 +11,11 @@ from lightning_perf.tune.training import Training
 __all__ = ["ChannelsLast", "CudnnBenchmark"]
 
 
-@dataclass(frozen=True)
 class ChannelsLast:
     """Weights of 2-D convolutions in the order that convolution kernels prefer; activations follow."""
 
-    name: str = "channels-last"
-    family: str = "layout"
-    mends: tuple[str, ...] = ("channels-last", "cpu-channels-last")
-    changes_training: bool = False
-
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         convolutions = [layer for layer in training.module.modules() if isinstance(layer, nn.Conv2d)]
         if not convolutions:
             return "the module has no 2-D convolution"
@@ -33,25 +25,19 @@ class ChannelsLast:
         return None
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         return ("module = module.to(memory_format=torch.channels_last)",)
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         training.module.to(memory_format=torch.channels_last)
 
 
-@dataclass(frozen=True)
 class CudnnBenchmark:
     """cuDNN measures its algorithms for each shape and takes the fastest."""
 
-    name: str = "cudnn-benchmark"
-    family: str = "cudnn"
-    mends: tuple[str, ...] = ("cudnn-benchmark",)
-    changes_training: bool = False
-
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Lever`."""
+        """See `Change`."""
         if machine.device != "cuda":
             return "needs a CUDA GPU"
         if training.trainer.get("deterministic"):
@@ -61,9 +47,9 @@ class CudnnBenchmark:
         return "is on already" if training.trainer.get("benchmark") or torch.backends.cudnn.benchmark else None
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
-        """See `Lever`."""
+        """See `Change`."""
         return ("Trainer(benchmark=True)",)
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         training.trainer["benchmark"] = True

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from lightning_perf.tune.training import Training
 
-__all__ = ["Lever", "Machine"]
+__all__ = ["Change", "Lever", "Machine"]
 
 
 @dataclass(frozen=True)
@@ -27,36 +27,8 @@ class Machine:
     name: str
 
 
-class Lever(Protocol):
-    """One thing to change.
-
-    Attributes:
-        name: Its name in tables and in ``--levers``, as ``channels-last``.
-        family: Of levers of one family one at most holds, as of precisions.
-        mends: Kinds of findings whose predicted saving is this lever's.
-        changes_training: Whether it makes another training of it (batch size): then it is measured, and never kept by
-            itself.
-    """
-
-    @property
-    def name(self) -> str:
-        """See above."""
-        ...
-
-    @property
-    def family(self) -> str:
-        """See above."""
-        ...
-
-    @property
-    def mends(self) -> tuple[str, ...]:
-        """See above."""
-        ...
-
-    @property
-    def changes_training(self) -> bool:
-        """See above."""
-        ...
+class Change(Protocol):
+    """What a lever does to a training."""
 
     def missing(self, training: Training, machine: Machine) -> str | None:
         """Say why it does not apply to this training on this machine, or None."""
@@ -73,3 +45,23 @@ class Lever(Protocol):
             NotApplicableError: It turns out not to be for this training.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One thing to change.
+
+    Attributes:
+        name: Its name in tables and in ``--levers``, as ``channels-last``.
+        family: Of levers of one family one at most holds, as of precisions.
+        change: What it does to a training.
+        mends: Kinds of findings whose predicted saving is this lever's.
+        changes_training: Whether it makes another training of it (batch size): then it is measured, and never kept by
+            itself.
+    """
+
+    name: str
+    family: str
+    change: Change
+    mends: tuple[str, ...] = ()
+    changes_training: bool = False

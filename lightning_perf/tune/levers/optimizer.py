@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,29 +20,23 @@ _FLAGS = ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused")
 """Attributes that the constructors set with ``fused=True``; which of them differs by class and version."""
 
 
-@dataclass(frozen=True)
 class FusedOptimizer:
     """``fused=True`` for the optimizers that have it."""
 
-    name: str = "fused-optimizer"
-    family: str = "optimizer"
-    mends: tuple[str, ...] = ("unfused-optimizer",)
-    changes_training: bool = False
-
     def missing(self, training: Training, machine: Machine) -> str | None:
-        """See `Lever`."""
+        """See `Change`."""
         if machine.device == "mps":
             return "needs a CPU or a CUDA GPU"
         optimizers = _made_alone(training)
         return _unfit(training, optimizers) if optimizers is not None else None
 
     def lines(self, training: Training) -> tuple[str, ...]:
-        """See `Lever`."""
+        """See `Change`."""
         names = sorted({type(optimizer).__name__ for optimizer in _made_alone(training) or ()}) or ["…"]
         return tuple(f"torch.optim.{name}(…, fused=True)  # in configure_optimizers" for name in names)
 
     def apply(self, training: Training) -> None:
-        """See `Lever`."""
+        """See `Change`."""
         original = training.module.configure_optimizers
 
         @functools.wraps(original)

@@ -16,26 +16,30 @@ from lightning_perf.tune.levers.precision import TF32, MixedPrecision
 
 __all__ = ["LEVERS", "find_lever", "find_levers"]
 
+_PRECISION = ("half-precision", "tensor-cores", "cpu-bf16")
+_COMPILE = ("launch-bound", "small-kernels")
+_BATCH_SIZE = ("memory-spare", "cpu-overhead")
+
 LEVERS: tuple[Lever, ...] = (
-    MixedPrecision("bf16-mixed"),
-    MixedPrecision("16-mixed"),
-    TF32(),
-    ChannelsLast(),
-    FusedOptimizer(),
-    KeptMemory(),
-    CudnnBenchmark(),
-    Workers(1),
-    Workers(2),
-    Workers(4),
-    Workers(8),
-    Workers(4, prefetch=4),
-    PinnedMemory(),
-    FewerMicroBatches(),
-    Compiled("default"),
-    Compiled("reduce-overhead"),
-    Compiled("max-autotune-no-cudagraphs"),
-    BatchSize(2),
-    BatchSize(4),
+    Lever("bf16-mixed", "precision", MixedPrecision("bf16-mixed"), _PRECISION),
+    Lever("16-mixed", "precision", MixedPrecision("16-mixed"), _PRECISION),
+    Lever("tf32", "tf32", TF32(), ("tf32-off",)),
+    Lever("channels-last", "layout", ChannelsLast(), ("channels-last", "cpu-channels-last")),
+    Lever("fused-optimizer", "optimizer", FusedOptimizer(), ("unfused-optimizer",)),
+    Lever("keep-memory", "memory", KeptMemory(), ("cpu-page-faults",)),
+    Lever("cudnn-benchmark", "cudnn", CudnnBenchmark(), ("cudnn-benchmark",)),
+    Lever("workers-1", "workers", Workers(1), ("input-bound",)),
+    Lever("workers-2", "workers", Workers(2), ("input-bound",)),
+    Lever("workers-4", "workers", Workers(4), ("input-bound",)),
+    Lever("workers-8", "workers", Workers(8), ("input-bound",)),
+    Lever("workers-4-prefetch-4", "workers", Workers(4, prefetch=4), ("input-bound",)),
+    Lever("pin-memory", "pinning", PinnedMemory(), ("pageable-copies",)),
+    Lever("fewer-micro-batches", "accumulation", FewerMicroBatches()),
+    Lever("compile", "compile", Compiled("default"), _COMPILE),
+    Lever("compile-reduce-overhead", "compile", Compiled("reduce-overhead"), _COMPILE),
+    Lever("compile-max-autotune", "compile", Compiled("max-autotune-no-cudagraphs"), _COMPILE),
+    Lever("batch-size-x2", "batch-size", BatchSize(2), _BATCH_SIZE, changes_training=True),
+    Lever("batch-size-x4", "batch-size", BatchSize(4), _BATCH_SIZE, changes_training=True),
 )
 
 

@@ -7,13 +7,13 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_perf.arguments import share
+from lightning_perf.arguments import add_count, share
 from lightning_perf.compare import EXIT_CODES
 from recipes.signlang.commands.options import (
     MODELS,
-    add_count,
     add_data_arguments,
     add_optimizer_arguments,
+    add_path,
     print_progress,
 )
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
@@ -50,12 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     study.add_argument(
         "--goal", type=share, default=argparse.SUPPRESS, metavar="SHARE", help="accuracy for the time to accuracy"
     )
-    study.add_argument(
-        "--study-dir",
-        type=Path,
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="where everything goes (default: studies/MODEL-PRECISIONS). A study that is there goes on",
+    add_path(
+        study, "--study-dir", "where everything goes (default: studies/MODEL-PRECISIONS). A study that is there goes on"
     )
     data = add_data_arguments(parser)
     add_count(

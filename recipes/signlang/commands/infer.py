@@ -7,12 +7,11 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from lightning_perf.arguments import positive
+from lightning_perf.arguments import add_count, positive
 from lightning_perf.inference import add_measuring
 from recipes.signlang.commands.options import (
     MODELS,
     add_checkpoint_argument,
-    add_count,
     add_log_dir_argument,
     print_progress,
 )

@@ -6,16 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_perf.arguments import at_least, positive, share
+from lightning_perf.arguments import add_count, positive, share
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
 __all__ = [
     "MODELS",
     "add_checkpoint_argument",
-    "add_count",
     "add_data_arguments",
     "add_log_dir_argument",
     "add_optimizer_arguments",
+    "add_path",
     "print_progress",
 ]
 
@@ -23,26 +23,16 @@ MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
 """The keys of `recipes.signlang.training.model.MODELS`, named here so that ``--help`` need not load torch."""
 
 
-def add_count(
-    group: argparse._ActionsContainer,
-    name: str,
-    help: str,
-    *,
-    default: object = argparse.SUPPRESS,
-    least: int = 1,
-    metavar: str = "N",
-) -> None:
-    """Add an option that takes a whole number.
+def add_path(group: argparse._ActionsContainer, name: str, help: str, *, metavar: str = "DIR") -> None:
+    """Add an option that takes a path; it is absent from the parsed arguments unless the user gives it.
 
     Args:
         group: The parser or the group of options.
-        name: The option, such as ``--epochs``.
+        name: The option, such as ``--cache-dir``.
         help: Its help text.
-        default: Its default; an option without one is absent from the parsed arguments unless the user gives it.
-        least: The smallest number that it accepts.
         metavar: The name of its value in the help.
     """
-    group.add_argument(name, type=at_least(least), default=default, metavar=metavar, help=help)
+    group.add_argument(name, type=Path, metavar=metavar, default=argparse.SUPPRESS, help=help)
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -53,21 +43,14 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     """
     default = TrainSettings()
     data = parser.add_argument_group("data")
-    data.add_argument(
+    add_path(
+        data,
         "--data",
-        type=Path,
-        metavar="PATH",
-        default=argparse.SUPPRESS,
-        help="folder or zip of pictures, e.g. the Kaggle zip (see docs/data.md); "
+        "folder or zip of pictures, e.g. the Kaggle zip (see docs/data.md); "
         "without it, a synthetic set of rendered hands is made once and cached",
+        metavar="PATH",
     )
-    data.add_argument(
-        "--cache-dir",
-        type=Path,
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="where the synthetic set is kept (default: the user's cache folder)",
-    )
+    add_path(data, "--cache-dir", "where the synthetic set is kept (default: the user's cache folder)")
     data.add_argument(
         "--split",
         choices=[kind.value for kind in SplitKind],

@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from recipes.signlang.commands.options import add_checkpoint_argument, add_count, add_log_dir_argument, print_progress
+from lightning_perf.arguments import add_count
+from recipes.signlang.commands.options import add_checkpoint_argument, add_log_dir_argument, print_progress
 
 __all__ = ["HELP", "add_arguments", "run"]
 

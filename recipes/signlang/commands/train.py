@@ -6,7 +6,8 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from recipes.signlang.commands.options import MODELS, add_count, add_data_arguments, add_optimizer_arguments
+from lightning_perf.arguments import add_count
+from recipes.signlang.commands.options import MODELS, add_data_arguments, add_optimizer_arguments, add_path
 from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
 
 __all__ = ["HELP", "add_arguments", "run"]
@@ -55,12 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count(training, "--data-seed", "of synthetic data and split (default: that of --seed)", least=0)
     add_count(training, "--devices", "how many", default=default.devices)
     training.add_argument("--log-dir", type=Path, default=default.log_dir, metavar="DIR", help="where runs are logged")
-    training.add_argument(
+    add_path(
+        training,
         "--resume",
-        type=Path,
+        "go on from a checkpoint of an interrupted training, with the options of that training",
         metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="go on from a checkpoint of an interrupted training, with the options of that training",
     )
     training.add_argument(
         "--no-checkpoints", dest="checkpoints", action="store_false", default=argparse.SUPPRESS, help="save none"

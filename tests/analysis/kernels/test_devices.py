@@ -1,4 +1,4 @@
-from lightning_perf.analysis.kernels.tensor_cores import device_properties
+from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -48,7 +48,6 @@ def test_where_batches_can_grow(loader, said):
 def test_batch_size():
     training = Training(Tiny(), Data())
     lever = BatchSize(4)
-    assert lever.changes_training
     assert lever.missing(training, CPU) is None
     assert lever.lines(training)[0] == "DataLoader(…, batch_size=16)"
     assert lever.lines(training)[1].startswith("lr = 4 * lr")

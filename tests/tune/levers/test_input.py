@@ -31,7 +31,6 @@ def test_where_workers_apply(loader, lever, said):
 def test_workers_are_set():
     training = Training(Tiny(), Data(num_workers=1))
     lever = Workers(2, prefetch=4)
-    assert lever.name == "workers-2-prefetch-4"
     assert lever.lines(training) == ("DataLoader(…, num_workers=2, persistent_workers=True, prefetch_factor=4)",)
     lever.apply(training)
     loader = training_loader(training)

@@ -56,9 +56,10 @@ function setting(found) {
 }
 
 function numerics(drift) {
+  const loss = (value) => (value === null ? "NaN or infinite" : value.toPrecision(4));
   const text =
-    `After ${drift.mixed_losses.length} batches the loss is ${drift.mixed_end.toPrecision(4)}, in FP32 ${drift.fp32_end.toPrecision(4)}; ` +
-    `with other seeds ${drift.expected_low.toPrecision(4)} – ${drift.expected_high.toPrecision(4)} is expected: `;
+    `After ${drift.mixed_losses.length} batches the loss is ${loss(drift.mixed_end)}, in FP32 ${loss(drift.fp32_end)}; ` +
+    `with other seeds ${loss(drift.expected_low)} – ${loss(drift.expected_high)} is expected: `;
   return section(
     "Beside FP32",
     { definition: "seed-noise" },

@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
-from lightning_perf.analysis.kernels.tensor_cores import REASONS, has_tensor_cores
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS, has_tensor_cores
 from lightning_perf.trace.description import DeviceProperties
 from tests.analysis.kernels.test_arithmetic import FLOAT, HALF, Kernels
 
