@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns"}
 
 SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)
 
-NOTHING_SENT = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
+NOTHING_SENT: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
 
 SMALLEST = {
     "an allocation": lambda: TraceBuilder().memory(5, 10, allocated=10, reserved=20),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_fsdp(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
-    slurm = {
+    slurm: dict[str, Any] = {
         "SLURM_NTASKS": "2",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_JOB_ID": "70001",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.callbacks.training import PACKAGES, make_trainer
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
-def perf(**options: object) -> PerfCallback:
+def perf(**options: Any) -> PerfCallback:
     return PerfCallback(skip_first=0, warmup=1, active=2, print_report=False, **options)
 
 

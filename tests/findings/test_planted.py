@@ -153,7 +153,7 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
     from lightning_perf.report.build import build_report
     from tests.callbacks.training import make_trainer
 
-    class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    class Slow(torch.utils.data.Dataset):  # type: ignore[name-defined]
         def __len__(self) -> int:
             return 16
 
@@ -161,7 +161,7 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
             time.sleep(0.02)
             return torch.ones(4)
 
-    class Line(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Line(lightning.LightningModule):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.line = torch.nn.Linear(4, 1)

@@ -8,8 +8,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.findings.registry import RULES, RUN_RULES, find
-from tests.findings.recordings import STEP_US, analysis, training
-from tests.findings.test_ranks_and_wrappers import reducing
+from tests.findings.recordings import STEP_US, analysis, reducing, training
 from tests.support.trace_builder import FETCH, TraceBuilder
 
 

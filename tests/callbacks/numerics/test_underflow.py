@@ -92,7 +92,7 @@ def test_layer_without_a_gradient_is_not_taken_for_underflow(tmp_path):
     assert (dead.zero_share, dead.vanished, dead.underflows) == (1.0, False, False)
 
 
-def test_counts_are_those_of_the_gradients(tmp_path):
+def test_counts_are_those_of_the_gradients(tmp_path) -> None:
     module = make_net()
     gradients: list[dict[str, torch.Tensor]] = []
 

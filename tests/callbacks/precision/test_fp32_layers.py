@@ -150,7 +150,7 @@ def test_copies_are_whole():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_kept_in_training_and_shown_in_the_setting(tmp_path, fp16_on_cpu, mode, compiled):
+def test_kept_in_training_and_shown_in_the_setting(tmp_path, fp16_on_cpu, mode, compiled) -> None:
     casts: list[int] = []
 
     def train(callback: PrecisionCallback) -> list[float]:

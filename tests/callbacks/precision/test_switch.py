@@ -29,15 +29,17 @@ def strategy_classes(name: str) -> dict[str, Any]:
     strategies = importlib.import_module(f"{name}.strategies")
     single_xla = importlib.import_module(f"{name}.strategies.single_xla").SingleDeviceXLAStrategy
 
-    class HooksOnly(strategies.DDPStrategy):
+    ddp: Any = strategies.DDPStrategy
+
+    class HooksOnly(ddp):
         def barrier(self, name: str | None = None) -> None: ...
 
-    class OwnBackward(strategies.DDPStrategy):
+    class OwnBackward(ddp):
         def backward(self, *args: Any, **kwargs: Any) -> Any: ...
 
     return {
         "single": strategies.SingleDeviceStrategy,
-        "ddp": strategies.DDPStrategy,
+        "ddp": ddp,
         "user's ddp": HooksOnly,
         "fsdp": strategies.FSDPStrategy,
         "deepspeed": strategies.DeepSpeedStrategy,

@@ -347,7 +347,10 @@ def test_another_thread_cannot_have_a_signal() -> None:
 
 def brute_force(times: list[int], config: CaptureOptions) -> list[int]:
     """Positions at which a capture starts, by the rule of the documentation, with the limit renewed as ours is."""
-    found, usual, row, limit, age = [], [], [], None, 0
+    found: list[int] = []
+    usual: list[int] = []
+    row: list[int] = []
+    limit, age = None, 0
     for place, step_ns in enumerate(times):
         slow = limit is not None and step_ns > limit
         if slow:

@@ -17,7 +17,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import Schedule, WindowPlan
-from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions, recorder_is_taken
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
@@ -119,9 +119,9 @@ def test_a_pause_with_nothing_recorded_writes_no_file(tmp_path: Path) -> None:
 def test_abandoning_writes_nothing_and_stops_the_recorder(tmp_path: Path) -> None:
     window = profiler(tmp_path)
     step(window, 0)
-    assert torch.autograd._profiler_enabled()
+    assert recorder_is_taken()
     window.abandon()
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,7 +142,7 @@ def test_a_recorder_that_fails_to_start_is_left_alone(
     with pytest.raises(RuntimeError, match="injected"):
         start(window, 0)
     window.abandon()
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
     assert trace_files(tmp_path) == []
 
 
@@ -175,7 +175,7 @@ def test_a_foreign_profiler_that_came_in_between_does_not_crash_us(tmp_path: Pat
         torch.ones(2) + 1
     step(window, 1)
     assert window.foreign_profiler
-    assert not torch.autograd._profiler_enabled()
+    assert not recorder_is_taken()
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
@@ -296,4 +296,3 @@ def test_the_environment_of_the_user_is_respected(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     step(profiler(tmp_path), 0)
     assert os.environ["TEARDOWN_CUPTI"] == "0"
-    torch.autograd._disable_profiler()
