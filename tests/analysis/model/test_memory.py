@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lightning_perf.analysis.model.memory import AliveBlocks, Memory, alive_blocks, memory
 from lightning_perf.trace.reader import read_trace
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def test_totals_peak_and_headroom():
@@ -112,7 +112,7 @@ def alive(trace, moment=None):
 def test_blocks_are_told_apart_by_birth_and_death():
     builder = (
         TraceBuilder()
-        .annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10)
+        .annotation(FETCH, 0, 10)
         .memory(5, 1, address=1)
         .op("aten::conv2d", 20, 20)
         .op("aten::empty", 22, 4)

@@ -137,7 +137,7 @@ def test_parts_against_an_instant_by_instant_count(steps, launched, fetches, syn
         for start, length in found:
             active[name][start : start + length] = True
             if name == "input":
-                builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, length)
+                builder.annotation(FETCH, start, length)
             elif name == "host_compute":
                 builder.op("aten::mm", start, length, thread=2000)
             else:

@@ -94,8 +94,7 @@ def test_nodes_of_the_backward_graph(name, node):
 
 
 def test_our_ranges_silence_those_of_strangers():
-    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    builder = TraceBuilder().annotation(loader, 0, 10).annotation("Optimizer.step#SGD.step", 50, 10)
+    builder = TraceBuilder().annotation(FETCH, 0, 10).annotation("Optimizer.step#SGD.step", 50, 10)
     trace = builder.build()
     assert not has_own_marks(trace)
     assert set(marks_by_phase(trace)) == {"fetch", "optimizer"}

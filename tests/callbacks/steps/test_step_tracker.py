@@ -58,6 +58,14 @@ class Loop:
         self.tracker.on_action_start(Signal.FETCH)
         self.tracker.on_action_end(Signal.FETCH)
 
+    def forward(self) -> None:
+        self.tracker.on_action_start(Signal.FORWARD)
+        self.tracker.on_action_end(Signal.FORWARD)
+
+    def backward(self) -> None:
+        self.tracker.on_backward_start()
+        self.tracker.on_backward_end()
+
     def train(self, *, optimizer_steps: int = 1, automatic: bool = True) -> None:
         self.tracker.on_batch_start()
         self.trainer.global_step += optimizer_steps
@@ -163,10 +171,8 @@ def test_phases_of_automatic_optimization() -> None:
     tracker.on_batch_start()
     tracker.on_action_start(Signal.AUTOMATIC_STEP)
     for _ in range(2):  # an optimizer may evaluate its closure again
-        tracker.on_action_start(Signal.FORWARD)
-        tracker.on_action_end(Signal.FORWARD)
-        tracker.on_backward_start()
-        tracker.on_backward_end()
+        loop.forward()
+        loop.backward()
         tracker.on_optimizer_start()
     tracker.on_action_end(Signal.AUTOMATIC_STEP)
     assert loop.entries(phases=True) == (
@@ -180,8 +186,7 @@ def test_nested_phases_are_told_one_after_the_other() -> None:
     tracker = loop.tracker
     tracker.on_batch_start()
     tracker.on_action_start(Signal.FORWARD)
-    tracker.on_backward_start()
-    tracker.on_backward_end()
+    loop.backward()
     tracker.on_action_start(Signal.MANUAL_STEP)
     tracker.on_optimizer_start()
     tracker.on_action_end(Signal.MANUAL_STEP)

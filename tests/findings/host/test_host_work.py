@@ -10,9 +10,7 @@ from tests.support.trace_builder import TraceBuilder
 def pausing(pause_us: int) -> TraceBuilder:
     """Steps of 10 ms of compute, after which Python runs alone for a while."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(4):
-        start = step * (10_000 + pause_us)
-        builder.step(step, start, 10_000 + pause_us)
+    for start in builder.steps(4, 10_000 + pause_us):
         builder.annotation("perf::forward", start, 9_000)
         builder.op("aten::mm", start, 50)
         builder.launch(BF16_GEMM, call_us=start, call_duration_us=2, start_us=start + 2, duration_us=9_998)

@@ -9,9 +9,7 @@ from tests.support.trace_builder import TraceBuilder
 
 def test_many_small_kernels_that_were_queued_in_time() -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(3):
-        start = step * 2000
-        builder.step(step, start, 2000)
+    for start in builder.steps(3, 2000):
         builder.op("aten::add", start, 300)
         for number in range(200):
             builder.launch(
@@ -28,13 +26,11 @@ def test_many_small_kernels_that_were_queued_in_time() -> None:
 
 def test_small_kernels_of_a_graph_are_not_told_to_become_one() -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(3):
-        start = step * 2000
-        builder.step(step, start, 2000)
+    for graph, start in enumerate(builder.steps(3, 2000), 1):
         builder.op("aten::add", start, 300)
-        builder.runtime("cudaGraphLaunch", start, 5, step + 1)
+        builder.runtime("cudaGraphLaunch", start, 5, graph)
         for number in range(200):
-            builder.kernel("elementwise", start + 10 + 9.9 * number, 7.9, step + 1)
+            builder.kernel("elementwise", start + 10 + 9.9 * number, 7.9, graph)
     finding = small_kernels(analysis(builder))
     assert finding is not None
     assert "graph" not in finding.action

@@ -6,11 +6,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.transforms.distillation import Distil
-from tests.inference.transforms.support import Trainer, small_network, subject_of
-
-
-def student() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+from tests.inference.transforms.support import Trainer, small_network, student, subject_of
 
 
 def test_a_named_student_learns_from_the_original():

@@ -7,7 +7,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
-from tests.inference.transforms.support import Trainer, small_network, subject_of
+from tests.inference.transforms.support import Trainer, small_network, student, subject_of
 
 
 @pytest.mark.parametrize("name", [*TRANSFORM_NAMES, "prune-1", "prune-95", "sparsify-99", "share-8bit"])
@@ -38,10 +38,6 @@ def test_numbers_out_of_range_are_errors(name: str):
 def test_unknown_names_list_what_there_is(name: str):
     with pytest.raises(InferenceError, match="prune-25, prune-50"):
         find_transform(name)
-
-
-def student() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
 def test_a_student_is_trained_without_a_teacher():
