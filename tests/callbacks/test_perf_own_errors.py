@@ -12,6 +12,7 @@ from torch.profiler import profile
 
 from lightning_perf import CaptureOptions, PerfCallback
 from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.captures import Captures, FileRequests
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
@@ -62,7 +63,7 @@ FAULTS = [
     (WindowProfiler, "on_phase_start"),
     (WindowProfiler, "on_phase_end"),
     (WindowProfiler, "on_training_pause"),
-    (WindowProfiler, "_export"),
+    (profiler_module, "export_trace"),
     (profile, "prepare_trace"),
     (profile, "start_trace"),
     (profile, "stop_trace"),
