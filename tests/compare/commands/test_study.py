@@ -22,8 +22,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files import journal
-from tests.compare.support import FAKE_RUN
-from tests.compare.support import fake_gpus
+from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
 
 
