@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from lightning_perf.trace.reader import read_trace
+from lightning_perf.trace.trace import Trace
+
 ON_GPU_VARIABLE = "LIGHTNING_PERF_TEST_ON_GPU"
 GPUS_VARIABLE = "LIGHTNING_PERF_TEST_GPUS"
 """What ``CUDA_VISIBLE_DEVICES`` was, also for the worker processes of pytest, which find it changed."""
@@ -59,6 +62,19 @@ def reference(corpus: Path) -> list[dict[str, Any]]:
     if not rows:
         pytest.skip(f"needs the independent readings: {corpus / 'traces' / 'reference.json'}, see docs/corpus.md")
     return rows
+
+
+@pytest.fixture(params=corpus_rows(), ids=lambda row: row["file"])
+def row(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A row of the reference readings; the test runs once per trace of the corpus."""
+    described: dict[str, Any] = request.param
+    return described
+
+
+@pytest.fixture
+def trace(corpus: Path, row: dict[str, Any]) -> Trace:
+    """The trace of the corpus that `row` describes."""
+    return read_trace(corpus / "traces" / row["file"])
 
 
 @pytest.fixture(scope="session")

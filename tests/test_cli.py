@@ -13,19 +13,13 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.report.document import PerfReport
+from tests.support.absent_packages import without
 from tests.support.trace_builder import TraceBuilder
 
 # Importing any of these ends the process: what has no need of torch must not load it.
-WITHOUT_TORCH = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard", "scipy"}:
-            raise ImportError(f"{name} is not installed here")
-sys.meta_path.insert(0, Refuse())
-from lightning_perf.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
+WITHOUT_TORCH = without(
+    {"torch", "torchvision", "lightning", "pytorch_lightning", "tensorboard", "scipy"}, error=ImportError
+)
 
 
 @pytest.fixture

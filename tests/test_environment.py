@@ -1,7 +1,9 @@
 import os
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -40,17 +42,23 @@ def test_tf32_on_and_off_are_different_facts():
     assert None not in seen[True].values()
 
 
+def by_precision(switch: Any, precisions: Sequence[str], read: Callable[[], Any]) -> list[Any]:
+    """Return the values of a fact while a backend's `fp32_precision` is each of these."""
+    before = switch.fp32_precision
+    values = []
+    try:
+        for precision in precisions:
+            switch.fp32_precision = precision
+            values.append(read())
+    finally:
+        switch.fp32_precision = before
+    return values
+
+
 def test_the_newer_switch_of_tf32_is_seen_as_well():
     torch = pytest.importorskip("torch")
-    before = torch.backends.cuda.matmul.fp32_precision
-    seen = set()
-    try:
-        for precision in ("ieee", "tf32"):
-            torch.backends.cuda.matmul.fp32_precision = precision
-            seen.add(flag_facts()["flags.tf32_matmul"])
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-    assert len(seen) == 2
+    seen = by_precision(torch.backends.cuda.matmul, ("ieee", "tf32"), lambda: flag_facts()["flags.tf32_matmul"])
+    assert len(set(seen)) == 2
 
 
 def test_notes_of_the_host_hold_plain_values():
@@ -88,15 +96,9 @@ def test_switches_in_the_users_code_are_seen(fact, switch):
 
 def test_the_arithmetic_of_a_cpus_matrix_products_is_a_fact():
     torch = pytest.importorskip("torch")
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    seen = set()
-    try:
-        for precision in ("ieee", "bf16"):
-            torch.backends.mkldnn.matmul.fp32_precision = precision
-            seen.add(device_facts(torch.device("cpu"))["flags.mkldnn_matmul"])
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
-    assert seen == {"ieee", "bf16"}
+    cpu, switch = torch.device("cpu"), torch.backends.mkldnn.matmul
+    seen = by_precision(switch, ("ieee", "bf16"), lambda: device_facts(cpu)["flags.mkldnn_matmul"])
+    assert seen == ["ieee", "bf16"]
 
 
 def test_nvml_is_asked_for_driver_and_power_limit_of_this_gpu(monkeypatch):

@@ -8,14 +8,9 @@ import sys
 import pytest
 
 import lightning_perf
+from tests.support.absent_packages import without
 
-WITHOUT = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {missing!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Refuse())
+USE = """
 import lightning_perf
 try:
     lightning_perf.{name}
@@ -34,7 +29,7 @@ except ImportError as error:
     ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_has_it(name: str, missing: str, message: str) -> None:
-    code = WITHOUT.format(name=name, missing=missing)
+    code = without({missing}, USE.format(name=name))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert message in done.stdout
     assert done.stderr == ""

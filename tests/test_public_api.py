@@ -17,18 +17,15 @@ from lightning_perf.compare import CompareError, Settings, Unfair, UnfairError, 
 from lightning_perf.inference import InferenceError
 from tests.compare.support import write_run
 from tests.page.tradeoff_sample import hand_made_tradeoff
+from tests.support.absent_packages import without
 
 TRACES = Path(__file__).parent / "traces"
 TRACE = str(TRACES / "two_steps.pt.trace.json")
 OTHER = str(TRACES / "two_steps.json")
 
-USE_WITHOUT_TORCH = """
+HEAVY = {"torch", "lightning", "pytorch_lightning", "tensorboard", "scipy", "matplotlib"}
+USE = """
 import io, sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"torch", "lightning", "pytorch_lightning", "tensorboard", "scipy", "matplotlib"}:
-            raise ImportError(f"{name} is not installed here")
-sys.meta_path.insert(0, Refuse())
 import lightning_perf
 trace, folder = sys.argv[1:]
 report = lightning_perf.analyze(trace)
@@ -103,7 +100,7 @@ def test_the_import_loads_no_other_package() -> None:
 
 
 def test_reports_work_without_torch(tmp_path: Path) -> None:
-    assert run(USE_WITHOUT_TORCH, TRACE, str(tmp_path)) == "done"
+    assert run(without(HEAVY, USE, error=ImportError), TRACE, str(tmp_path)) == "done"
 
 
 @pytest.mark.parametrize("top", [1, 8])

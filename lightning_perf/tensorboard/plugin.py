@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensorboard.plugins import base_plugin  # type: ignore[import-untyped]
+from tensorboard.plugins import base_plugin
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

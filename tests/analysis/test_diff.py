@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.rank import analyze_rank
-from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -78,9 +76,7 @@ def test_changes_sum_to_the_totals(before, after, steps):
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_trace_against_itself(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_trace_against_itself(trace):
     value = compare(trace, trace)
     tables = [value.categories, value.operators_host, value.operators_device, value.kernels]
     assert all(r.verdict == "same" and r.change_ns == 0 for table in tables if table for r in table.rows)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from tests.findings.host_recordings import convolving, on_processor
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns"}
 """Fields that repeat what the recording says of itself."""
 
 SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)
 
-NOTHING_SENT = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
+NOTHING_SENT: dict[str, Any] = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 0}
 
 SMALLEST = {
     "an allocation": lambda: TraceBuilder().memory(5, 10, allocated=10, reserved=20),
@@ -50,7 +51,7 @@ def on_device(origin_us: int = 0) -> TraceBuilder:
     for n in range(3):
         at = origin_us + 1000 * n
         builder.step(n, at, 1000)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 100)
+        builder.annotation(FETCH, at, 100)
         builder.python("nn.Module: Net_0", at + 110, 300)
         builder.op("aten::linear", at + 120, 100, dims=[[8, n]], sequence=n)
         builder.op("aten::addmm", at + 130, 80, types=["float"], sequence=n)
@@ -82,6 +83,13 @@ TRAININGS = {"device": on_device, "host": on_host}
 def test_each_section_is_found_in_a_training(section):
     found = [getattr(analyze_rank(training().build()), section) for training in TRAININGS.values()]
     assert any(found)
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("by_shape", [False, True])
+def test_every_section_survives_json(training, by_shape):
+    analysis = analyze_rank(TRAININGS[training]().build(), by_shape=by_shape)
+    assert msgspec.json.decode(msgspec.json.encode(analysis), type=RankAnalysis) == analysis
 
 
 @pytest.mark.parametrize("training", TRAININGS)

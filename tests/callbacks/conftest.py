@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lightning_perf.callbacks.precision import switch as precision_switch
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     advice = [
@@ -30,3 +32,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fp16_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test train in 16-mixed on the CPU."""
+    monkeypatch.setattr(precision_switch, "_FP16_ON_CPU", True)

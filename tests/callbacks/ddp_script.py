@@ -13,6 +13,7 @@ import time
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lightning.pytorch
 import pytorch_lightning
@@ -21,11 +22,15 @@ from torch.distributed.fsdp import fully_shard
 
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks import perf
+from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from tests.callbacks.training import loader, make_trainer, package
 
 
 class Steps:
-    """What both modules below do; they stand at module level because spawned processes unpickle them."""
+    """What both modules below do; they stand at module level because spawned processes unpickle them.
+
+    As a part of them, `self` is a LightningModule of either package in the methods below.
+    """
 
     def __init__(self, *, mode: str) -> None:
         super().__init__()
@@ -33,7 +38,7 @@ class Steps:
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(4, 2)
 
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         if self.global_rank == 1 and batch_idx == 3:
             if self.mode == "fail":
                 raise ZeroDivisionError("rank 1 fails")
@@ -46,11 +51,11 @@ class Steps:
         self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
         return loss
 
-    def configure_model(self) -> None:
+    def configure_model(self: Any) -> None:
         if self.mode == "fsdp":
             fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self: Any) -> Any:
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
@@ -64,15 +69,14 @@ class PytorchLightningNet(Steps, pytorch_lightning.LightningModule):
 
 def own_disk(folder: str) -> None:
     """Let this process's files go elsewhere, as on a machine that does not share the folder."""
-    shared = perf.claim_run_folder
 
     def claim(*arguments: Any) -> Path | None:
-        shared(*arguments)  # a collective call
+        claim_run_folder(*arguments)  # a collective call
         elsewhere = Path(folder) / "elsewhere"
         elsewhere.mkdir()
         return elsewhere
 
-    perf.claim_run_folder = claim
+    mock.patch.object(perf, "claim_run_folder", claim).start()
 
 
 def fsdp2() -> Any:

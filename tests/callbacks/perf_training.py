@@ -42,6 +42,11 @@ def quick(**options: Any) -> PerfCallback:
     return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 2, "print_report": False, **options})
 
 
+def three(**options: Any) -> PerfCallback:
+    """Like `quick`, for three recorded steps."""
+    return quick(**{"active": 3, **options})
+
+
 def assert_nested(file: Path) -> None:
     ranges = [e for e in events(file) if e.get("ph") == "X" and e.get("cat") in ("cpu_op", "user_annotation")]
     assert any(e["name"].startswith("Optimizer.step#") for e in ranges)

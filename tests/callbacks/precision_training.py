@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_perf.callbacks.precision import switch as precision_switch
+from lightning_perf.callbacks.precision_callback import Precision
 from tests.callbacks.training import PACKAGES, make_trainer, package
 
-MODES = ("16-mixed", "bf16-mixed")
+MODES: tuple[Precision, ...] = ("16-mixed", "bf16-mixed")
 
 
 def batches(size: int = 48, batch_size: int = 8) -> DataLoader:
@@ -51,7 +51,7 @@ def make_net(recipe: Recipe = Recipe(), name: str = PACKAGES[0]) -> Any:
             if recipe.compiled:
                 # All of these nets share one code object: past its limit of recompilations torch would run it eagerly.
                 torch.compiler.reset()
-                self.forward = torch.compile(self.forward, backend="aot_eager")  # type: ignore[method-assign]
+                self.__dict__["forward"] = torch.compile(self.forward, backend="aot_eager")
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.fc(self.body(x))
@@ -111,7 +111,7 @@ class Outcome:
 def fit(tmp_path: Path, callback: Any, module: Any, *, name: str = PACKAGES[0], **options: Any) -> Outcome:
     checkpoint = options.pop("ckpt_path", None)
     trainer = make_trainer(tmp_path, callback, name, **{"max_steps": 6, "max_epochs": -1, **options})
-    scaler: list[dict[str, Any]] = []
+    scaler: list[dict[str, Any] | None] = []
     watch = type("Watch", (package(name).Callback,), {"on_train_end": lambda s, t, m: scaler.append(_state(t))})
     trainer.callbacks.append(watch())
     with warnings.catch_warnings():
@@ -140,7 +140,3 @@ def same(first: Outcome, second: Outcome) -> bool:
         and first.scaler == second.scaler
         and all(torch.equal(a, b) for a, b in zip(first.weights, second.weights, strict=True))
     )
-
-
-def allow_fp16_on_cpu(monkeypatch: Any) -> None:
-    monkeypatch.setattr(precision_switch, "_FP16_ON_CPU", True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,28 +17,13 @@ from lightning_perf.compare.records.record import find_records
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.run_record import Outcome
 from tests.callbacks.training import PACKAGES, events, phases_by_step, samples, step_marks, trace_files
-
-ROOT = Path(__file__).parents[2]
-
+from tests.support.processes import run_ranks
 
 SCRIPT = str(Path(__file__).with_name("ddp_script.py"))
 
 
 def run(*arguments: str, launcher: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *launcher, SCRIPT, *arguments]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    # A group of its own: Lightning starts the other rank as a child, and a hanging test must leave neither behind.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    )
-    try:
-        output, errors = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, errors = process.communicate()
-        pytest.fail(f"two processes did not end\n{output}\n{errors}")
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+    return run_ranks([sys.executable, *launcher, SCRIPT, *arguments], 120, **variables)
 
 
 def free_port() -> int:
@@ -130,7 +114,7 @@ def test_fsdp(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_slurm_and_chosen_ranks(tmp_path: Path) -> None:
-    slurm = {
+    slurm: dict[str, Any] = {
         "SLURM_NTASKS": "2",
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_JOB_ID": "70001",

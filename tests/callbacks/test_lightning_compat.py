@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import lightning.pytorch
 import pytest
@@ -52,16 +53,18 @@ import lightning_perf.callbacks.lightning_compat
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_model_is_whole_where_lightning_replicates_it(name: str) -> None:
     strategies = importlib.import_module(f"{name}.strategies")
+    ddp: Any = strategies.DDPStrategy
+    fsdp: Any = strategies.FSDPStrategy
 
-    def whole(strategy: type) -> bool:
+    def whole(strategy: Any) -> bool:
         return holds_whole_model(SimpleNamespace(strategy=strategy.__new__(strategy)))
 
-    class Users(strategies.DDPStrategy):
+    class Users(ddp):
         pass
 
-    class UsersSharded(strategies.FSDPStrategy):
+    class UsersSharded(fsdp):
         pass
 
-    assert [whole(each) for each in (strategies.SingleDeviceStrategy, strategies.DDPStrategy, Users)] == [True] * 3
-    sharded = (strategies.FSDPStrategy, strategies.DeepSpeedStrategy, strategies.ModelParallelStrategy, UsersSharded)
+    assert [whole(each) for each in (strategies.SingleDeviceStrategy, ddp, Users)] == [True] * 3
+    sharded = (fsdp, strategies.DeepSpeedStrategy, strategies.ModelParallelStrategy, UsersSharded)
     assert [whole(each) for each in (*sharded, object)] == [False] * 5

@@ -123,7 +123,9 @@ def test_the_end_of_an_epoch_is_in_no_trace(tmp_path: Path) -> None:
 def test_callbacks_logging_and_checkpoints_belong_to_the_step(tmp_path: Path) -> None:
     pl = package(PACKAGES[0])
 
-    class After(pl.Callback):
+    base: Any = pl.Callback
+
+    class After(base):
         def on_train_batch_end(self, *args: Any) -> None:
             torch.arange(7).cumprod(0)
 
@@ -239,7 +241,7 @@ def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("settings", [PerfCallback, PrecisionCallback, CaptureOptions])
-def test_types_of_settings_can_be_read(settings: type) -> None:
+def test_types_of_settings_can_be_read(settings: Any) -> None:
     """As LightningCLI reads them, to take settings from its command line and files."""
     hints = get_type_hints(settings.__init__)
     assert set(inspect.signature(settings).parameters) <= hints.keys()

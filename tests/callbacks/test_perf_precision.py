@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 
@@ -11,25 +12,13 @@ from lightning_perf.callbacks import precision_callback as precision
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.report.document import PerfReport
-from tests.callbacks.precision_training import (
-    MODES,
-    Recipe,
-    allow_fp16_on_cpu,
-    batches,
-    fit,
-    make_net,
-    same,
-    stock_options,
-)
+from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES, make_trainer
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
-def perf(**options: object) -> PerfCallback:
+def perf(**options: Any) -> PerfCallback:
     return PerfCallback(skip_first=0, warmup=1, active=2, print_report=False, **options)
 
 

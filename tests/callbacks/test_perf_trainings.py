@@ -109,7 +109,8 @@ def test_training_step_that_takes_the_iterator(tmp_path: Path) -> None:
 
 
 def test_dictionaries_as_batches(tmp_path: Path) -> None:
-    data = [{"name": ["a", "b"], "pair": torch.zeros(2, 4), "y": torch.zeros(2, dtype=torch.int64)} for _ in range(5)]
+    batch = {"name": ["a", "b"], "pair": torch.zeros(2, 4), "y": torch.zeros(2, dtype=torch.int64)}
+    data: Any = [batch] * 5
     module = make_module(training_step=lambda self, batch, batch_idx: self.loss((batch["pair"], batch["y"])))
     fit(tmp_path, DataLoader(data, batch_size=None), module=module)
     assert [s["samples"] for s in samples(tmp_path)] == [2] * 5
@@ -137,7 +138,7 @@ def test_memory_given_back_in_each_step_is_found(tmp_path: Path) -> None:
 
     def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
         torch.empty(taken_bytes, dtype=torch.uint8).fill_(1)
-        return self.loss(batch)  # type: ignore[no-any-return]
+        return self.loss(batch)
 
     fit(tmp_path, 8, module=make_module(training_step=step), callback=quick(skip_first=5))
     (file,) = trace_files(tmp_path)

@@ -12,26 +12,14 @@ from torch import nn
 
 from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import (
-    MODES,
-    Recipe,
-    allow_fp16_on_cpu,
-    batches,
-    fit,
-    make_net,
-    same,
-    stock_options,
-)
+from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
+from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
 from tests.callbacks.training import PACKAGES, make_trainer, package
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
-def everything(mode: str, **options: Any) -> PrecisionCallback:
+def everything(mode: Precision, **options: Any) -> PrecisionCallback:
     """All monitors on: none of them may change a bit of the training."""
     return PrecisionCallback(mode, underflow_every_n_steps=2, locate_overflows=9, **options)
 
@@ -175,7 +163,7 @@ def test_without_a_precision_it_monitors_what_the_trainer_does(tmp_path):
     assert callback.underflow is None
 
 
-def test_weight_used_many_times_is_cast_once(tmp_path):
+def test_weight_used_many_times_is_cast_once(tmp_path) -> None:
     casts: dict[str, int] = {}
 
     def count(kind: str, callback: Any, **options: Any) -> None:
@@ -221,7 +209,7 @@ def test_weights_are_fresh_after_a_step_inside_a_manual_training_step(tmp_path):
     assert callback.setting.weight_cache is False
 
 
-def test_copies_take_no_part_in_a_run(tmp_path):
+def test_copies_take_no_part_in_a_run(tmp_path) -> None:
     callback = everything("16-mixed", keep_fp32=["fc", nn.BatchNorm1d])
     copies: list[Any] = []
     module = make_net()
@@ -268,11 +256,11 @@ def test_failing_monitor_is_one_warning_and_the_others_go_on(tmp_path, monkeypat
     assert same(ours, fit(tmp_path, None, make_net(), **stock_options("16-mixed")))
 
 
-def test_logs_at_the_trainers_cadence(tmp_path):
+def test_logs_at_the_trainers_cadence(tmp_path) -> None:
     logged: list[tuple[int, dict[str, float]]] = []
-    loggers = package("lightning.pytorch.loggers")
+    base: Any = package("lightning.pytorch.loggers").CSVLogger
 
-    class Logger(loggers.CSVLogger):
+    class Logger(base):
         def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
             logged.append((step or 0, metrics))
 

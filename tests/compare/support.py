@@ -5,10 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from lightning_perf.compare.records.record import RunRecord, read_record
 from lightning_perf.compare.study.definition import Study, StudyArm
-from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, HealthSeen, Outcome, Place, RunEnded, RunStarted
+from lightning_perf.run_files.run_record import (
+    RUN_RECORD,
+    EpochEnded,
+    FactValue,
+    HealthSeen,
+    Outcome,
+    Place,
+    RunEnded,
+    RunStarted,
+)
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 FAKE_RUN = Path(__file__).with_name("fake_run.py")
@@ -16,7 +29,7 @@ FAKE_RUN = Path(__file__).with_name("fake_run.py")
 BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
 AMP_MS = (94.0, 95.9, 93.7, 94.5, 98.1, 92.0)
 
-FACTS = {
+FACTS: dict[str, FactValue] = {
     "train.seed": 1,
     "train.precision": "32-true",
     "train.batch_size": 32,
@@ -39,7 +52,7 @@ def write_run(
     outcome: Outcome | None = Outcome.FINISHED,
     place: Place | None = None,
     problems: tuple[str, ...] = (),
-    **facts: object,
+    **facts: Any,
 ) -> RunRecord:
     """Leave a run in a folder; facts override `FACTS`, with two underscores for the dot in their names."""
     folder.mkdir(parents=True)
@@ -63,7 +76,7 @@ def write_arms(
     candidate: Sequence[float] = AMP_MS,
     *,
     blocked: bool = True,
-    **changes: object,
+    **changes: Any,
 ) -> dict[str, list[RunRecord]]:
     """Leave two arms of runs with these step times, in blocks or apart; further changes are of the candidate."""
     made = {}
@@ -74,19 +87,32 @@ def write_arms(
                 step_ms=ms,
                 started=2.0 * n + (name == "amp"),
                 place=Place("s", name, n, int(name == "amp"), treatment=("precision",)) if blocked else None,
-                **{"train__seed": n, "accuracies": (0.7, 0.8, 0.9 + 0.001 * (n % 3))} | facts,
+                **{"train__seed": n, "accuracies": (0.7, 0.8, 0.9 + 0.001 * (n % 3)), **facts},
             )
             for n, ms in enumerate(times, start=1)
         ]
     return made
 
 
-def fake_study(**changes: object) -> Study:
+def fake_study(**changes: Any) -> Study:
     """Two arms of fake trainings, the second 20 % faster."""
     arms = (fake_arm("fp32"), fake_arm("amp", "--step-ms=8", "--precision=16-mixed"))
-    return Study(**{"arms": arms, "blocks": 2, "treatment": ("precision",)} | changes)
+    settings: dict[str, Any] = {"arms": arms, "blocks": 2, "treatment": ("precision",), **changes}
+    return Study(**settings)
 
 
 def fake_arm(name: str, *arguments: str) -> StudyArm:
     """An arm that runs the fake training."""
     return StudyArm(name, (sys.executable, str(FAKE_RUN), *arguments))
+
+
+def fake_gpus(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str]) -> None:
+    """Let NVML see GPUs of these names, and none besides."""
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUUID=lambda number: uuids[number],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)

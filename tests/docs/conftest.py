@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         _fit(folder / name)
     for n in range(6):
         write_run(folder / "logs" / "fp32" / f"run{n}", step_ms=100 + n, train__seed=n, started=2.0 * n)
-        fast = {"step_ms": 90 + n, "train__seed": n, "started": 2.0 * n + 1}
+        fast: dict[str, Any] = {"step_ms": 90 + n, "train__seed": n, "started": 2.0 * n + 1}
         write_run(folder / "logs" / "amp" / f"run{n}", train__precision="16-mixed", **fast)
         write_run(folder / "logs" / "main" / f"run{n}", step_ms=100 + n, train__seed=n, started=2.0 * n)
         write_run(folder / "logs" / "branch" / f"run{n}", code__revision="c2", **fast)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ SHELL_LANGUAGES = {"console", "bash", "sh"}
 ALL = [block for page in PAGES for block in blocks(page)]
 SCRIPTS = [block for block in ALL if block.language in SHELL_LANGUAGES]
 QUOTED = [block for block in ALL if block.output_of is not None]
-HELP = [block for block in QUOTED if block.output_of.endswith(" --help")]
+HELP = [block for block in QUOTED if (block.output_of or "").endswith(" --help")]
 
 
 def cheap(block: Block) -> list[list[str]]:
@@ -55,7 +56,7 @@ class Parsed(Exception):  # noqa: N818  # nothing went wrong
 def only_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_and_stop(self: argparse.ArgumentParser, *given: object) -> None:
+    def parse_and_stop(self: argparse.ArgumentParser, *given: Any) -> None:
         parse(self, *given)
         raise Parsed(self)
 
@@ -160,7 +161,7 @@ def options(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from options(sub)
 
 
-@pytest.mark.parametrize("block", list(filter(cheap, SCRIPTS)), ids=str)
+@pytest.mark.parametrize("block", [block for block in SCRIPTS if cheap(block)], ids=str)
 def test_cheap_commands_run(
     block: Block, sandbox: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,10 +43,8 @@ def convolving(
 
     def op(name: str, us: float, *shapes: list[int]) -> None:
         nonlocal now
-        builder.op(
-            name, now, us, types=[dtype] * len(shapes), dims=list(shapes),
-            **{"Input Strides": [strides(shape, layout) for shape in shapes]},
-        )  # fmt: skip
+        ordered: dict[str, Any] = {"Input Strides": [strides(shape, layout) for shape in shapes]}
+        builder.op(name, now, us, types=[dtype] * len(shapes), dims=list(shapes), **ordered)
         now += us
 
     for step in range(3):

@@ -47,3 +47,21 @@ def training(
 def analysis(builder: TraceBuilder) -> RankAnalysis:
     """The analysis of a recording."""
     return analyze_rank(builder.build())
+
+
+def reducing(exposed_us: int, *, rank: int = 0, compute_us: int = 1000, wrapper: bool = True) -> TraceBuilder:
+    """Steps of compute, then an all-reduce that no compute hides."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100).rank(rank, 2)
+    length = compute_us + exposed_us
+    for step in range(3):
+        start = step * 2000
+        builder.step(step, start, length)
+        if wrapper:
+            builder.annotation("DistributedDataParallel.forward", start, 50)
+        builder.op("aten::mm", start, 50)
+        builder.launch(BF16_GEMM, call_us=start, call_duration_us=1, start_us=start + 1, duration_us=compute_us - 1)
+        builder.launch(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", call_us=start + 10, call_duration_us=5,
+            start_us=start + compute_us, duration_us=exposed_us, stream=20,
+        )  # fmt: skip
+    return builder

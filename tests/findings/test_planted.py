@@ -76,10 +76,7 @@ def fp32_only(*, half: bool) -> TraceBuilder:
     if not half:
         return training(kernel=FP32_GEMM, dtype="float")
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    step_us = 3400
-    for step in range(STEPS):
-        start = step * step_us
-        builder.step(step, start, step_us)
+    for start in builder.steps(STEPS, 3400):
         for number in range(10):
             at = start + 40 * number
             builder.op("aten::mm", at, 30, types=["c10::BFloat16"] * 2, dims=[[1024, 1024]] * 2)
@@ -154,8 +151,9 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     from lightning_perf import PerfCallback
     from lightning_perf.report.build import build_report
+    from tests.callbacks.training import make_trainer
 
-    class Slow(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    class Slow(torch.utils.data.Dataset):  # type: ignore[name-defined]
         def __len__(self) -> int:
             return 16
 
@@ -163,7 +161,7 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
             time.sleep(0.02)
             return torch.ones(4)
 
-    class Line(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Line(lightning.LightningModule):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.line = torch.nn.Linear(4, 1)
@@ -174,15 +172,8 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
         def configure_optimizers(self) -> object:
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    trainer = lightning.Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)],
-    )
+    callback = PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)
+    trainer = make_trainer(tmp_path, callback)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the few workers, which are the point
         trainer.fit(Line(), torch.utils.data.DataLoader(Slow(), 2))

@@ -8,9 +8,8 @@ import pytest
 
 import lightning_perf
 from lightning_perf.findings.registry import RULES, RUN_RULES, find
-from tests.findings.recordings import STEP_US, analysis, training
-from tests.findings.test_ranks_and_wrappers import reducing
-from tests.support.trace_builder import TraceBuilder
+from tests.findings.recordings import STEP_US, analysis, reducing, training
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def kinds(*builders: TraceBuilder) -> list[str]:
@@ -23,20 +22,16 @@ def test_a_healthy_training_has_no_finding() -> None:
 
 def test_a_healthy_training_on_the_host_has_no_finding() -> None:
     builder = TraceBuilder()
-    for step in range(4):
-        start = step * 1000
-        builder.step(step, start, 1000)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 20)
+    for start in builder.steps(4, 1000):
+        builder.annotation(FETCH, start, 20)
         builder.op("aten::mm", start + 20, 960)
     assert kinds(builder) == []
 
 
 def test_a_training_on_the_host_is_never_told_of_devices() -> None:
     builder = TraceBuilder()
-    for step in range(4):
-        start = step * 1000
-        builder.step(step, start, 1000)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 500)
+    for start in builder.steps(4, 1000):
+        builder.annotation(FETCH, start, 500)
         builder.op("aten::mm", start + 500, 200)
         builder.annotation("Optimizer.step#Adam.step", start + 700, 300)
         builder.op("aten::add_", start + 700, 300)

@@ -132,6 +132,7 @@ def test_a_fault_is_named_and_mending_it_saves_what_was_predicted(fault: Fault, 
     assert found.saving_low_ms <= gain_ms <= 1.05 * found.saving_high_ms
     # What the optimizer's mark lies around is not its own work.
     assert before.optimizer is not None
+    assert before.amp_gain is not None
     assert before.optimizer.device_ns < 0.1 * sum(row.time_ns for row in before.amp_gain.parts)
 
 

@@ -23,20 +23,26 @@ HOSTILE = (
 """A name that tries every way out of a text that the page could leave open."""
 
 
+FIRST_OVERFLOW = (
+    ScaleEvent("start", 0, 65536.0, 0, 0),
+    ScaleEvent(
+        "overflow",
+        3,
+        32768.0,
+        4,
+        400_000_000,
+        wasted_ns=100_000_000,
+        scheduler_steps=1,
+        origin=OverflowOrigin("net.fc", "the gradient of its output", "inf"),
+    ),
+)
+"""A run's loss scale up to its first overflow, which wastes 100 ms."""
+
+
 def trained_precision() -> RunPrecision:
     """A run with overflows, underflow and a comparison with FP32."""
     events = [
-        ScaleEvent("start", 0, 65536.0, 0, 0),
-        ScaleEvent(
-            "overflow",
-            3,
-            32768.0,
-            4,
-            400_000_000,
-            wasted_ns=100_000_000,
-            scheduler_steps=1,
-            origin=OverflowOrigin("net.fc", "the gradient of its output", "inf"),
-        ),
+        *FIRST_OVERFLOW,
         ScaleEvent("overflow", 4, 16384.0, 5, 500_000_000, wasted_ns=100_000_000),
         ScaleEvent("growth", 2005, 32768.0, 2006, 200_000_000_000),
         ScaleEvent("end", 2400, 32768.0, 2401, 240_000_000_000),

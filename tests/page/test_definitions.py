@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_every_definition_that_a_module_names_is_there() -> None:
     assert len(named) > 40
     assert named <= set(known)
     assert {name for name, parent in CATEGORIES if parent is None} <= set(known)
-    assert {f"memory-{name}" for name in MemoryCategory.__args__} <= set(known)
+    assert {f"memory-{name}" for name in get_args(MemoryCategory)} <= set(known)
 
 
 def test_terms_links_and_lists_are_read(generator: ModuleType) -> None:

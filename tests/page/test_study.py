@@ -217,7 +217,7 @@ def test_compare_writes_it_also_when_it_refuses(
 ) -> None:
     for arm, precision, size in (("fp32", "32-true", 32), ("amp", "16-mixed", 64)):
         for seed in (1, 2, 3):
-            facts = {"train__seed": seed, "train__precision": precision, "train__batch_size": size}
+            facts: dict[str, Any] = {"train__seed": seed, "train__precision": precision, "train__batch_size": size}
             write_run(tmp_path / arm / str(seed), step_ms=100.0 + seed, **facts)
     target = tmp_path / "out.html"
     command = ["compare", str(tmp_path / "fp32"), str(tmp_path / "amp"), "--treatment", "precision"]

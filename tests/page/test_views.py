@@ -142,7 +142,8 @@ def test_step_times_are_told_as_on_the_console(tmp_path: Path, open_page: Any) -
     times = summarize_step_times(samples)
     opened = open_page(replace(hand_made_report(tmp_path), step_times=times))
     shown = " ".join(opened.page.inner_text("main").replace("\u00a0", " ").split())
-    _, facts, *sentences = step_times_section(times).renderables
+    section: Any = step_times_section(times)
+    _, facts, *sentences = section.renderables
     assert len(sentences) == 3  # the run became slower, after the profiler too, and a step stood out
     for text in (*facts.plain.split(" · "), *(line.plain for line in sentences)):
         assert text in shown

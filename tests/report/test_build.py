@@ -11,7 +11,7 @@ from lightning_perf.errors import TraceError
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files.steps import STEPS, StepSample
-from tests.findings.test_ranks_and_wrappers import reducing
+from tests.findings.recordings import reducing
 from tests.support.trace_builder import TraceBuilder
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.report.document import PerfReport
-from tests.analysis.ranks.test_collective_waits import RECORDED
+from tests.analysis.ranks.test_distributed import RECORDED
 from tests.conftest import corpus_rows
 from tests.support.naive_breakdown import naive_breakdown
 

@@ -10,7 +10,7 @@ from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport, ReportError, Verdict
 from lightning_perf.run_files.steps import StepSample
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def full_report() -> PerfReport:
@@ -18,7 +18,7 @@ def full_report() -> PerfReport:
         TraceBuilder()
         .gpu("NVIDIA A100-SXM4-40GB", computeMajor=8, computeMinor=0)
         .step(1, 0, 100)
-        .annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 10)
+        .annotation(FETCH, 0, 10)
         .op("aten::mm", 10, 20, types=["float", "float"], dims=[[8, 8], [8, 8]])
         .launch("ampere_sgemm_128x64_nn", call_us=12, call_duration_us=5, start_us=30, duration_us=40)
         .build()

@@ -13,8 +13,7 @@ import pytest
 import lightning_perf
 from lightning_perf import TraceError
 from lightning_perf.report.document import PerfReport
-from tests.findings.recordings import training
-from tests.findings.test_ranks_and_wrappers import reducing
+from tests.findings.recordings import reducing, training
 
 NAMES = ("ProfilerStep#3", "ncclAllReduce", "cudaLaunchKernel", "\x1b[31m", "Optimizer.step#Adam.step", "[memory]")
 CATEGORIES = ("kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "gpu_memset", "user_annotation", "python_function")

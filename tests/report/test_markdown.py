@@ -10,6 +10,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.report.document import PerfReport
+from tests.report.support import input_bound_report
 from tests.support.trace_builder import TraceBuilder
 
 HOSTILE = "<script>|evil| \x1b[31m\u202e [y](http://example.com) `code` *bold*"
@@ -17,14 +18,7 @@ HOSTILE = "<script>|evil| \x1b[31m\u202e [y](http://example.com) `code` *bold*"
 
 @pytest.fixture
 def report(tmp_path: Path) -> PerfReport:
-    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8)
-    for number in range(3):
-        start = number * 1000
-        builder.step(number, start, 1000)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 400)
-        builder.op(HOSTILE, start + 410, 80, types=["float"], dims=[[8, 8]])
-        builder.launch(HOSTILE, call_us=start + 420, call_duration_us=10, start_us=start + 440, duration_us=500)
-    return lightning_perf.analyze(builder.write(tmp_path / "rank0.pt.trace.json"))
+    return input_bound_report(tmp_path, HOSTILE)
 
 
 def unescaped(markdown: str) -> str:

@@ -9,7 +9,7 @@ from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.sentences import trust_line, who_waits
 from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio
-from tests.findings.test_registry import training
+from tests.findings.recordings import training
 
 SOUND = Trust(5, 0, 0, 900, 0, 0, 0)
 

@@ -28,6 +28,7 @@ from lightning_perf.run_files.run_record import (
     EpochEnded,
     FactsAdded,
     HealthSeen,
+    Line,
     Outcome,
     Place,
     RunEnded,
@@ -36,7 +37,7 @@ from lightning_perf.run_files.run_record import (
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
-LOGS = {
+LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
     "steps.rank3.jsonl": (
         STEPS,
         [
@@ -106,7 +107,7 @@ LOGS = {
         ),
     ),
 }
-RECORD = [
+RECORD: list[Line] = [
     RunStarted(
         "20261122-1", 7.5, {"x": 1, "y": None}, {"host": "h"}, Place("s1", "amp", 2, 1, treatment=("precision",))
     ),
@@ -124,7 +125,7 @@ RECORD_CONTENT = (
     b'{"type":"ended","outcome":"finished","train_time_s":5.0,"error":null,"peak_device_bytes":7,'
     b'"peak_host_bytes":8}\n'
 )
-JOURNAL = [
+JOURNAL: list[journal.Entry] = [
     journal.RunBegan("a", 0, "runs/1", "cpu"),
     journal.RunOver("a", 0, 1.5, None, "c1"),
     journal.Lost("its driver died"),
@@ -170,7 +171,6 @@ def test_a_log_is_written_and_read_as_before(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_of_a_killed_and_of_a_resumed_run(tmp_path: Path, name: str) -> None:
-    log: RankLog[Any]
     log, values, content = LOGS[name]
     path = log.path(tmp_path, 3)
     path.write_bytes(content[:-9])

@@ -91,7 +91,11 @@ def test_a_writer_reports_its_first_error_and_stops(tmp_path: Path) -> None:
 
 
 def test_a_writer_without_a_path_writes_nothing() -> None:
-    LogWriter(JsonLines(int, "value"), None, pytest.fail, "").append(1)
+    def fail(consequence: str, error: OSError) -> None:
+        pytest.fail(consequence)
+
+    writer: LogWriter[int] = LogWriter(JsonLines(int, "value"), None, fail, "")
+    writer.append(1)
 
 
 def test_appended_content_follows_the_earlier(tmp_path: Path) -> None:

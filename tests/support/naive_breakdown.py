@@ -34,7 +34,7 @@ def naive_breakdown(path: Path) -> list[tuple[int, int, dict[str, int]]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     read = json.loads(text, strict=False, parse_float=Decimal)
-    document = {"traceEvents": read} if isinstance(read, list) else read
+    document: dict[str, Any] = {"traceEvents": read} if isinstance(read, list) else read
     base = int(document.get("baseTimeNanoseconds") or 0)
     events: defaultdict[str, list[tuple[int, int, str, dict[str, Any], Any]]] = defaultdict(list)
     for event in document["traceEvents"]:
@@ -42,8 +42,8 @@ def naive_breakdown(path: Path) -> list[tuple[int, int, dict[str, int]]]:
             begin = round(Decimal(event["ts"]) * 1000) + base
             end = begin + round(Decimal(event["dur"]) * 1000)
             thread = event.get("pid"), event.get("tid")
-            row = begin, end, event["name"], event.get("args") or {}, thread
-            events[_table(event.get("cat") or "", event["name"])].append(row)
+            found = begin, end, event["name"], event.get("args") or {}, thread
+            events[_table(event.get("cat") or "", event["name"])].append(found)
     runtime, device = events["runtime"], events["kernel"] + events["memcpy"] + events["memset"]
     calls: defaultdict[int, list[int]] = defaultdict(list)
     for row, call in enumerate(runtime):

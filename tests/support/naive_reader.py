@@ -78,7 +78,7 @@ def _kind(name: str, cat: str, args: dict[str, Any]) -> DeviceKind:
 
 def _table(cls: Any, fields: dict[str, Any], rows: list[tuple[Any, ...]]) -> Any:
     rows.sort(key=lambda row: (row[0], -row[1]))
-    columns = list(zip(*rows, strict=True)) or [[] for _ in fields]
+    columns: list[Any] = list(zip(*rows, strict=True)) or [[] for _ in fields]
     return cls(**{name: np.array(c, dtype=t) for (name, t), c in zip(fields.items(), columns, strict=True)})
 
 
@@ -91,7 +91,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
     document = json.loads(data.decode("utf-8-sig"), strict=False, parse_float=Decimal)
-    top = {"traceEvents": document} if isinstance(document, list) else document
+    top: Any = {"traceEvents": document} if isinstance(document, list) else document
     events = top.get("traceEvents") if isinstance(top, dict) else None
     assert isinstance(events, list)
     base = int(top.get("baseTimeNanoseconds") or 0)
@@ -178,13 +178,13 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
         if "Collective name" in args
     ]  # fmt: skip
     i64, i32, i16, f32 = np.int64, np.int32, np.int16, np.float32
-    memory_columns = list(zip(*sorted(memory), strict=True)) or [[]] * 9
+    memory_columns: list[Any] = list(zip(*sorted(memory), strict=True)) or [[]] * 9
     memory_columns.pop(1)
-    collective_columns = list(zip(*collectives, strict=True)) or [[]] * 7
+    collective_columns: list[Any] = list(zip(*collectives, strict=True)) or [[]] * 7
     return Trace(
         sources=(str(path),),
         names=tuple(names),
-        threads=tuple(Thread(*key, thread_names.get(key, "")) for key in threads),
+        threads=tuple(Thread(process, thread, thread_names.get((process, thread), "")) for process, thread in threads),
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
         stride_lists=tuple(stride_lists),

@@ -1,10 +1,33 @@
-"""Looking after processes that tests start."""
+"""Run processes in a test, and see whether they have ended."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_ranks(command: list[str], timeout_s: float, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that trains on two CPU ranks, and fail the test if it does not end in time."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+    # A group of its own: Lightning starts the other rank as a child, and a hanging test must leave neither behind.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        pytest.fail(f"two processes did not end\n{output}\n{errors}")
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 def is_alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from lightning_perf.trace.trace import Trace
 PID = 1000
 MAIN = 1000
 """The training thread's id: host events are put on it unless told otherwise."""
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+"""The name under which torch marks each fetch from a DataLoader without workers."""
 
 
 class TraceBuilder:
@@ -57,6 +60,12 @@ class TraceBuilder:
     def step(self, number: int, start_us: float, duration_us: float, *, thread: int = MAIN) -> TraceBuilder:
         """The host's mark of a step."""
         return self.annotation(f"ProfilerStep#{number}", start_us, duration_us, thread=thread)
+
+    def steps(self, count: int, duration_us: int) -> Iterator[int]:
+        """Mark steps one after the other from time 0, and yield the start of each for its other events."""
+        for number in range(count):
+            self.step(number, number * duration_us, duration_us)
+            yield number * duration_us
 
     def annotation(self, name: str, start_us: float, duration_us: float, *, thread: int = MAIN) -> TraceBuilder:
         """A ``record_function`` range."""
@@ -128,20 +137,10 @@ class TraceBuilder:
         return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start_us, dur=duration_us, args=args)
 
     def kernel(
-        self,
-        name: str,
-        start_us: float,
-        duration_us: float,
-        correlation: int | None = None,
-        *,
-        stream: int = 7,
-        device: int = 0,
-        **args: Any,
+        self, name: str, start_us: float, duration_us: float, correlation: int | None = None, **args: Any
     ) -> TraceBuilder:
-        """A kernel; a collective when its name says so. `args` as in the file: ``grid``, ``block``, …."""
-        return self.device(
-            "kernel", name, start_us, duration_us, correlation, stream=stream, device=device, **args
-        )  # fmt: skip
+        """A kernel; a collective when its name says so. `args` are its stream, device, and the file's ``grid``, …."""
+        return self.device("kernel", name, start_us, duration_us, correlation, **args)
 
     def memcpy(
         self,
@@ -150,34 +149,21 @@ class TraceBuilder:
         duration_us: float,
         correlation: int | None = None,
         *,
-        bytes: int = 0,
         pinned: bool = True,
-        stream: int = 7,
-        device: int = 0,
+        bytes: int = 0,
+        **place: int,
     ) -> TraceBuilder:
-        """A device copy; `direction` is ``HtoD``, ``DtoH``, ``DtoD`` or ``PtoP``."""
+        """A device copy; `direction` is ``HtoD``, ``DtoH``, ``DtoD`` or ``PtoP``, `place` its stream and device."""
         host = "Pinned" if pinned else "Pageable"
         ends = {"HtoD": f"{host} -> Device", "DtoH": f"Device -> {host}"}.get(direction, "Device -> Device")
-        return self.device(
-            "gpu_memcpy", f"Memcpy {direction} ({ends})", start_us, duration_us, correlation,
-            stream=stream, device=device, bytes=bytes,
-        )  # fmt: skip
+        name = f"Memcpy {direction} ({ends})"
+        return self.device("gpu_memcpy", name, start_us, duration_us, correlation, bytes=bytes, **place)
 
     def memset(
-        self,
-        start_us: float,
-        duration_us: float,
-        correlation: int | None = None,
-        *,
-        bytes: int = 0,
-        stream: int = 7,
-        device: int = 0,
+        self, start_us: float, duration_us: float, correlation: int | None = None, *, bytes: int = 0, **place: int
     ) -> TraceBuilder:
-        """A device memset."""
-        return self.device(
-            "gpu_memset", "Memset (Device)", start_us, duration_us, correlation,
-            stream=stream, device=device, bytes=bytes,
-        )  # fmt: skip
+        """A device memset; `place` is its stream and device."""
+        return self.device("gpu_memset", "Memset (Device)", start_us, duration_us, correlation, bytes=bytes, **place)
 
     def launch(
         self,
@@ -189,15 +175,16 @@ class TraceBuilder:
         duration_us: float,
         call: str = "cudaLaunchKernel",
         thread: int = MAIN,
-        stream: int = 7,
-        device: int = 0,
         **args: Any,
     ) -> TraceBuilder:
-        """A launch call and its kernel, linked by a new correlation number (counted down from a million)."""
+        """A launch call and its kernel, linked by a new correlation number (counted down from a million).
+
+        `args` are those of `kernel`.
+        """
         self._correlation += 1
         correlation = 1_000_000 - self._correlation
         self.runtime(call, call_us, call_duration_us, correlation, thread=thread)
-        return self.kernel(kernel, start_us, duration_us, correlation, stream=stream, device=device, **args)
+        return self.kernel(kernel, start_us, duration_us, correlation, **args)
 
     # The rest.
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy
 
@@ -28,6 +29,8 @@ def main(channel: Channel) -> None:
 
 def hungry(channel: Channel) -> None:
     """Be a real worker whose work takes 1 GiB of the 300 MiB that it may have."""
-    worker.limit_memory = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
-    worker.work = lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
-    worker.main(channel)
+    limit = functools.partial(limit_memory, share=0.0, least_bytes=300 << 20)
+    with mock.patch.multiple(
+        worker, limit_memory=limit, work=lambda task, say: Failed(str(numpy.ones(1 << 30, dtype="u1").sum()))
+    ):
+        worker.main(channel)

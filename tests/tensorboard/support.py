@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 from tensorboard.backend.application import TensorBoardWSGI
 from tensorboard.plugins import base_plugin
 from werkzeug.test import Client, TestResponse
 
+from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.run_files.run_record import Place
 from lightning_perf.tensorboard.discovery import Run, read_roots
 from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.plugin import PerfPlugin
@@ -20,6 +23,7 @@ from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 from lightning_perf.tensorboard.task import Answer, Task
 from lightning_perf.tensorboard.worker import work
+from tests.compare.support import write_run
 from tests.support.trace_builder import TraceBuilder
 
 PREFIX = "/data/plugin/lightning_perf"
@@ -130,3 +134,23 @@ def fails(error: str = "") -> Any:
         raise StorageError(error)
 
     return fail
+
+
+def write_study(folder: Path, blocks: int = 3, **changes: Any) -> Path:
+    """A finished study: the second arm is a fifth faster."""
+    study = Study(
+        arms=(StudyArm("fp32", ("x",)), StudyArm("amp", ("x",))), blocks=blocks, treatment=("precision",), study_id="s"
+    )
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_bytes(msgspec.json.encode(study))
+    for block in range(blocks + 1):
+        for position, (arm, step_ms, precision) in enumerate((("fp32", 10.0, "32-true"), ("amp", 8.0, "16-mixed"))):
+            write_run(
+                folder / "runs" / f"block{block:03}" / arm,
+                step_ms=step_ms + 0.01 * block,
+                started=10.0 * block + position,
+                place=Place("s", arm, block, position, treatment=study.treatment),
+                train__precision=precision,
+                **(changes if arm == "amp" else {}),
+            )
+    return folder

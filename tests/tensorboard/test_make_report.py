@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.verdicts.comparison import Comparison
+from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.errors import TraceError
 from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import ReportError
 from lightning_perf.run_files.steps import STEPS, StepSample
-from lightning_perf.tensorboard.make_report import make_report
-from tests.tensorboard.support import write_trace
+from lightning_perf.tensorboard.make_report import make_report, make_study
+from tests.tensorboard.support import write_study, write_trace
 
 
 def write_steps(path: Path, steps: int = 50) -> Path:
@@ -104,3 +107,30 @@ def test_unreadable_traces_are_an_error(tmp_path: Path) -> None:
     bad.write_text("nothing")
     with pytest.raises(TraceError):
         make_report(tmp_path, [bad], str(tmp_path))
+
+
+def test_compares_the_arms_with_the_study_s_treatment(tmp_path: Path) -> None:
+    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
+    comparison = make_study(write_study(tmp_path / "study"))
+    assert isinstance(comparison, Comparison)
+    assert (comparison.baseline, comparison.blocked, comparison.treatment) == ("fp32", True, ("precision",))
+    ratio = next(result for result in comparison.candidates[0].metrics if result.metric == "step_time").estimate.value
+    assert ratio == pytest.approx(0.8, abs=0.01)
+    assert comparison.notes[-1].startswith("Not finished")  # there is no journal that tells of an end
+
+
+def test_an_unfair_comparison_tells_the_differing_facts(tmp_path: Path) -> None:
+    study = make_study(write_study(tmp_path / "study", train__batch_size=64))
+    assert isinstance(study, Unfair)
+    assert study.state == "unfair"
+    assert (study.baseline, "train.batch_size" in study.message) == ("fp32", True)
+    (row,) = study.rows
+    assert (row.arm, row.fact, row.baseline, row.candidate) == ("amp", "train.batch_size", ("32",), ("64",))
+
+
+def test_a_study_without_runs_is_an_error(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study")
+    for run in (folder / "runs").rglob("run.jsonl"):
+        run.unlink()
+    with pytest.raises(CompareError, match="holds no run record"):
+        make_study(folder)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import BESIDE
 from lightning_perf.tensorboard.task import Done, Failed, Working
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_trace
-from tests.tensorboard.test_make_study import write_study
+from tests.tensorboard.support import InlineQueue, StubQueue, asker, write_study, write_trace
 
 
 def test_lists_runs_with_kinds_traces_and_notes(logdir: Path) -> None:
@@ -107,7 +107,7 @@ def test_long_tables_come_page_by_page(logdir: Path, monkeypatch: pytest.MonkeyP
     report = tab.json("data/report", run="fit")
     assert len(report["ranks"][0]["kernels"]["rows"]) == 25
     assert report["truncated"]["kernels"] == 30
-    arguments = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
+    arguments: dict[str, Any] = {"run": "fit", "rank": 0, "table": "kernels", "sort": "name", "descending": 0}
     page = tab.json("data/table", offset=27, limit=5, **arguments)
     assert [row["name"] for row in page["rows"]] == ["kernel_0027", "kernel_0028", "kernel_0029"]
     assert page["total"] == 30

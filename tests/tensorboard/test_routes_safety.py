@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from werkzeug.test import TestResponse
+from werkzeug.wrappers import Response
 
 from lightning_perf.tensorboard.task import Failed
 from tests.tensorboard.support import PREFIX, StubQueue, asker, write_trace
@@ -80,7 +80,7 @@ def test_every_answer_has_the_headers_that_keep_it_harmless(
         _check_headers(response, route, caplog)
 
 
-def _check_headers(response: TestResponse, route: str, caplog: pytest.LogCaptureFixture) -> None:
+def _check_headers(response: Response, route: str, caplog: pytest.LogCaptureFixture) -> None:
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert response.content_type
     if route != "no/such":  # that one TensorBoard answers by itself

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from lightning_perf.report.build import analyze
-from tests.tensorboard.support import InlineQueue, asker, write_trace
-from tests.tensorboard.test_make_study import write_study
+from tests.tensorboard.support import InlineQueue, asker, write_study, write_trace
 
 pytest.importorskip("s3fs", reason="needs s3fs: pip install s3fs")
 moto_server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server]'")

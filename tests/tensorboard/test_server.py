@@ -21,8 +21,7 @@ import pytest
 
 from tests.conftest import corpus_folder
 from tests.page.tradeoff_sample import hand_made_tradeoff
-from tests.tensorboard.support import write_trace
-from tests.tensorboard.test_make_study import write_study
+from tests.tensorboard.support import write_study, write_trace
 
 HAND_MADE = "hand <b>made</b>"
 REAL = "resnet50"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from lightning_perf.tensorboard.cache import find, key_of
 from lightning_perf.tensorboard.discovery import Run, Sniffer, discover, read_roots
 from lightning_perf.tensorboard.make_report import make_report
 from lightning_perf.tensorboard.task import Answer, Done, Failed, Task, Working, make_task
-from lightning_perf.tensorboard.worker import READ_SHARE, work
+from lightning_perf.tensorboard.worker import READ_SHARE, ReadingProgress, work
 from lightning_perf.workers.process import WorkerProcess
 from tests.tensorboard.support import write_trace
 
@@ -37,7 +39,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
         while not answers or isinstance(answers[-1], Working):
             answers.append(worker.receive(Working, Done, Failed, timeout_s=60))
     assert answers[-1] == Done()
-    assert worker._process.returncode == 0
+    assert worker.exit_code == 0
     found = find(run, task.key, "report")
     assert found is not None
     assert found.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
@@ -96,8 +98,50 @@ def test_a_missing_extra_is_a_passing_failure(logdir: Path, monkeypatch: pytest.
     def fail(*_: Any) -> None:
         raise MissingExtraError("scipy", "compare")
 
-    monkeypatch.setattr("lightning_perf.tensorboard.worker._report", fail)
+    monkeypatch.setattr("lightning_perf.tensorboard.make_report.make_report", fail)
     write_trace(logdir / "fit" / "a.pt.trace.json")
     assert work(task_of(logdir), lambda _: None) == Failed(
         'scipy is not installed. Install it with: pip install "lightning-perf[compare]"', lasting=False
     )
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs /proc")
+
+
+@needs_proc
+def test_follows_reading_in_this_process(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x" * 100)
+    progress = ReadingProgress({str(tmp_path / name): 100 for name in ("a", "b")})
+    assert progress.look() == 0.0
+    with (tmp_path / "a").open("rb", buffering=0) as first:
+        first.read(50)
+        assert progress.look() == 0.25
+        first.read()
+        assert progress.look() == 0.5
+    assert progress.look() == 0.5  # closed files stay read
+    with (tmp_path / "b").open("rb", buffering=0) as second:
+        second.read()
+        assert progress.look() == 1.0
+        second.seek(0)
+        assert progress.look() == 1.0
+
+
+@needs_proc
+def test_follows_reading_in_a_child(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 100)
+    progress = ReadingProgress({str(path): 100})
+    code = f"f = open({str(path)!r}, 'rb', 0); f.read(80); print('read', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "read\n"
+        assert progress.look() == 0.8
+        child.stdin.write("\n")
+
+
+@needs_proc
+def test_nothing_to_read_is_all_read() -> None:
+    assert ReadingProgress({}).look() == 1.0

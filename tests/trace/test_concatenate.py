@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -50,14 +52,8 @@ def test_the_breakdown_of_both_is_the_sum_of_each() -> None:
 
 def test_collectives_keep_their_device_row() -> None:
     def collective(at_us: int, elements: int) -> TraceBuilder:
-        return (
-            TraceBuilder()
-            .kernel("gemm", at_us, 10, 1)
-            .kernel(
-                "ncclDevKernel_AllReduce", at_us + 20, 10, 2,
-                **{"Collective name": "allreduce", "In msg nelems": elements, "dtype": "Float"},
-            )
-        )  # fmt: skip
+        sent: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": elements, "dtype": "Float"}
+        return TraceBuilder().kernel("gemm", at_us, 10, 1).kernel("ncclDevKernel_AllReduce", at_us + 20, 10, 2, **sent)
 
     both = concatenate([collective(0, 11).build(), collective(1000, 22).build()])
     assert both.collectives.device_row.tolist() == [1, 3]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from lightning_perf.analysis.host.host_compute import HostWork, host_compute
+from lightning_perf.analysis.host.host_compute import HostWork, Layout, host_compute
 from lightning_perf.analysis.model.operators import operators
 from tests.findings.host_recordings import ACTIVATIONS, WEIGHTS, convolving, on_processor
 from tests.support.trace_builder import TraceBuilder
@@ -12,7 +14,7 @@ def test_every_kind_with_its_time() -> None:
     trace = convolving(on_processor()).build()
     found = host_compute(trace)
     assert found is not None
-    first = "channels first"
+    first: Layout = "channels first"
     assert found.work == (
         HostWork("convolution backward", "fp32", first, 3, 15_000_000, 3 * WEIGHTS, 3 * ACTIVATIONS),
         HostWork("convolution", "fp32", first, 3, 9_000_000, 3 * WEIGHTS, 0),
@@ -41,10 +43,8 @@ def test_layout(
     data: list[int], data_strides: list[int], weight: list[int], weight_strides: list[int], layout: str
 ) -> None:
     builder = TraceBuilder().step(1, 0, 100)
-    builder.op(
-        "aten::mkldnn_convolution", 0, 90, types=["float", "float"], dims=[data, weight],
-        **{"Input Strides": [data_strides, weight_strides]},
-    )  # fmt: skip
+    strides: dict[str, Any] = {"Input Strides": [data_strides, weight_strides]}
+    builder.op("aten::mkldnn_convolution", 0, 90, types=["float", "float"], dims=[data, weight], **strides)
     found = host_compute(builder.build())
     assert found is not None
     assert [(row.kind, row.layout) for row in found.work] == [("convolution", layout)]
@@ -91,11 +91,15 @@ def test_sizes_of_damaged_shapes_stay_within_64_bits() -> None:
 
 def test_damaged_inputs_are_of_no_kind_or_layout() -> None:
     builder = TraceBuilder().step(1, 0, 400)
-    for number, (dims, strides) in enumerate(
-        [("nonsense", None), ([[2, 3], "x"], [[3]]), ([[-1, 4, 8, 8], [8]], [[1, 2, 3, 4], 5]), ([[2, 4, 8, 8]], [[]])]
-    ):
-        at = 100 * number
-        builder.op("aten::mkldnn_convolution", at, 90, types=["float"], dims=dims, **{"Input Strides": strides})  # type: ignore[arg-type]
+    damaged: list[tuple[Any, Any]] = [
+        ("nonsense", None),
+        ([[2, 3], "x"], [[3]]),
+        ([[-1, 4, 8, 8], [8]], [[1, 2, 3, 4], 5]),
+        ([[2, 4, 8, 8]], [[]]),
+    ]
+    for number, (dims, strides) in enumerate(damaged):
+        given: dict[str, Any] = {"dims": dims, "Input Strides": strides}
+        builder.op("aten::mkldnn_convolution", 100 * number, 90, types=["float"], **given)
     found = host_compute(builder.build())
     assert found is not None
     assert {(row.kind, row.layout) for row in found.work} == {("convolution", None)}

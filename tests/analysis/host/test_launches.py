@@ -5,13 +5,10 @@ import numpy as np
 import pytest
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.host.launches import LaunchDelay, Launches, launches
+from lightning_perf.analysis.host.launches import ClockSkew, LaunchBound, LaunchDelay, Launches, clock_skew, launches
 from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
-from tests.support.trace_builder import TraceBuilder
-
-FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def test_counts_delays_and_exposed_time():
@@ -64,11 +61,15 @@ def eager_step(*, kernel_us: float) -> TraceBuilder:
     return builder
 
 
-def test_small_kernels_are_launch_bound():
-    value = launches(eager_step(kernel_us=3).build())
+def launch_bound(builder: TraceBuilder) -> LaunchBound:
+    value = launches(builder.build())
     assert value is not None
-    bound = value.launch_bound
-    assert bound is not None
+    assert value.launch_bound is not None
+    return value.launch_bound
+
+
+def test_small_kernels_are_launch_bound():
+    bound = launch_bound(eager_step(kernel_us=3))
     assert bound.bound
     # In each period of 25 µs the kernel runs 3, stands in the queue for 1, and 6 are a launch call.
     assert (bound.launch_ns, bound.operator_ns, bound.python_ns) == (300_000, 50 * 10_000, 250_000)
@@ -77,41 +78,25 @@ def test_small_kernels_are_launch_bound():
 
 
 def test_large_kernels_are_not():
-    value = launches(eager_step(kernel_us=100).build())
-    assert value is not None
-    assert value.launch_bound is not None
-    assert not value.launch_bound.bound
-    assert value.launch_bound.waiting_ns == 11_000
+    bound = launch_bound(eager_step(kernel_us=100))
+    assert not bound.bound
+    assert bound.waiting_ns == 11_000
 
 
 def test_long_python_is_not_launching():
-    trace = (
-        TraceBuilder()
-        .step(1, 0, 1000)
-        .launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=90)
-        .op("aten::relu", 880, 12)
-        .launch("b", call_us=882, call_duration_us=10, start_us=892, duration_us=108)
-        .build()
-    )
-    value = launches(trace)
-    assert value is not None
-    assert value.launch_bound is not None
-    assert (value.launch_bound.waiting_ns, value.launch_bound.python_ns) == (22_000, 0)
+    builder = TraceBuilder().step(1, 0, 1000).op("aten::relu", 880, 12)
+    builder.launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=90)
+    builder.launch("b", call_us=882, call_duration_us=10, start_us=892, duration_us=108)
+    bound = launch_bound(builder)
+    assert (bound.waiting_ns, bound.python_ns) == (22_000, 0)
 
 
 def test_a_stall_is_not_launching():
-    trace = (
-        TraceBuilder()
-        .step(1, 0, 10_000)
-        .launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=990)
-        .op("aten::convolution", 1000, 8000)
-        .launch("b", call_us=1000, call_duration_us=7000, start_us=9000, duration_us=1000)
-        .build()
-    )
-    value = launches(trace)
-    assert value is not None
-    assert value.launch_bound is not None
-    assert (value.launch_bound.bound, value.launch_bound.waiting_ns) == (False, 10_000)
+    builder = TraceBuilder().step(1, 0, 10_000).op("aten::convolution", 1000, 8000)
+    builder.launch("a", call_us=0, call_duration_us=10, start_us=10, duration_us=990)
+    builder.launch("b", call_us=1000, call_duration_us=7000, start_us=9000, duration_us=1000)
+    bound = launch_bound(builder)
+    assert (bound.bound, bound.waiting_ns) == (False, 10_000)
 
 
 def test_no_device_gives_nothing():
@@ -119,9 +104,7 @@ def test_no_device_gives_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     value = launches(trace)
     if value is None:
         assert len(trace.device) == 0
@@ -134,3 +117,26 @@ def test_real_traces(corpus, row):
         assert value.queue.max == max(value.queue.series.value)
         assert sum(stream.items for stream in value.queue.streams) <= len(trace.device)
     assert msgspec.json.decode(msgspec.json.encode(value), type=Launches) == value
+
+
+def test_work_before_its_launch_is_counted():
+    builder = TraceBuilder().step(1, 0, 100).kernel("unlinked", 0, 1)
+    builder.launch("sound", call_us=10, call_duration_us=5, start_us=12, duration_us=3)
+    builder.launch("at once", call_us=20, call_duration_us=5, start_us=20, duration_us=3)
+    builder.launch("early", call_us=30, call_duration_us=5, start_us=28, duration_us=3)
+    builder.launch("earlier", call_us=40, call_duration_us=5, start_us=33, duration_us=3)
+    assert clock_skew(builder.build()) == ClockSkew(early=2, linked=4, lead_ns=7_000)
+
+
+def test_nothing_early_and_no_device():
+    sound = TraceBuilder().launch("k", call_us=10, call_duration_us=5, start_us=12, duration_us=3)
+    assert clock_skew(sound.build()) is None
+    assert clock_skew(TraceBuilder().op("aten::mm", 0, 5).build()) is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "row", [row for row in corpus_rows() if row["events"] < 5000], ids=lambda row: row["file"].split("/", 1)[1]
+)
+def test_real_recordings_have_none(trace):
+    assert clock_skew(trace) is None

@@ -15,9 +15,7 @@ def training(*, flag_us: int = 100, marked: bool = True, device: bool = False, b
     builder = TraceBuilder()
     if device:
         builder.gpu("NVIDIA A100-SXM4-40GB")
-    for step in range(3):
-        at = step * 1000
-        builder.step(step, at, 1000)
+    for at in builder.steps(3, 1000):
         for batch in range(batches):
             begin = at + batch * 1000 // batches
             length = 1000 // batches - flag_us

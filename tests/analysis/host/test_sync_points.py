@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from lightning_perf.analysis.host.sync_points import sync_points
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def test_wait_drain_and_gain() -> None:
@@ -67,7 +67,7 @@ def test_the_wait_for_input_is_not_its_fault() -> None:
         .step(1, 0, 1000)
         .launch("a", call_us=0, call_duration_us=5, start_us=10, duration_us=190)
         .runtime("cudaStreamSynchronize", 100, 100)
-        .annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 220, 500)
+        .annotation(FETCH, 220, 500)
         .launch("b", call_us=750, call_duration_us=5, start_us=760, duration_us=240)
         .build()
     )

@@ -2,8 +2,6 @@ import msgspec
 import pytest
 
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, Arithmetic, arithmetic
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 FLOAT, HALF, BF16 = ["float", "float"], ["c10::Half", "c10::Half"], ["c10::BFloat16", "c10::BFloat16"]
@@ -91,9 +89,7 @@ def test_the_value_survives_json():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"].split("/", 1)[1])
-def test_real_traces(row, corpus):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace, row):
     value = arithmetic(trace)
     assert [r.name for r in value.rows] == list(ARITHMETICS)
     assert sum(r.time_ns for r in value.rows) == value.compute_ns

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
+from lightning_perf.analysis.kernels.kernel_names import RULES, is_product, kernel_arithmetic, spelled_arithmetic
 from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
 
@@ -128,3 +128,16 @@ def test_names_of_real_matrix_products_all_tell_their_arithmetic_or_leave_it_to_
             if any("V100" in gpu for gpu in row["gpu"] or ()):
                 assert found.arithmetic not in ("tf32", "bf16", "fp8"), name
     assert silent <= {"composable kernel", None}  # None: attn_fwd, a Triton kernel without a scheme
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.example[:40])
+def test_every_rule_is_the_first_that_takes_its_own_example(rule):
+    first = next(r for r in RULES if r.pattern.search(rule.example))
+    assert first is rule
+    assert rule.source.startswith("https://")
+    assert kernel_arithmetic(rule.example).family == rule.family
+
+
+def test_what_nothing_is_spelled_like_is_refused():
+    with pytest.raises(KeyError):
+        spelled_arithmetic("q8")

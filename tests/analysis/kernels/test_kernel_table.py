@@ -7,8 +7,6 @@ import pytest
 
 from lightning_perf.analysis.kernels.kernel_table import KernelLauncher, KernelTable, kernels
 from lightning_perf.analysis.model.operators import operators
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -66,9 +64,7 @@ def test_only_the_steps_count():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces_against_a_loop(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces_against_a_loop(trace, row):
     table = kernels(trace)
     if table is None:
         assert len(trace.device) == 0

@@ -1,9 +1,10 @@
 import pytest
 
 from lightning_perf.analysis.kernels.arithmetic import arithmetic
-from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS, has_tensor_cores
+from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS, device_properties, has_tensor_cores
 from lightning_perf.trace.description import DeviceProperties
 from tests.analysis.kernels.test_arithmetic import FLOAT, HALF, Kernels
+from tests.support.trace_builder import TraceBuilder
 
 EVEN, ODD = [[64, 128], [128, 256]], [[64, 127], [127, 256]]
 
@@ -128,3 +129,19 @@ def test_most_time_comes_first_and_every_reason_is_explained():
 )
 def test_which_devices_have_them(name, major, expected):
     assert has_tensor_cores(DeviceProperties(0, name=name, compute_major=major)) is expected
+
+
+def test_by_ordinal():
+    trace = TraceBuilder().gpu("A", ordinal=0).gpu("B", ordinal=1).step(1, 0, 10).build()
+    assert device_properties(trace, 1).name == "B"
+    assert device_properties(trace, 5).name is None
+
+
+def test_an_ordinal_that_no_device_has_is_of_the_one_kind_there_is():
+    builder = TraceBuilder().gpu("AMD Instinct MI300X", ordinal=0).gpu("AMD Instinct MI300X", ordinal=1)
+    trace = builder.step(1, 0, 10).build()
+    assert device_properties(trace, 4).name == "AMD Instinct MI300X"
+
+
+def test_a_trace_that_describes_none():
+    assert device_properties(TraceBuilder().step(1, 0, 10).build(), 0).name is None

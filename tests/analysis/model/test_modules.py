@@ -3,9 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lightning_perf.analysis.model.modules import ModuleRow, ModuleTree, modules
-from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
+from lightning_perf.analysis.model.modules import ModuleRow, ModuleTree, forward_operator, modules
 from tests.support.trace_builder import TraceBuilder
 
 ENGINE = 2000
@@ -79,9 +77,7 @@ def test_no_modules_give_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     tree = modules(trace)
     recorded = any(name.startswith("nn.Module: ") for name in trace.names)
     assert (tree is not None) == recorded
@@ -97,3 +93,55 @@ def test_real_traces(corpus, row):
     attributed = sum(r.device_total_ns + (r.backward_device_ns or 0) for r in tops)
     assert attributed + tree.unattributed_device_ns == tree.device_ns
     assert msgspec.json.decode(msgspec.json.encode(tree), type=ModuleTree) == tree
+
+
+def owners(trace):
+    owner, root = forward_operator(trace)
+    names = [trace.names[code] for code in trace.operators.name]
+    linked = {} if owner is None else {names[row]: names[own] for row, own in enumerate(owner) if own >= 0}
+    return linked, {names[row]: names[r] for row, r in enumerate(root) if r >= 0}
+
+
+def test_last_forward_operator_of_a_number_made_the_node():
+    trace = (
+        TraceBuilder()
+        .op("aten::linear", 0, 50, sequence=7)
+        .op("aten::addmm", 10, 30, sequence=7)
+        .op("aten::relu", 60, 10, sequence=8)
+        .op("autograd::engine::evaluate_function: ReluBackward0", 100, 20, sequence=8, forward_thread=1, thread=ENGINE)
+        .op("ReluBackward0", 105, 10, sequence=8, forward_thread=1, thread=ENGINE)
+        .op("aten::threshold_backward", 106, 5, thread=ENGINE)
+        .op("AddmmBackward0", 130, 20, sequence=7, forward_thread=1, thread=ENGINE)
+        .op("aten::mm", 132, 5, thread=ENGINE)
+        .op("StrangerBackward0", 160, 5, sequence=99, forward_thread=1, thread=ENGINE)
+        .build()
+    )
+    engine = "autograd::engine::evaluate_function: ReluBackward0"
+    assert owners(trace) == (
+        {engine: "aten::relu", "AddmmBackward0": "aten::addmm"},
+        {
+            engine: engine,
+            "ReluBackward0": engine,
+            "aten::threshold_backward": engine,
+            "AddmmBackward0": "AddmmBackward0",
+            "aten::mm": "AddmmBackward0",
+            "StrangerBackward0": "StrangerBackward0",
+        },
+    )
+
+
+def test_numbers_of_two_forward_threads_are_kept_apart():
+    builder = TraceBuilder()
+    for replica, thread in ((1, 3001), (2, 3002)):
+        for sequence in range(replica, replica + 5):
+            builder.op(f"replica{replica}::{sequence}", 10 * sequence, 5, sequence=sequence, thread=thread)
+            builder.op(
+                f"Backward{replica}{sequence}", 200 - 10 * sequence, 5, sequence=sequence,
+                forward_thread=10 + replica, thread=ENGINE + replica,
+            )  # fmt: skip
+    linked, _ = owners(builder.build())
+    assert linked == {f"Backward{r}{s}": f"replica{r}::{s}" for r in (1, 2) for s in range(r, r + 5)}
+
+
+def test_recording_of_inference_links_nothing():
+    assert owners(TraceBuilder().op("aten::mm", 0, 5).build()) == ({}, {})

@@ -12,7 +12,6 @@ from lightning_perf.analysis.core.averaged_steps import in_averaged_steps
 from lightning_perf.analysis.core.intervals import merge
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.trace.reader import read_trace
-from tests.conftest import corpus_rows
 from tests.support.trace_builder import TraceBuilder
 
 
@@ -173,9 +172,7 @@ def test_against_torchs_own_averages(tmp_path):
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("name", [row["file"] for row in corpus_rows()])
-def test_times_of_real_traces_are_all_accounted_for(corpus, name):
-    trace = read_trace(corpus / "traces" / name)
+def test_times_of_real_traces_are_all_accounted_for(trace):
     table = operators(trace)
     if table.device_ns is not None:
         assert sum(row.device_self_ns for row in table.rows) + table.unattributed_device_ns == table.device_ns

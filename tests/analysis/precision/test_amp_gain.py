@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lightning_perf.analysis.precision.amp_gain import AmpGain, AmpPart, amp_gain
+from lightning_perf.analysis.precision.amp_gain import AmpGain, AmpPart, amp_gain, check_prediction
 from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
@@ -154,3 +154,11 @@ def test_nothing_to_predict():
         is None
     )
     assert predict(TraceBuilder().step(1, 0, 100).op("aten::mm", 10, 20).build()) is None
+
+
+def test_check_of_a_prediction():
+    gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
+    assert not check_prediction(gain, 90e6).held
+    assert not check_prediction(gain, 30e6).held
+    with pytest.raises(ValueError, match="was not measured"):
+        check_prediction(gain, 0)

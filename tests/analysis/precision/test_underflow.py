@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.precision.underflow import tabulate_underflow
-from lightning_perf.run_files.gradient_samples import GradientSample, LayerGradients
+from lightning_perf.run_files.gradient_samples import Arithmetic, GradientSample, LayerGradients
 from lightning_perf.run_files.precision import UnderflowTable
 
 
-def count(values: np.ndarray, arithmetic: str = "fp16") -> LayerGradients:
+def count(values: np.ndarray, arithmetic: Arithmetic = "fp16") -> LayerGradients:
     """An independent count of values by power of two."""
     finite = values[np.isfinite(values)]
     exponents = np.floor(np.log2(np.abs(finite[finite != 0]))).astype(int)
@@ -50,7 +50,7 @@ def test_shares_against_numpys_fp16(samples):
     assert msgspec.json.decode(msgspec.json.encode(table), type=UnderflowTable) == table
 
 
-def layer(exponent: int, arithmetic: str = "fp16", values: int = 100) -> LayerGradients:
+def layer(exponent: int, arithmetic: Arithmetic = "fp16", values: int = 100) -> LayerGradients:
     return LayerGradients(arithmetic, 0, 0, exponent, (values,))
 
 

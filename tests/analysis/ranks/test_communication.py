@@ -5,9 +5,8 @@ import pytest
 
 from lightning_perf.analysis.ranks.communication import Communication, HostCollective, StepCommunication, communication
 from lightning_perf.analysis.steps.breakdown import breakdown
-from lightning_perf.trace.reader import read_trace
 from tests.conftest import corpus_rows
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 ALL_REDUCE = {
     "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1000, "Out msg nelems": 1000, "Group size": 4,
@@ -83,7 +82,7 @@ def test_collectives_on_the_host():
 def test_collectives_on_the_host_are_exposed_while_it_does_nothing_else():
     builder = TraceBuilder().step(1, 0, 100).annotation("gloo:all_reduce", 10, 60, thread=3000)
     builder.annotation("gloo:broadcast", 65, 10, thread=3000).op("aten::mm", 0, 20).op("aten::mul", 30, 5, thread=2000)
-    builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 50, 4)
+    builder.annotation(FETCH, 50, 4)
     value = communication(builder.build())
     assert value is not None
     # From 20 to 75, without the operator and the fetch in it.
@@ -95,9 +94,7 @@ def test_no_collectives_give_nothing():
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("row", corpus_rows(), ids=lambda row: row["file"])
-def test_real_traces(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_real_traces(trace):
     value = communication(trace)
     if value is None:
         assert not trace.device.is_collective.any()
@@ -115,8 +112,7 @@ def test_real_traces(corpus, row):
 @pytest.mark.parametrize(
     "row", [row for row in corpus_rows() if (row["device_sets_ns"] or {}).get("comm_ns")], ids=lambda row: row["file"]
 )
-def test_against_the_independent_reading(corpus, row):
-    trace = read_trace(corpus / "traces" / row["file"])
+def test_against_the_independent_reading(trace, row):
     value = communication(trace)
     assert value is not None
     told = row["device_sets_ns"]

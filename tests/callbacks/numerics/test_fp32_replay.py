@@ -6,25 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import (
-    MODES,
-    Recipe,
-    allow_fp16_on_cpu,
-    batches,
-    fit,
-    make_net,
-    same,
-    stock_options,
-)
+from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
+from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
+
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
-
-
-def guarded(mode: str, steps: int = 3) -> PrecisionCallback:
+def guarded(mode: Precision, steps: int = 3) -> PrecisionCallback:
     return PrecisionCallback(mode, guard_steps=steps, underflow_every_n_steps=0)
 
 

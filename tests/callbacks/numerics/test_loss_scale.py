@@ -12,15 +12,13 @@ from lightning_perf.analysis.precision.loss_scale import summarize_loss_scale
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
+from tests.callbacks.training import package
+
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
-
-
-def test_injected_overflow_is_seen_counted_and_located(tmp_path):
+def test_injected_overflow_is_seen_counted_and_located(tmp_path) -> None:
     callback = PrecisionCallback("16-mixed", locate_overflows=1)
     module = make_net(Recipe(overflow_at=2, scheduler=True))
     learning_rates: list[float] = []
@@ -103,7 +101,7 @@ def test_manual_optimization_names_the_gradient_that_it_left(tmp_path):
     assert [(e.kind, e.origin and e.origin.module) for e in callback.loss_scale.events[1:-1]] == [("overflow", "fc")]
 
 
-def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path):
+def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path) -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     module = make_net(Recipe(overflow_at=1))
     module.metric = torchmetrics.MeanMetric()
@@ -126,27 +124,33 @@ def test_looking_for_origins_leaves_metrics_and_logs_alone(tmp_path):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate):
+def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate) -> None:
     """152 of 152 updates in a run whose loss overflows at random, growing and shrinking the scale."""
     recipe = Recipe(fused=fused)
     module = make_net(recipe)
     draw = torch.Generator().manual_seed(3)
     plain = module.loss
     module.loss = lambda batch: plain(batch) * (float("inf") if torch.rand((), generator=draw) < 0.2 else 1.0)
-    callback = PrecisionCallback()
+    base: Any = package("lightning.pytorch.loggers").CSVLogger
     seen: list[tuple[float, int]] = []
     mirrored: list[tuple[float, int]] = []
 
-    def compare(*_: Any) -> None:
-        state = module.trainer.scaler.state_dict()
-        seen.append((state["scale"], state["_growth_tracker"]))
-        monitor = callback.monitors._scale.monitor  # type: ignore[union-attr]
-        mirrored.append((monitor._state.scale, monitor._state.steps_since_change))
+    class Mirror(base):
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            if "perf/loss_scale" in metrics:
+                mirrored.append((metrics["perf/loss_scale"], int(metrics["perf/steps_since_scale_change"])))
 
-    module.on_train_batch_end = compare  # after the callbacks'
+    def look(outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (batch_idx + 1) % accumulate == 0:
+            state = module.trainer.scaler.state_dict()
+            seen.append((state["scale"], state["_growth_tracker"]))
+
+    module.on_train_batch_end = look
     options = stock_options("16-mixed", growth_interval=3, init_scale=2.0**20)
-    fit(tmp_path, callback, module, max_steps=152, accumulate_grad_batches=accumulate, **options)
-    assert len(seen) == 152 * accumulate
+    callback = PrecisionCallback()
+    options |= {"logger": Mirror(tmp_path), "log_every_n_steps": 1, "accumulate_grad_batches": accumulate}
+    fit(tmp_path, callback, module, max_steps=152, **options)
+    assert len(seen) == 152
     assert mirrored == seen
     assert callback.loss_scale is not None
     kinds = [event.kind for event in callback.loss_scale.events]

@@ -12,12 +12,9 @@ from lightning_perf.callbacks.numerics.underflow import VALUES_A_PARAMETER, Coun
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.precision import UnderflowTable
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net, same, stock_options
+from tests.callbacks.precision_training import Recipe, fit, make_net, same, stock_options
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch):
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 class Fade(torch.autograd.Function):
@@ -95,7 +92,7 @@ def test_layer_without_a_gradient_is_not_taken_for_underflow(tmp_path):
     assert (dead.zero_share, dead.vanished, dead.underflows) == (1.0, False, False)
 
 
-def test_counts_are_those_of_the_gradients(tmp_path):
+def test_counts_are_those_of_the_gradients(tmp_path) -> None:
     module = make_net()
     gradients: list[dict[str, torch.Tensor]] = []
 

@@ -13,7 +13,7 @@ from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern, find_layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import MODES, Recipe, allow_fp16_on_cpu, fit, make_net
+from tests.callbacks.precision_training import MODES, Recipe, fit, make_net
 
 
 class Block(nn.Module):
@@ -150,8 +150,7 @@ def test_copies_are_whole():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_kept_in_training_and_shown_in_the_setting(tmp_path, monkeypatch, mode, compiled):
-    allow_fp16_on_cpu(monkeypatch)
+def test_kept_in_training_and_shown_in_the_setting(tmp_path, fp16_on_cpu, mode, compiled) -> None:
     casts: list[int] = []
 
     def train(callback: PrecisionCallback) -> list[float]:

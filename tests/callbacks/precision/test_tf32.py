@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,8 @@ CPU = torch.device("cpu")
 
 
 def flags() -> tuple[object, ...]:
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
     new = (cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision)
     return *new, torch.get_float32_matmul_precision(), cudnn.allow_tf32, cuda.matmul.allow_tf32
 

@@ -33,6 +33,7 @@ from lightning_perf.run_files.captures import CAPTURES, CaptureTrigger
 from tests.callbacks.training import Points, loader, make_module, make_trainer, step_marks
 
 MS = 1_000_000
+needs_signal = pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
 
 
 class Run:
@@ -170,15 +171,20 @@ class Slow(Points):
         return super().__getitem__(index)
 
 
-def test_a_training_that_turns_slow(tmp_path: Path) -> None:
-    callback = PerfCallback(
-        skip_first=5,
+def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options: Any) -> PerfCallback:
+    """A callback that records one short window and captures by these options."""
+    return PerfCallback(
+        skip_first=skip_first,
         warmup=1,
-        active=3,
+        active=active,
         dirpath=tmp_path / "perf",
         print_report=False,
-        capture_slow_steps=CaptureOptions(min_excess=4.0, on_file=False, max_captures=1),
+        capture_slow_steps=CaptureOptions(**options),
     )
+
+
+def test_a_training_that_turns_slow(tmp_path: Path) -> None:
+    callback = capturing(tmp_path, min_excess=4.0, on_file=False, max_captures=1)
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(Slow(70, range(50, 58)), 1))
     report = analyze(tmp_path / "perf")
     (capture,) = report.captures
@@ -206,25 +212,18 @@ def test_a_training_that_turns_slow(tmp_path: Path) -> None:
     assert len(analyze(tmp_path / "perf" / capture.folder).ranks) == 1
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
+@needs_signal
 def test_a_training_that_is_asked(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
     data = Slow(40, range(0), at=20, do=lambda: os.kill(os.getpid(), signal.SIGUSR2))
-    callback = PerfCallback(
-        skip_first=5,
-        warmup=1,
-        active=3,
-        dirpath=tmp_path / "perf",
-        print_report=False,
-        capture_slow_steps=CaptureOptions(on_signal=True, max_captures=0),
-    )
+    callback = capturing(tmp_path, on_signal=True, max_captures=0)
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(data, 1))
     (capture,) = analyze(tmp_path / "perf").captures
     assert (capture.folder, capture.trigger, capture.slowdown) == ("on-demand-21", CaptureTrigger.SIGNAL, None)
     assert signal.getsignal(signal.SIGUSR2) == before
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
+@needs_signal
 def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
     callback = PerfCallback(print_report=False, capture_slow_steps=CaptureOptions(on_signal=True))
@@ -240,14 +239,7 @@ def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
 
 def test_a_touched_file_in_a_training(tmp_path: Path) -> None:
     data = Slow(30, range(0), at=10, do=(tmp_path / "perf" / "profile-now").touch)
-    callback = PerfCallback(
-        skip_first=2,
-        warmup=1,
-        active=2,
-        dirpath=tmp_path / "perf",
-        print_report=False,
-        capture_slow_steps=CaptureOptions(max_captures=0),
-    )
+    callback = capturing(tmp_path, skip_first=2, active=2, max_captures=0)
     # The file is looked for at the first step's end, then a second later: steps are long enough for one more look.
     make_trainer(tmp_path, callback).fit(make_module(), DataLoader(SlowLater(data), 1))
     (capture,) = analyze(tmp_path / "perf").captures
@@ -275,7 +267,6 @@ def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> No
 
 
 SECOND = 1_000_000_000
-needs_signal = pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="this system has no SIGUSR2")
 
 
 def test_a_touched_file_is_taken_once(tmp_path: Path) -> None:
@@ -356,7 +347,10 @@ def test_another_thread_cannot_have_a_signal() -> None:
 
 def brute_force(times: list[int], config: CaptureOptions) -> list[int]:
     """Positions at which a capture starts, by the rule of the documentation, with the limit renewed as ours is."""
-    found, usual, row, limit, age = [], [], [], None, 0
+    found: list[int] = []
+    usual: list[int] = []
+    row: list[int] = []
+    limit, age = None, 0
     for place, step_ns in enumerate(times):
         slow = limit is not None and step_ns > limit
         if slow:

@@ -71,7 +71,8 @@ def test_what_was_given_is_not_shortened() -> None:
 def test_bad_numbers_are_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=-1"):
         Schedule(**{name: -1})
-    for value in (2.0, "3", True, None):
+    values: tuple[Any, ...] = (2.0, "3", True, None)
+    for value in values:
         with pytest.raises(TypeError, match=name):
             Schedule(**{name: value})
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.autograd.profiler import profile
 
-from lightning_perf.callbacks.recording.torch_profiler import RecorderWatch
+from lightning_perf.callbacks.recording.torch_profiler import RecorderWatch, recorder_is_taken
 
 
 def record() -> None:
@@ -16,7 +17,7 @@ def record() -> None:
 def test_profilers_are_heard_before_they_prepare() -> None:
     original = profile._prepare_trace
     heard: list[bool] = []
-    watch = RecorderWatch(lambda: heard.append(torch.autograd._profiler_enabled()))
+    watch = RecorderWatch(lambda: heard.append(recorder_is_taken()))
     record()
     record()
     assert heard == [False, False]
@@ -35,8 +36,8 @@ def test_nothing_is_heard_after_removal() -> None:
     assert profile._prepare_trace is original
 
 
-def test_removal_under_another_wrapper_leaves_that_one() -> None:
-    original = profile._prepare_trace
+def test_removal_under_another_wrapper_leaves_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "_prepare_trace", profile._prepare_trace)
     heard: list[str] = []
     below = RecorderWatch(lambda: heard.append("below"))
     above = RecorderWatch(lambda: heard.append("above"))
@@ -44,4 +45,3 @@ def test_removal_under_another_wrapper_leaves_that_one() -> None:
     record()
     assert heard == ["above"]
     above.remove()
-    profile._prepare_trace = original

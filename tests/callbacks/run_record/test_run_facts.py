@@ -71,7 +71,7 @@ def test_one_other_file(root: Path, change: str) -> None:
 def test_subsets_and_concatenations_are_of_their_files(root: Path) -> None:
     whole = Folder(root)
     assert dataset_files(Subset(whole, [3, 1])) == [whole.samples[3][0], whole.samples[1][0]]
-    both = ConcatDataset([Subset(whole, range(4)), Subset(whole, range(4, 10))])
+    both: ConcatDataset[Any] = ConcatDataset([Subset(whole, range(4)), Subset(whole, range(4, 10))])
     assert dataset_files(both) == dataset_files(whole)
     assert manifest(both) == manifest(whole) != manifest(Subset(whole, range(9)))
     assert dataset_files(ConcatDataset([whole, TensorDataset(torch.ones(2))])) is None
@@ -112,7 +112,7 @@ def test_a_length_that_cannot_be_had_costs_no_other_fact() -> None:
     trainer = SimpleNamespace(train_dataloader=DataLoader(Endless(), sampler=[0, 1]), val_dataloaders=None)
     facts = data_facts(trainer)
     assert facts["data.length"] is None
-    assert facts["data.class"].endswith("Endless")
+    assert str(facts["data.class"]).endswith("Endless")
 
 
 def test_layers_without_weights_yet() -> None:
@@ -124,6 +124,7 @@ def test_layers_without_weights_yet() -> None:
 def test_buffers_count_as_weights() -> None:
     a, b = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
     assert model_facts(a) == model_facts(b)
+    assert b.running_mean is not None
     b.running_mean[0] = 1
     assert model_facts(a) != model_facts(b)
 
@@ -155,7 +156,7 @@ def test_callbacks_and_loggers_are_facts_and_those_of_this_library_are_not(tmp_p
 
     from lightning_perf import PerfCallback
 
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     bare = Trainer(callbacks=[PerfCallback()], logger=False, enable_checkpointing=False, **quiet)
     busy = Trainer(callbacks=[ModelCheckpoint(tmp_path), EarlyStopping("loss")], logger=CSVLogger(tmp_path), **quiet)
     facts = [training_facts(trainer) for trainer in (bare, busy)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,8 @@ def hook(profiler: object, heard: list[object]) -> ProfilerHooks:
 
 
 def test_hears_signals_and_nothing_else() -> None:
-    profiler, heard = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    heard: list[object] = []
     hook(profiler, heard)
     with profiler.profile("run_training_batch"), profiler.profile(FORWARD):
         heard.append("inside")
@@ -46,7 +48,8 @@ def test_the_profiler_does_its_own_work() -> None:
 
 
 def test_removal_leaves_the_instance_as_it_was() -> None:
-    profiler, heard = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    heard: list[object] = []
     before = dict(vars(profiler))
     hooks = hook(profiler, heard)
     hooks.remove()
@@ -57,7 +60,8 @@ def test_removal_leaves_the_instance_as_it_was() -> None:
 
 
 def test_an_attribute_of_the_instance_comes_back() -> None:
-    profiler, calls = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    calls: list[str] = []
     profiler.start = calls.append
     hooks = hook(profiler, [])
     profiler.start("a")
@@ -68,7 +72,9 @@ def test_an_attribute_of_the_instance_comes_back() -> None:
 
 
 def test_hooks_in_any_order_of_removal() -> None:
-    profiler, first_heard, second_heard = PassThroughProfiler(), [], []
+    profiler: Any = PassThroughProfiler()
+    first_heard: list[object] = []
+    second_heard: list[object] = []
     before = dict(vars(profiler))
     first = hook(profiler, first_heard)
     second = hook(profiler, second_heard)
@@ -83,7 +89,8 @@ def test_hooks_in_any_order_of_removal() -> None:
 
 
 def test_stop_is_heard_when_the_action_fails() -> None:
-    profiler, heard = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    heard: list[object] = []
     hook(profiler, heard)
     with pytest.raises(ZeroDivisionError), profiler.profile(FORWARD):
         raise ZeroDivisionError
@@ -117,7 +124,8 @@ def test_optimizers_of_another_thread_are_not_heard() -> None:
 
 
 def test_a_profiler_that_does_nothing_is_not_called_for_actions_without_a_signal() -> None:
-    profiler, heard = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    heard: list[Any] = []
     hooks = hook(profiler, heard)
     for _ in range(2):
         with profiler.profile("run_training_batch") as name:
@@ -150,7 +158,8 @@ def test_a_profiler_that_does_something_hears_of_all_actions() -> None:
 
 
 def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> None:
-    profiler, calls = PassThroughProfiler(), []
+    profiler: Any = PassThroughProfiler()
+    calls: list[str] = []
     profiler.start = calls.append
     hook(profiler, [])
     for _ in range(2):
@@ -160,7 +169,8 @@ def test_a_default_profiler_with_methods_of_its_own_hears_of_all_actions() -> No
 
 
 def test_the_error_of_a_listener_goes_no_further() -> None:
-    profiler, errors = SimpleProfiler(), []
+    profiler = SimpleProfiler()
+    errors: list[Exception] = []
 
     def broken(signal: Signal) -> None:
         raise RuntimeError("a fault of ours")
@@ -192,10 +202,10 @@ def test_hooks_that_are_removed_by_their_own_error_leave_the_optimizer_and_other
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_signal_is_heard_from_a_real_trainer(tmp_path: Path, name: str) -> None:
-    profilers = package(f"{name}.profilers")
+    base: Any = package(f"{name}.profilers").PassThroughProfiler
     heard: list[Signal] = []
 
-    class Listening(profilers.PassThroughProfiler):
+    class Listening(base):
         def start(self, action_name: str) -> None:
             if (signal := read_signal(action_name)) is not None:
                 heard.append(signal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ def sample(step: int, *, ms: int = 10, profiled: bool = False) -> StepSample:
     return StepSample(step, ms * 1_000_000, 1_000_000, None, 4, profiled)
 
 
-def run(log: StepLog, state: FitState, steps: range, **options: int) -> None:
+def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
     for index in steps:
         state.step = index
         log.add(sample(index, **options))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
@@ -56,6 +58,14 @@ class Loop:
         self.tracker.on_action_start(Signal.FETCH)
         self.tracker.on_action_end(Signal.FETCH)
 
+    def forward(self) -> None:
+        self.tracker.on_action_start(Signal.FORWARD)
+        self.tracker.on_action_end(Signal.FORWARD)
+
+    def backward(self) -> None:
+        self.tracker.on_backward_start()
+        self.tracker.on_backward_end()
+
     def train(self, *, optimizer_steps: int = 1, automatic: bool = True) -> None:
         self.tracker.on_batch_start()
         self.trainer.global_step += optimizer_steps
@@ -86,19 +96,12 @@ def test_a_step_holds_all_its_micro_batches() -> None:
     assert loop.entries() == "step 0, end, step 1, end, pause"
 
 
-def test_several_optimizers_make_one_step() -> None:
+@pytest.mark.parametrize("optimizer_steps", [2, 0], ids=["several optimizers", "none that the trainer can see"])
+def test_a_batch_of_manual_optimization_is_a_step(optimizer_steps: int) -> None:
     loop = Loop()
     for _ in range(3):
         loop.fetch()
-        loop.train(optimizer_steps=2, automatic=False)
-    assert loop.entries() == "step 0, end, step 1, end, step 2"
-
-
-def test_manual_optimization_that_the_trainer_cannot_see_counts_batches() -> None:
-    loop = Loop()
-    for _ in range(3):
-        loop.fetch()
-        loop.train(optimizer_steps=0, automatic=False)
+        loop.train(optimizer_steps=optimizer_steps, automatic=False)
     assert loop.entries() == "step 0, end, step 1, end, step 2"
 
 
@@ -168,10 +171,8 @@ def test_phases_of_automatic_optimization() -> None:
     tracker.on_batch_start()
     tracker.on_action_start(Signal.AUTOMATIC_STEP)
     for _ in range(2):  # an optimizer may evaluate its closure again
-        tracker.on_action_start(Signal.FORWARD)
-        tracker.on_action_end(Signal.FORWARD)
-        tracker.on_backward_start()
-        tracker.on_backward_end()
+        loop.forward()
+        loop.backward()
         tracker.on_optimizer_start()
     tracker.on_action_end(Signal.AUTOMATIC_STEP)
     assert loop.entries(phases=True) == (
@@ -185,8 +186,7 @@ def test_nested_phases_are_told_one_after_the_other() -> None:
     tracker = loop.tracker
     tracker.on_batch_start()
     tracker.on_action_start(Signal.FORWARD)
-    tracker.on_backward_start()
-    tracker.on_backward_end()
+    loop.backward()
     tracker.on_action_start(Signal.MANUAL_STEP)
     tracker.on_optimizer_start()
     tracker.on_action_end(Signal.MANUAL_STEP)

@@ -9,23 +9,12 @@ from lightning_perf.cli import main
 from lightning_perf.compare.study.definition import Study, StudyArm
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
+from tests.support.absent_packages import without
 
 BASE_MS = (100.0, 103.0, 99.0, 101.0, 104.0, 98.0)
 FASTER_MS = tuple(0.94 * ms for ms in BASE_MS)
 AMP_MS = (94.0, 95.9, 93.7, 94.5, 97.1, 92.0)
 NOISY_MS = (90.0, 110.0, 97.0, 106.0, 94.0, 103.0)
-
-# Importing any of these ends the process.
-REFUSE = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {refused!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Refuse())
-from lightning_perf.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture
@@ -44,7 +33,7 @@ def folders(tmp_path):
 
 
 def run(*arguments, refused=()):
-    command = [sys.executable, "-c", REFUSE.format(refused=set(refused)), *arguments]
+    command = [sys.executable, "-c", without(refused), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

@@ -22,10 +22,25 @@ from lightning_perf.run_files import journal
 from lightning_perf.run_files.run_record import Outcome
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
 
+DEVICE = Device(f"test-{os.getpid()}", "")
+
+
+class RemovesFile(LocalEngine):
+    """Removes a file before it runs block 1, so that a program that looks for the file behaves differently."""
+
+    def __init__(self, file):
+        super().__init__([DEVICE])
+        self.file = file
+
+    def run(self, folder, blocks, tick):
+        if 1 in blocks:
+            self.file.unlink()
+        super().run(folder, blocks, tick)
+
 
 @pytest.fixture
 def engine(tmp_path):
-    return LocalEngine([Device(f"test-{os.getpid()}", "")])
+    return LocalEngine([DEVICE])
 
 
 def run(study, folder, engine):
@@ -67,19 +82,12 @@ def test_a_finished_study_runs_nothing_again(tmp_path, engine):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path, engine):
+def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path):
     marker = tmp_path / "died"
     marker.touch()
     study = fake_study(arms=(fake_arm("fp32"), fake_arm("amp", "--precision=x", f"--die-once={marker}")), blocks=2)
     folder = tmp_path / "study"
-
-    class KillInBlockOne(LocalEngine):
-        def run(self, folder, blocks, tick):
-            if 1 in blocks:
-                marker.unlink()
-            super().run(folder, blocks, tick)
-
-    states, lines = run(study, folder, KillInBlockOne([Device(f"test-{os.getpid()}", "")]))
+    states, lines = run(study, folder, RemovesFile(marker))
     assert states[1].done
     assert states[1].attempt == 1
     assert any("SIGKILL" in line for line in lines)
@@ -94,7 +102,7 @@ def test_a_killed_run_repeats_its_whole_block_and_the_report_tells(tmp_path, eng
     assert [arm.used for arm in comparison.arms] == [2, 2]
 
 
-def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
+def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path):
     flag = tmp_path / "works"
     # It leaves a whole record and fails all the same, as a program that crashes at its end.
     script = (
@@ -103,14 +111,8 @@ def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path, engine):
     arm = StudyArm("bad", (sys.executable, "-c", f"{script}; os.path.exists({str(flag)!r}) or sys.exit(9)"))
     flag.touch()
     folder = tmp_path / "study"
-
-    class Breaks(LocalEngine):
-        def run(self, folder, blocks, tick):
-            if 1 in blocks:
-                flag.unlink()
-            super().run(folder, blocks, tick)
-
-    states, _ = run(fake_study(arms=(fake_arm("fp32"), arm), blocks=1, attempts=2), folder, Breaks([Device("t", "")]))
+    study = fake_study(arms=(fake_arm("fp32"), arm), blocks=1, attempts=2)
+    states, _ = run(study, folder, RemovesFile(flag))
     assert (states[1].over, states[1].done) == (True, False)
     notes = study_notes(folder)
     assert "exit code 9" in notes[0]

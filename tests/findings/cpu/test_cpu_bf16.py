@@ -74,9 +74,7 @@ def linear_layer(elements: int) -> float | None:
     """The least saving of a linear layer that computes for 9 ms a step, with a weight of so many elements."""
     builder = on_processor(bf16=["avx512_bf16"])
     rows = elements // 4096
-    for step in range(3):
-        start = step * 10_000
-        builder.step(step, start, 10_000)
+    for start in builder.steps(3, 10_000):
         builder.op("aten::linear", start, 9100, types=["float"] * 3, dims=[[4, 4096], [rows, 4096], [rows]])
         builder.op("aten::addmm", start + 50, 9000, types=["float"] * 3, dims=[[rows], [4, 4096], [4096, rows]])
     finding = cpu_bf16(analysis(builder))
@@ -97,9 +95,8 @@ def attending(queries: int) -> float | None:
     """The least saving of a step with 6 ms of products and 4 ms of attention."""
     builder = on_processor(bf16=["avx512_bf16"])
     attention = "aten::_scaled_dot_product_flash_attention_for_cpu"
-    for step in range(3):
-        start = step * 10_000
-        builder.step(step, start, 10_000).op("aten::mm", start, 6000, types=["float"] * 2, dims=[[8, 8]] * 2)
+    for start in builder.steps(3, 10_000):
+        builder.op("aten::mm", start, 6000, types=["float"] * 2, dims=[[8, 8]] * 2)
         for name, at, us in ((attention, 6000, 1500), (f"{attention}_backward", 7500, 2500)):
             dims = [[2, 4, queries, 64]] * 3
             builder.op(name, start + at, us, types=["float"] * 3, dims=dims)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
@@ -54,6 +56,6 @@ def test_large_weights_on_few_pixels() -> None:
             ("aten::convolution_backward", 5000, [[2, 512, 2, 2], [2, 512, 2, 2], [512, 512, 3, 3]]),
         ):
             ordered = [[c * h * w, h * w, w, 1] for _, c, h, w in shapes]
-            types = ["float"] * len(shapes)
-            builder.op(name, step * 10_000 + at, 5000, types=types, dims=shapes, **{"Input Strides": ordered})
+            given: dict[str, Any] = {"dims": shapes, "Input Strides": ordered}
+            builder.op(name, step * 10_000 + at, 5000, types=["float"] * len(shapes), **given)
     assert cpu_channels_last(analysis(builder)) is None

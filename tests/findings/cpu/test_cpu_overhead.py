@@ -5,15 +5,13 @@ import pytest
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from tests.findings.host_recordings import on_processor
 from tests.findings.recordings import analysis
-from tests.support.trace_builder import TraceBuilder
+from tests.support.trace_builder import FETCH, TraceBuilder
 
 
 def calling(operator_us: float, every_us: float, *, builder: TraceBuilder | None = None) -> TraceBuilder:
     """Steps of 2 ms of operators at even distances."""
     builder = builder or on_processor()
-    for step in range(3):
-        start = step * 2000
-        builder.step(step, start, 2000)
+    for start in builder.steps(3, 2000):
         for number in range(int(2000 / every_us)):
             builder.op("aten::add", start + every_us * number, operator_us)
     return builder
@@ -47,10 +45,9 @@ def test_waiting_is_not_calling() -> None:
 
 def test_fetching_is_not_calling() -> None:
     builder = on_processor()
-    for step in range(3):
-        start = step * 1000
-        builder.step(step, start, 1000).op("aten::mm", start + 600, 400)
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 600)
+    for start in builder.steps(3, 1000):
+        builder.op("aten::mm", start + 600, 400)
+        builder.annotation(FETCH, start, 600)
     assert cpu_overhead(analysis(builder)) is None
 
 

@@ -5,6 +5,7 @@ import pytest
 from lightning_perf.findings.host.input_bound import input_bound
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import STEP_US, analysis, training
+from tests.support.trace_builder import FETCH
 
 
 def test_in_process_loading() -> None:
@@ -21,7 +22,7 @@ def test_in_process_loading() -> None:
 def test_a_processor_that_trains_itself_waits_with_its_caches_cold() -> None:
     builder = convolving(on_processor())
     for step in range(3):
-        builder.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", step * 10_000 + 100, 4000)
+        builder.annotation(FETCH, step * 10_000 + 100, 4000)
     finding = input_bound(analysis(builder))
     assert finding is not None
     waited_ms = 2 * (finding.saving_low_ms or 0)

@@ -12,9 +12,7 @@ from tests.support.trace_builder import TraceBuilder
 def eager(kernel_us: int, *, call_us: int = 5, steps: int = 3) -> TraceBuilder:
     """Operators of 20 µs back to back; each kernel starts when its call returns and runs for `kernel_us`."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(steps):
-        start = step * 2000
-        builder.step(step, start, 2000)
+    for start in builder.steps(steps, 2000):
         for number in range(2000 // (15 + call_us)):
             at = start + number * (15 + call_us)
             builder.op("aten::add", at, 15 + call_us)

@@ -13,9 +13,7 @@ def waiting(
 ) -> TraceBuilder:
     """In each step of 1000 µs the host waits for a kernel, and the device then has nothing to do for a while."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(3):
-        start = step * 1000
-        builder.step(step, start, 1000)
+    for start in builder.steps(3, 1000):
         builder.op("aten::mm", start, 20)
         builder.launch("first", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=490)
         builder.op(operator, start + 500 - wait_us, wait_us)

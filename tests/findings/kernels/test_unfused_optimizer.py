@@ -11,9 +11,7 @@ from tests.support.trace_builder import TraceBuilder
 def updating(operator: str, optimizer: str = "AdamW", updates: int = 40) -> TraceBuilder:
     """Steps of 2000 µs; in the optimizer each update takes the host 20 µs and the device 5."""
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", **A100)
-    for step in range(3):
-        start = step * 2000
-        builder.step(step, start, 2000)
+    for start in builder.steps(3, 2000):
         builder.op("aten::mm", start, 1100)
         builder.launch("gemm", call_us=start + 5, call_duration_us=5, start_us=start + 10, duration_us=1180)
         builder.annotation(f"Optimizer.step#{optimizer}.step", start + 1200, 800)

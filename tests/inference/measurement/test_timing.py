@@ -1,19 +1,20 @@
 import gc
 
+import numpy as np
 import pytest
 import torch
 
 from lightning_perf.inference.measurement import timing
 from lightning_perf.inference.measurement.messages import Time
-from lightning_perf.inference.measurement.timing import time_calls
+from lightning_perf.inference.measurement.timing import BATCH, predict, time_calls
 
 CPU = torch.device("cpu")
-BATCH = torch.zeros(2, 3)
+INPUTS = torch.zeros(2, 3)
 
 
 def count_calls(request):
     calls = []
-    timed = time_calls(lambda batch: calls.append(len(batch)), BATCH, CPU, request)
+    timed = time_calls(lambda batch: calls.append(len(batch)), INPUTS, CPU, request)
     assert set(calls) == {2}
     return len(calls), timed
 
@@ -48,7 +49,7 @@ def test_the_collector_is_off_while_calls_are_timed_and_on_again_after_a_failure
             raise ValueError("gone")
 
     with pytest.raises(ValueError, match="gone"):
-        time_calls(fail, BATCH, CPU, Time(batch=2, warmup=1, seconds=0, least=1, most=1))
+        time_calls(fail, INPUTS, CPU, Time(batch=2, warmup=1, seconds=0, least=1, most=1))
     assert seen == [True, False]
     assert gc.isenabled()
 
@@ -73,6 +74,19 @@ def test_events_of_a_gpu_are_on_its_own_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     second = torch.device("cuda:1")
-    timed = time_calls(lambda batch: batch, BATCH, second, Time(batch=2, warmup=1, seconds=0, least=2, most=2))
+    timed = time_calls(lambda batch: batch, INPUTS, second, Time(batch=2, warmup=1, seconds=0, least=2, most=2))
     assert recorded == 2 * ["stream of cuda:1", "stream of cuda:1", "waited"]
     assert timed.device_ns == (2_500_000, 2_500_000)
+
+
+@pytest.mark.parametrize("n", [1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH - 5])
+def test_each_input_has_its_output_and_no_batch_has_another_size(n):
+    sizes = []
+
+    def call(batch):
+        sizes.append(len(batch))
+        return 2 * batch
+
+    inputs = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
+    np.testing.assert_array_equal(predict(call, inputs, torch.device("cpu")), 2 * inputs)
+    assert set(sizes) == {min(n, BATCH)}

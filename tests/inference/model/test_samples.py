@@ -126,9 +126,9 @@ class Growing(Dataset):
         ([], "holds no input"),
         (TensorDataset(INPUTS[:0], LABELS[:0]), "no validation data"),
         (Module(held_out=None), "no validation data"),
-        (DataLoader(torch.zeros(4, 2)), "not (inputs, labels)"),
+        (DataLoader(torch.zeros(4, 2)), "not (inputs, labels)"),  # type: ignore[arg-type]
         (TensorDataset(INPUTS, INPUTS, LABELS), "a list of 3, not (inputs, labels)"),
-        (DataLoader([object()]), "reading fails"),
+        (DataLoader([object()]), "reading fails"),  # type: ignore[arg-type]
         (Growing(), "reading fails"),
         (DataLoader(Growing(), batch_size=1), "of different shapes, as (1, 2) and (1, 3)"),
     ],

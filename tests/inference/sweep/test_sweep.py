@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ class Late(nn.Module):
         return inputs
 
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "slow": lambda: nn.Conv2d(1, 24, 3),
     "fast": lambda: nn.Conv2d(1, 2, 3),
     "middle": lambda: nn.Conv2d(1, 8, 3),
@@ -68,8 +69,11 @@ def sweep() -> Sweep:
 def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
     assert [row.name for row in sweep.rows] == ["fast", "middle", "slow", "late", "nosuch"]
     fast, middle, slow, late, nosuch = sweep.rows
-    assert [row.latency.p50_ms for row in (fast, middle, slow)] == [2, 8, 24]
+    assert [row.latency and row.latency.p50_ms for row in (fast, middle, slow)] == [2, 8, 24]
+    assert slow.latency is not None
     assert slow.latency.speedup is None
+    assert fast.latency is not None
+    assert fast.latency.speedup is not None
     assert fast.latency.speedup.value == pytest.approx(12)
     assert (late.latency, nosuch.latency) == (None, None)
     assert late.reason == "it does not run (RuntimeError: out of memory)"
@@ -77,8 +81,10 @@ def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
     assert middle.macs == 2 * 64 * 8 * 9
     assert middle.parameters == 8 * 9 + 8
     assert middle.size_bytes == 4 * middle.parameters
+    assert middle.bound_ms is not None
     assert middle.efficiency == pytest.approx(middle.bound_ms / 8)
     assert sweep.macs_correlation == pytest.approx(1)
+    assert sweep.noise is not None
     assert sweep.noise.value == pytest.approx(1)
 
 
@@ -128,12 +134,14 @@ def test_the_table_shows_all_rows(sweep: Sweep):
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
     pytest.importorskip("matplotlib", reason="needs the compare extra")
     (axes,) = draw_sweep(sweep).axes
-    named = {text.get_text(): text.xy for text in axes.texts}
+    texts: list[Any] = list(axes.texts)
+    named = {text.get_text(): text.xy for text in texts}
     assert named == {row.name: (row.macs / 1e9, row.latency.p50_ms) for row in sweep.rows if row.macs and row.latency}
     assert list(named) == ["slow", "middle", "fast"]
     peak = axes.lines[0]
     macs = [row.macs for row in sweep.rows if row.macs]
-    assert list(peak.get_ydata()) == pytest.approx([2e3 * m / sweep.peaks.flops_per_s for m in (min(macs), max(macs))])
+    drawn: Any = peak.get_ydata()
+    assert list(drawn) == pytest.approx([2e3 * m / sweep.peaks.flops_per_s for m in (min(macs), max(macs))])
     sweep.save_plot(tmp_path / "new" / "sweep.png")
     assert (tmp_path / "new" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InferenceError, match=r"sweep\.xyz"):
@@ -174,5 +182,7 @@ def test_one_real_network_end_to_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lightning_perf.inference.counting.peaks.SECONDS", 0.0)
     (row,) = sweep_backbones(["squeezenet1_1"], (1, 32, 32), classes=3, effort=BRIEF).rows
     assert row.reason is None
+    assert row.latency is not None
     assert row.latency.p50_ms > 0
+    assert row.efficiency is not None
     assert math.isfinite(row.efficiency)

@@ -88,19 +88,23 @@ def trainer(folder: Path, epochs: int = 1) -> Trainer:
 def test_the_teacher_is_frozen_and_in_no_checkpoint(tmp_path: Path, data: DataLoader):
     teacher = Teacher()
     before = copy.deepcopy(teacher.state_dict())
+    assert isinstance(data.dataset, TensorDataset)
     inputs = data.dataset.tensors[0].clone()
     distillation = Distillation(nn.Linear(4, 2), teacher, lr=0.1)
-    weight = distillation.student.weight.detach().clone()
+    student, frozen = distillation.student, distillation.teacher
+    assert isinstance(student, nn.Linear)
+    assert isinstance(frozen, Teacher)
+    weight = student.weight.detach().clone()
     fit = trainer(tmp_path)
     fit.fit(distillation, data, data)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     state = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
     assert set(state) == {"student.weight", "student.bias"}
-    assert not torch.equal(distillation.student.weight, weight)
+    assert not torch.equal(student.weight, weight)
     assert teacher.modes == []
-    assert distillation.teacher.modes
-    assert not any(distillation.teacher.modes)
-    for held in (teacher, distillation.teacher):
+    assert frozen.modes
+    assert not any(frozen.modes)
+    for held in (teacher, frozen):
         assert all(torch.equal(tensor, before[name]) for name, tensor in held.state_dict().items())
     assert torch.equal(data.dataset.tensors[0], inputs)
     assert all(p.requires_grad for p in teacher.parameters())
@@ -110,6 +114,7 @@ def test_the_teacher_is_frozen_and_in_no_checkpoint(tmp_path: Path, data: DataLo
 
 def test_a_student_learns_what_only_the_teacher_knows(tmp_path: Path, data: DataLoader):
     """With soft labels alone, from a teacher that says the contrary of the labels."""
+    assert isinstance(data.dataset, TensorDataset)
     inputs, labels = data.dataset.tensors
     teacher = nn.Linear(4, 2, bias=False)
     with torch.no_grad():

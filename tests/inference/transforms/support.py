@@ -35,6 +35,11 @@ def small_network(classes: int = 10) -> nn.Sequential:
     ).eval()
 
 
+def student() -> nn.Module:
+    """A model that learns from `small_network`."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
 def subject_of(module: nn.Module, shape: tuple[int, ...] = (1, 8, 8)) -> Subject:
     inputs = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1))
     return Subject(module, inputs, inputs, torch.device("cpu"), 1)

@@ -19,7 +19,9 @@ from tests.inference.transforms.support import Trainer, small_network, subject_o
         (nn.Conv3d(6, 8, 3, padding="same"), (6, 5, 5, 5)),
     ],
 )
-def test_a_convolution_that_is_separable_is_separated_exactly(layer: nn.Module, shape: tuple[int, ...]):
+def test_a_convolution_that_is_separable_is_separated_exactly(
+    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, shape: tuple[int, ...]
+):
     torch.manual_seed(0)
     kernel = layer.weight.shape[2:]
     with torch.no_grad():

@@ -1,7 +1,8 @@
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lightning_perf.tune.levers.input import PinnedMemory, Workers, training_loader
+from lightning_perf.tune.levers.input import PinnedMemory, Workers, change_loader, rebuilt, training_loader
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
@@ -48,3 +49,113 @@ def test_pinned_memory():
     assert training_loader(training).pin_memory
     assert lever.missing(training, GPU) == "is so already"
     assert "plain" in lever.missing(Training(Tiny(), {"a": DataLoader(Pictures())}), GPU)
+
+
+def stack(samples):
+    return torch.stack([picture for picture, _ in samples]), torch.tensor([label for _, label in samples])
+
+
+class Backwards(BatchSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+PICTURES = Pictures(30)
+LOADERS = {
+    "plain": lambda: DataLoader(PICTURES, batch_size=4),
+    "shuffled": lambda: DataLoader(PICTURES, batch_size=4, shuffle=True, drop_last=True),
+    "generator": lambda: DataLoader(PICTURES, 4, shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "sampler": lambda: DataLoader(PICTURES, batch_size=4, sampler=WeightedRandomSampler([1.0] * 29 + [9.0], 20)),
+    "batch sampler": lambda: DataLoader(PICTURES, batch_sampler=Backwards(SequentialSampler(PICTURES), 4, True)),
+    "no batches": lambda: DataLoader(PICTURES, batch_size=None, sampler=RandomSampler(PICTURES)),
+    "iterable": lambda: DataLoader(Stream(), batch_size=5, drop_last=True, collate_fn=stack),
+    "iterable without batches": lambda: DataLoader(Stream(), batch_size=None),
+}
+
+
+def order_of(loader, seed=0):
+    torch.manual_seed(seed)
+    return [pictures.flatten().tolist() for pictures, _ in loader]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_rebuilt_loader_gives_the_same_batches_in_the_same_order(kind):
+    assert order_of(rebuilt(LOADERS[kind]())) == order_of(LOADERS[kind]())
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_worker_does_not_change_the_order(kind):
+    loader = rebuilt(LOADERS[kind](), num_workers=1, persistent_workers=False, prefetch_factor=3)
+    if kind in ("shuffled", "batch sampler"):  # a process each: two kinds suffice
+        assert order_of(loader) == order_of(LOADERS[kind]())
+    assert (loader.num_workers, loader.prefetch_factor) == (1, 3)
+
+
+def test_everything_else_of_a_loader_is_kept():
+    start = torch.manual_seed
+    loader = DataLoader(
+        PICTURES,
+        batch_size=3,
+        num_workers=2,
+        collate_fn=stack,
+        timeout=7,
+        worker_init_fn=start,
+        multiprocessing_context="spawn",
+        prefetch_factor=5,
+        persistent_workers=True,
+        in_order=False,
+    )
+    new = rebuilt(loader, batch_size=6)
+    for name in ("num_workers", "collate_fn", "timeout", "worker_init_fn", "prefetch_factor", "persistent_workers"):
+        assert getattr(new, name) == getattr(loader, name), name
+    assert new.in_order is False
+    assert new.multiprocessing_context.get_start_method() == "spawn"
+    assert new.batch_size == 6
+    alone = rebuilt(loader, num_workers=0, timeout=0)
+    assert (alone.num_workers, alone.persistent_workers, alone.prefetch_factor) == (0, False, None)
+
+
+def double(loader):
+    return rebuilt(loader, batch_size=2 * loader.batch_size)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Training(Tiny(), Data()),
+        lambda: Training(WithOwnLoader()),
+        lambda: Training(Tiny(), DataLoader(PICTURES, 4)),
+    ],
+    ids=["data module", "module", "loader"],
+)
+def test_loaders_are_found_and_changed_wherever_they_are(make):
+    training = make()
+    assert training_loader(training).batch_size == 4
+    change_loader(training, double)
+    assert training_loader(training).batch_size == 8
+    change_loader(training, double)
+    assert training_loader(training).batch_size == 16
+
+
+def test_the_data_are_set_up_once_however_many_ask():
+    class Counting(Data):
+        calls = 0
+
+        def setup(self, stage):
+            Counting.calls += 1
+            super().setup(stage)
+
+    training = Training(Tiny(), Counting())
+    assert training_loader(training) is training_loader(training)
+    assert Counting.calls == 1
+
+
+def test_what_is_no_plain_loader_is_told():
+    class Own(DataLoader):
+        pass
+
+    assert (
+        training_loader(Training(Tiny(), Own(PICTURES)))
+        == "the training data come from Own, not from a plain DataLoader"
+    )
+    assert "without a running Trainer" in training_loader(Training(Tiny()))

@@ -1,0 +1,255 @@
+"""`PerfCallback` when training fails, beside other profilers, and around the fit: resumed, repeated, copied."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lightning_perf import PerfCallback, read_trace
+from lightning_perf.callbacks.recording.torch_profiler import recorder_is_taken
+from tests.callbacks.perf_training import assert_untapped, three
+from tests.callbacks.training import (
+    PACKAGES,
+    Points,
+    loader,
+    make_module,
+    make_trainer,
+    package,
+    samples,
+    step_marks,
+    step_numbers,
+    trace_files,
+)
+
+
+def failing(error: BaseException, at: int) -> Any:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == at:
+            raise error
+        return self.loss(batch)
+
+    return training_step
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_error_in_training_passes_unchanged_and_the_trace_so_far_is_kept(tmp_path: Path, name: str) -> None:
+    error = torch.OutOfMemoryError("training's own")
+    trainer = make_trainer(tmp_path, three(), name)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        trainer.fit(make_module(name, training_step=failing(error, 3)), loader(6))
+    assert raised.value is error
+    (file,) = trace_files(tmp_path)
+    assert [(m.name, m.finished) for m in step_marks(file)] == [
+        ("ProfilerStep#1", True),
+        ("ProfilerStep#2", True),
+        ("ProfilerStep#3", False),
+    ]
+    assert read_trace(file).steps.complete.tolist() == [True, True, False]
+    assert [row["step"] for row in samples(tmp_path)] == [0, 1, 2]
+    assert_untapped(trainer)
+    assert not recorder_is_taken()
+
+
+def test_an_error_in_the_first_recorded_step_leaves_what_led_to_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(tmp_path, three()).fit(make_module(training_step=failing(ZeroDivisionError(), 1)), loader(6))
+    (file,) = trace_files(tmp_path)
+    assert [(m.name, m.finished) for m in step_marks(file)] == [("ProfilerStep#1", False)]
+
+
+def test_ctrl_c_in_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            make_trainer(tmp_path, three()).fit(make_module(training_step=failing(KeyboardInterrupt(), 3)), loader(6))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert not recorder_is_taken()
+
+
+def test_an_error_while_data_is_fetched(tmp_path: Path) -> None:
+    data = DataLoader(Points(12, fail_at=6), 2)
+    trainer = make_trainer(tmp_path, three())
+    with pytest.raises(RuntimeError, match="a broken sample"):
+        trainer.fit(make_module(), data)
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert_untapped(trainer)
+
+
+def test_an_error_in_warm_up_leaves_no_profiler_behind(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        make_trainer(tmp_path, three(warmup=4)).fit(
+            make_module(training_step=failing(ZeroDivisionError(), 3)), loader(8)
+        )
+    assert trace_files(tmp_path) == []
+    with torch.profiler.profile() as after:
+        torch.ones(2) + 1
+    assert any(e.key == "aten::add" for e in after.key_averages())
+
+
+def test_an_error_in_validation(tmp_path: Path) -> None:
+    def broken(self: Any, batch: Any, batch_idx: int) -> None:
+        raise ZeroDivisionError
+
+    trainer = make_trainer(tmp_path, three(), val_check_interval=3)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(make_module(validation_step=broken), loader(6), loader(1))
+    assert step_numbers(tmp_path) == [[1, 2]]
+    assert_untapped(trainer)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.filterwarnings("ignore:.*acc_events.*")
+def test_lightnings_own_torch_profiler_has_precedence(tmp_path: Path, name: str) -> None:
+    trainer = make_trainer(tmp_path, three(), name, profiler="pytorch")
+    trainer.fit(make_module(name), loader(6))
+    assert trace_files(tmp_path) == []
+    assert len(samples(tmp_path)) == 6
+    assert trainer.global_step == 6
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events.*")
+def test_a_profiler_of_the_users_keeps_its_recording(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, three())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as users:
+        trainer.fit(make_module(), loader(6))
+    assert any(e.key == "aten::addmm" for e in users.key_averages())
+    assert trace_files(tmp_path) == []
+    assert len(samples(tmp_path)) == 6
+
+
+def test_a_profiler_of_the_users_inside_our_window(tmp_path: Path) -> None:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx != 2:
+            return self.loss(batch)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            return self.loss(batch)
+
+    make_trainer(tmp_path, three()).fit(make_module(training_step=training_step), loader(8))
+    assert len(samples(tmp_path)) == 8  # what is left of the window may be recorded, and nothing crashes
+
+
+def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
+    callback = three()
+    for _ in range(2):
+        make_trainer(tmp_path, callback).fit(make_module(), loader(6))
+    assert [file.parent.name for file in trace_files(tmp_path)] == ["perf", "perf_1"]
+    trainer = make_trainer(tmp_path, callback)
+    module = make_module()
+    trainer.fit(module, loader(6))
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, loader(6))
+    assert sorted(path.name for path in tmp_path.glob("perf*")) == ["perf", "perf_1", "perf_2", "perf_3"]
+    last = (tmp_path / "perf_3" / "steps.rank0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in last] == list(range(6, 12))
+
+
+def test_two_callbacks_on_one_trainer(tmp_path: Path) -> None:
+    callbacks = [three(dirpath=tmp_path / "b", skip_first=5, active=1)]
+    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a"), callbacks=callbacks)
+    trainer.fit(make_module(), loader(8))
+    assert step_numbers(tmp_path / "a") == [[1, 2, 3]]
+    assert step_numbers(tmp_path / "b") == [[5]]
+    assert_untapped(trainer)
+
+
+def test_two_callbacks_whose_windows_overlap(tmp_path: Path) -> None:
+    """Torch has one recorder: the first to warm up keeps it for its window, and the second has what is left."""
+    callbacks = [three(dirpath=tmp_path / "b", skip_first=2, warmup=1, active=5)]
+    trainer = make_trainer(tmp_path, three(dirpath=tmp_path / "a", warmup=2), callbacks=callbacks)
+    trainer.fit(make_module(), loader(9))
+    assert step_numbers(tmp_path / "a") == [[3, 4, 5]]
+    assert step_numbers(tmp_path / "b") == [[7]]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_resume_from_a_checkpoint(tmp_path: Path, name: str) -> None:
+    trainer = make_trainer(tmp_path, three(), name)
+    trainer.fit(make_module(name), loader(4))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again = make_trainer(tmp_path / "b", three(), name, max_epochs=2)
+    again.fit(make_module(name), loader(4), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert step_numbers(tmp_path / "b") == [[5, 6, 7]]
+    assert [row["step"] for row in samples(tmp_path / "b")] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint", "ignore:.*ended before the epoch ended")
+def test_a_fit_resumed_within_an_epoch_counts_as_the_trainers_own_logs(tmp_path: Path, name: str) -> None:
+    def training_step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    checkpoint = package(f"{name}.callbacks").ModelCheckpoint(tmp_path / "saved", every_n_train_steps=3)
+    before = make_trainer(tmp_path, None, name, callbacks=[checkpoint], max_steps=4, enable_checkpointing=True)
+    before.fit(make_module(name), loader(8))
+    logger = package(f"{name}.loggers").CSVLogger(tmp_path)
+    again = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=1)
+    module = make_module(name, training_step=training_step)
+    again.fit(module, loader(8), ckpt_path=checkpoint.best_model_path, weights_only=True)
+    table = [line.split(",") for line in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()]
+    logged = [int(row[table[0].index("step")]) for row in table[1:] if row[table[0].index("loss")]]
+    assert logged == [3, 4, 5, 6, 7]
+    assert [row["step"] for row in samples(Path(logger.log_dir))] == logged
+    assert step_numbers(Path(logger.log_dir)) == [[4, 5, 6]]
+
+
+def test_copies_and_pickles_are_of_the_settings(tmp_path: Path) -> None:
+    callback = three(active=2)
+    seen: list[PerfCallback] = []
+    base: Any = package(PACKAGES[0]).Callback
+
+    class Copier(base):
+        def on_train_batch_end(self, *args: Any) -> None:
+            seen.extend([copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))])
+
+    make_trainer(tmp_path, callback, callbacks=[Copier()]).fit(make_module(), loader(5))
+    assert step_numbers(tmp_path) == [[1, 2]]
+    for number, copied in enumerate([seen[4], seen[5]]):
+        make_trainer(tmp_path / str(number), copied).fit(make_module(), loader(5))
+        assert step_numbers(tmp_path / str(number)) == [[1, 2]]
+
+
+def test_the_checkpoint_holds_nothing_of_ours(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, three())
+    trainer.fit(make_module(), loader(3))
+    trainer.save_checkpoint(tmp_path / "x.ckpt")
+    assert torch.load(tmp_path / "x.ckpt", weights_only=True)["callbacks"] == {}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_metrics_reach_the_loggers_at_their_cadence(tmp_path: Path, name: str) -> None:
+    logger = package(f"{name}.loggers").CSVLogger(tmp_path)
+    trainer = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=2)
+    trainer.fit(make_module(name), loader(8))
+    table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    columns = table[0].split(",")
+    assert {"perf/step_time_ms", "perf/data_wait_ms", "perf/samples_per_s"} <= set(columns)
+    rows = [dict(zip(columns, line.split(","), strict=True)) for line in table[1:]]
+    logged = {int(row["step"]): float(row["perf/step_time_ms"]) for row in rows if row["perf/step_time_ms"]}
+    times = {row["step"]: row["step_ns"] / 1e6 for row in samples(Path(logger.log_dir))}
+    assert logged == {
+        1: pytest.approx(times[0]),  # the profiled steps 1 to 3 are left out
+        5: pytest.approx((times[4] + times[5]) / 2),
+        7: pytest.approx((times[6] + times[7]) / 2),
+    }
+    assert trace_files(Path(logger.log_dir) / "perf")
+
+
+def test_validate_test_and_predict_are_left_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, three())
+    module = make_module(test_step=lambda self, batch, batch_idx: None)
+    trainer.validate(module, loader(2), verbose=False)
+    trainer.test(module, loader(2), verbose=False)
+    assert not (tmp_path / "perf").exists()
+    assert_untapped(trainer)

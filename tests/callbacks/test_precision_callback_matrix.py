@@ -1,0 +1,78 @@
+"""Every combination is trained as Lightning trains it, or refused with a message."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from tests.callbacks.precision_training import MODES, Recipe, fit, make_net, same, stock_options
+from tests.support.processes import run_ranks
+
+CLIPPING = {"none": {}, "norm": {"gradient_clip_val": 0.1}}
+
+LIGHTNING_REFUSES = "Automatic gradient (clipping|accumulation) is not supported for manual optimization"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("clipping", CLIPPING)
+@pytest.mark.parametrize("optimizers", [1, 2])
+@pytest.mark.parametrize("manual", [False, True])
+def test_combination(tmp_path, fp16_on_cpu, mode, accumulate, clipping, optimizers, manual) -> None:
+    recipe = Recipe(manual=manual, optimizers=optimizers)
+    options: dict[str, Any] = {"max_steps": 3, "accumulate_grad_batches": accumulate, **CLIPPING[clipping]}
+
+    def train(callback: Any, **more: Any) -> Any:
+        return fit(tmp_path, callback, make_net(recipe), **options, **more)
+
+    callback = PrecisionCallback(mode, underflow_every_n_steps=1, locate_overflows=1)
+    if not manual and optimizers == 2:
+        with pytest.raises(RuntimeError, match="multiple optimizers is only supported with manual optimization"):
+            train(callback)
+    elif manual and (accumulate > 1 or clipping != "none"):
+        with pytest.raises(Exception, match=LIGHTNING_REFUSES):
+            train(callback)
+    else:
+        assert same(train(callback), train(None, **stock_options(mode)))
+        if mode == "16-mixed":
+            assert callback.loss_scale is not None
+            # The Trainer counts each optimizer's steps.
+            assert callback.loss_scale.attempts == 3 + (optimizers == 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("manual", "optimizers"), [(False, 1), (True, 1), (True, 2)])
+def test_combination_compiled(tmp_path, fp16_on_cpu, mode, manual, optimizers):
+    recipe = Recipe(manual=manual, optimizers=optimizers, compiled=True)
+    for accumulate, clipping in itertools.product([1] if manual else [1, 2], ["none"] if manual else CLIPPING):
+        options = {"max_steps": 2, "accumulate_grad_batches": accumulate, **CLIPPING[clipping]}
+        callback = PrecisionCallback(mode, underflow_every_n_steps=1, keep_fp32=["fc"])
+        eager = fit(tmp_path, callback, make_net(Recipe(manual=manual, optimizers=optimizers)), **options)
+        compiled = fit(tmp_path, callback, make_net(recipe), **options)
+        # Dropout under aot_eager draws as in eager mode, so that both are the same training.
+        assert compiled.losses == pytest.approx(eager.losses, rel=1e-2)
+        torch.compiler.reset()
+
+
+@pytest.mark.slow
+def test_combinations_on_two_processes(tmp_path):
+    """One start for all: each rank trains every combination through the callback and by Lightning's own plugin."""
+    command = [sys.executable, str(Path(__file__).with_name("precision_ddp_script.py")), str(tmp_path)]
+    done = run_ranks(command, 200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for rank in (0, 1) for line in (tmp_path / f"rank{rank}.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 * 7
+    for row in rows:
+        assert row["same"], row
+        assert row["weights_agree"], row
+        if row["mode"] == "16-mixed":
+            assert row["skipped"] == 1, row
+            assert row["sampled"] == (row["rank"] == 0), row

@@ -1,0 +1,109 @@
+"""What `PrecisionCallback` refuses: before the first step, and in words that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
+from tests.callbacks.training import package
+
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
+
+
+def half_weights() -> Any:
+    module = make_net()
+    module.fc.half()
+    return module
+
+
+def with_lbfgs() -> Any:
+    module = make_net()
+    module.configure_optimizers = lambda: torch.optim.LBFGS(module.parameters())
+    return module
+
+
+MixedPrecision: Any = package("lightning.pytorch.plugins").MixedPrecision
+
+
+class OwnPlugin(MixedPrecision):
+    """A user's own plugin."""
+
+
+REFUSALS: list[tuple[str, Any, Any, dict[str, Any]]] = [
+    (
+        "given precision='16-mixed', but the Trainer is in 'bf16-mixed'",
+        lambda: PrecisionCallback("16-mixed"),
+        make_net,
+        {"precision": "bf16-mixed"},
+    ),
+    ("the Trainer is in '16-true'", lambda: PrecisionCallback("16-mixed"), make_net, {"precision": "16-true"}),
+    ("the Trainer is in 'bf16-true'", lambda: PrecisionCallback("bf16-mixed"), make_net, {"precision": "bf16-true"}),
+    ("the Trainer is in '64-true'", lambda: PrecisionCallback("bf16-mixed"), make_net, {"precision": "64-true"}),
+    (
+        "Leave the precision out of the Trainer, or out of the callback",
+        lambda: PrecisionCallback("32-true"),
+        make_net,
+        {"precision": "bf16-mixed"},
+    ),
+    (
+        "the Trainer is in 'bf16-mixed' .*OwnPlugin",
+        lambda: PrecisionCallback("16-mixed"),
+        make_net,
+        {"plugins": [OwnPlugin("bf16-mixed", "cpu")]},
+    ),
+    ("fc.weight is torch.float16.*Leave out .half", lambda: PrecisionCallback("16-mixed"), half_weights, {}),
+    ("cannot work with LBFGS.*bf16-mixed", lambda: PrecisionCallback("16-mixed"), with_lbfgs, {}),
+    (
+        "fused AdamW.*fused=False",
+        lambda: PrecisionCallback("16-mixed"),
+        lambda: make_net(Recipe(fused=True)),
+        {"gradient_clip_val": 1.0},
+    ),
+    ("keep_fp32 was given, but the Trainer is in '32-true'", lambda: PrecisionCallback(keep_fp32=["fc"]), make_net, {}),
+    (
+        "keep_fp32 pattern 'linear' matches no layer",
+        lambda: PrecisionCallback("16-mixed", keep_fp32=["linear"]),
+        make_net,
+        {},
+    ),
+    (
+        "init_scale=8 was given",
+        lambda: PrecisionCallback("16-mixed", init_scale=8.0),
+        make_net,
+        stock_options("16-mixed"),
+    ),
+    (
+        "replayed in FP32 in automatic optimization",
+        lambda: PrecisionCallback(guard_steps=2),
+        lambda: make_net(Recipe(manual=True)),
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "callback", "module", "options"), REFUSALS, ids=[row[0][:48] for row in REFUSALS])
+def test_conflict_is_refused_before_the_first_step(tmp_path, message, callback, module, options):
+    net = module()
+    with pytest.raises(PrecisionError, match=message):
+        fit(tmp_path, callback(), net, **options)
+    assert net.losses == []
+
+
+def test_settings_that_cannot_be_are_refused_at_once():
+    for arguments, message in [
+        ({"precision": "fp16"}, "give one of '16-mixed', 'bf16-mixed', '32-true'"),
+        ({"tf32": True}, "give 'on', 'off' or None"),
+        ({"precision": "32-true", "keep_fp32": ["fc"]}, "leave it out"),
+        ({"precision": "bf16-mixed", "init_scale": 8.0}, "first loss scale of precision='16-mixed'"),
+        ({"guard_steps": 1}, "give 2 or more"),
+        ({"locate_overflows": -1}, "give 0 or more"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            PrecisionCallback(**arguments)
+    with pytest.raises(TypeError, match=r"keep_fp32=\['fc'\]"):
+        PrecisionCallback("bf16-mixed", keep_fp32="fc")

@@ -1,0 +1,19 @@
+"""A report that several tests print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lightning_perf
+from lightning_perf.report.document import PerfReport
+from tests.support.trace_builder import FETCH, TraceBuilder
+
+
+def input_bound_report(folder: Path, name: str) -> PerfReport:
+    """Return the report of three steps that wait for input; `name` is that of their operators and kernels."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB", computeMajor=8)
+    for start in builder.steps(3, 1000):
+        builder.annotation(FETCH, start, 400)
+        builder.op(name, start + 410, 80, types=["float"], dims=[[8, 8]])
+        builder.launch(name, call_us=start + 420, call_duration_us=10, start_us=start + 440, duration_us=500)
+    return lightning_perf.analyze(builder.write(folder / "rank0.pt.trace.json"))
