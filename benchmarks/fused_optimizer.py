@@ -10,7 +10,6 @@ Run as ``python -m benchmarks.fused_optimizer`` on a quiet machine: prints a tab
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from torchvision import models
 
+from benchmarks.options import make_parser
 from benchmarks.versions import versions_text
 from lightning_perf.environment import cpu_name
 
@@ -71,8 +71,7 @@ def update_ms(make: Callable[[], nn.Module], optimizer: Callable[[Sequence[Tenso
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
+    parser = make_parser(__doc__, RESULTS)
     options = parser.parse_args()
     torch.manual_seed(0)
     lines = ["| network | optimizer | threads | loop, ms | fused, ms | remains |", "|---|---|---|---|---|---|"]

@@ -8,7 +8,6 @@ file and seed that reproduce it, and makes the exit status 1.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import gzip
 import random
@@ -21,6 +20,7 @@ from pathlib import Path
 # The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
 sys.path[0] = str(Path(__file__).parents[1])
 
+from benchmarks.options import make_parser  # noqa: E402
 from lightning_perf import TraceError, read_trace  # noqa: E402
 from lightning_perf.analysis.rank import RankAnalysis, analyze_rank  # noqa: E402
 from tests.support.consistency import assert_consistent  # noqa: E402
@@ -67,7 +67,7 @@ def assert_sums_to_wall_time(analysis: RankAnalysis) -> None:
 
 def main() -> int:
     """Run the cases."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

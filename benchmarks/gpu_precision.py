@@ -11,7 +11,6 @@ to ``benchmarks/results/gpu_precision.jsonl``, the table at the end to ``gpu_pre
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -30,6 +29,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import lightning_perf
+from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PerfCallback, PrecisionCallback, read_trace
@@ -245,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 2 without the device.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a size that only shows that it runs")
     parser.add_argument("--models", nargs="+", help=f"torchvision's names (default: {' '.join(FULL.models)})")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.options import make_parser
 from lightning_perf import Tradeoff
 from lightning_perf.inference.runtimes.registry import RUNTIMES
 from recipes.signlang.inference.variants import InferSettings, infer, student_variants
@@ -56,14 +57,13 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--resnet", dest="resnet18", type=Path, metavar="FILE", help="checkpoint of a ResNet-18")
     parser.add_argument("--cnn", type=Path, metavar="FILE", help="checkpoint of the small CNN")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the pictures are (default: as trained)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each variant and batch size (default: 1)")
     parser.add_argument("--seeds", type=int, default=2, help="students of each kind (default: 2)")
     parser.add_argument("--variants", nargs="+", help="only these (default: all)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
     return parser.parse_args()
 
 

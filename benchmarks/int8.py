@@ -9,7 +9,6 @@ prints a table, and writes it to ``benchmarks/results/int8.md``.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.options import make_parser
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.inference.measurement.timing import predict
 from lightning_perf.inference.model.subject import Subject
@@ -62,7 +62,7 @@ COMPILED = (
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="where the pictures are (default: as trained)")
     options = parser.parse_args()

@@ -45,6 +45,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions
 from lightning_perf import PerfCallback
@@ -246,7 +247,7 @@ def _estimate(estimate: Estimate, form: str) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="fits of each arm (default: 30)")
     parser.add_argument(
         "--steps", type=int, default=200, help="steps of a fit, four times as many of the short ones (default: 200)"

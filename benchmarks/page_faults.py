@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import make_parser
 from lightning_perf.page_faults import KEEP_MEMORY, allocator_name, count_page_faults, page_fault_ns
 
 RESULTS = Path(__file__).parent / "results" / "page_faults.md"
@@ -118,9 +119,8 @@ def rows(training: Training, found: dict[str, list[dict[str, float]]]) -> list[s
 
 def main() -> None:
     """Measure, print and write; or be the process of one fit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=5, help="processes of each row (default: 5)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     parser.add_argument("--fit", help=argparse.SUPPRESS)
     parser.add_argument("--batch-size", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)

@@ -9,12 +9,12 @@ Run as ``python -m benchmarks.pairs /path/to/corpus``: prints the table, and wri
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
 import lightning_perf
+from benchmarks.options import make_parser
 from lightning_perf import Finding, PerfReport
 
 RESULTS = Path(__file__).parent / "results" / "pairs.md"
@@ -173,9 +173,8 @@ def row(pair: Pair, traces: Path) -> str:
 
 def main() -> None:
     """Analyse, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("corpus", type=Path, help="the folder that holds traces/")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     options = parser.parse_args()
     names = dict.fromkeys(name for pair in PAIRS for name in (pair.before, pair.after))
     if missing := [name for name in names if not (options.corpus / "traces" / name).is_file()]:

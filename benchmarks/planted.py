@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.options import make_parser
 from benchmarks.plants import PLANTS, Plant, PlantedModule, Setup, SlowPictures
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.step_clock import StepClock
@@ -193,10 +194,9 @@ def row(plant: Plant, rounds: int, data: PictureData) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=6, help="fits of each setup (default: 6)")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name or finding contains it; no file")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     be_quiet()

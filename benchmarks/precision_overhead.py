@@ -14,7 +14,6 @@ Run as ``python -m benchmarks.precision_overhead``: prints the tables, and write
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -32,6 +31,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions, versions_text
 from lightning_perf import PrecisionCallback
@@ -240,7 +240,7 @@ def cache_table(fits: list[Fit]) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="trainings of each arm (default: 5)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each (default: 200)")
     arguments = parser.parse_args()

@@ -6,7 +6,6 @@ the networks, then each real data set with whole captures held out and with rand
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ import lightning
 import torch
 import torchvision
 
+from benchmarks.options import make_parser
 from lightning_perf.environment import cpu_name
 from recipes.signlang.data.image_set import ImageSet, read_image_set
 from recipes.signlang.data.split import Split, split_images
@@ -88,7 +88,7 @@ def measure(settings: TrainSettings, name: str) -> Row:
 
 def main() -> None:
     """Measure everything and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--real", type=Path, nargs="*", default=[], help="folders or zips of real pictures")
     parser.add_argument("--epochs", type=int, default=6, help="epochs on the real data sets")
     parser.add_argument("--precision", default="16-mixed")

@@ -33,6 +33,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import device_name, versions_text
 from lightning_perf.statistics.ranks import walsh_ratio
@@ -206,7 +207,7 @@ def _ratio(base: list[float], own: list[float]) -> str:
 
 def main() -> None:
     """Measure, print, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--data", type=Path, help="folder of pictures (default: the synthetic set)")
     parser.add_argument("--model", default="cnn")
     parser.add_argument("--image-size", type=int, default=64)
@@ -214,7 +215,6 @@ def main() -> None:
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--rounds", type=int, default=16, help="windows of each (default: 16)")
     parser.add_argument("--steps", type=int, default=48, help="steps of a window (default: 48)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write (default: benchmarks/results)")
     options = parser.parse_args()
     if options.steps <= SKIPPED_STEPS:
         parser.error(f"--steps {options.steps}: a window's first {SKIPPED_STEPS} steps are not timed, so take more")

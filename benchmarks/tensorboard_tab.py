@@ -11,7 +11,6 @@ Prints a table and writes it to ``benchmarks/results/tensorboard_tab.md``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -27,6 +26,7 @@ HERE = Path(__file__).parent
 # The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
+from benchmarks.options import make_parser  # noqa: E402
 from benchmarks.replicate import replicate  # noqa: E402
 from lightning_perf.environment import cpu_name  # noqa: E402
 
@@ -93,10 +93,9 @@ def serve_and_measure(trace: Path, size_mb: int) -> tuple[int, dict[str, list[fl
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("trace", type=Path, help="a real trace, .json or .json.gz")
     parser.add_argument("--size-mb", type=int, default=200, help="size of the large one as JSON (default: 200)")
-    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     load = os.getloadavg()[0]
     size_bytes, figures = serve_and_measure(options.trace, options.size_mb)

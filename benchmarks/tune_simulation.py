@@ -11,13 +11,13 @@ takes some seconds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.options import make_parser
 from lightning_perf.statistics.location import paired_ratio
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate, Float64Array
@@ -119,10 +119,9 @@ def table(trials: int, rounds: int) -> str:
 
 def main() -> None:
     """Simulate, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--trials", type=int, default=4000)
     parser.add_argument("--rounds", type=int, nargs="+", default=[TuneSettings.rounds, 8])
-    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     parts = [
         "# How often a lever is kept",

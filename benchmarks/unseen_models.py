@@ -11,7 +11,6 @@ writes it to ``benchmarks/results/unseen_models.md``.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
+from benchmarks.options import make_parser
 from benchmarks.planted import IMAGE_SIZE, PictureData, holds, in_turns, picture_data, profile, step_ms
 from benchmarks.plants import Language, Plant, Setup
 from benchmarks.quiet import be_quiet
@@ -187,10 +187,9 @@ def summary(results: list[Outcome]) -> str:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=5, help="fits of each setup (default: 5)")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose network or advice contains it; no file")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write (default: %(default)s)")
     options = parser.parse_args()
     if torch.cuda.is_available():
         parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
@@ -17,6 +17,10 @@ from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.terminal_text import LEGIBLE, plain
 from lightning_perf.tune import command as tune
+
+if TYPE_CHECKING:
+    from lightning_perf.report.compared import Compared
+    from lightning_perf.report.document import PerfReport
 
 __all__ = ["main"]
 
@@ -183,26 +187,24 @@ def _analyze(options: argparse.Namespace) -> int:
 
         executor = RayRecordings(options.ray_address)
     report = analyze(options.path, by_shape=options.by_shape, executor=executor)
-    if options.html:
-        report.write_html(options.html, title=Path(options.path).resolve().name)
-    if options.json:
-        sys.stdout.write(report.to_json())
-    else:
-        report.print(top=options.top)
-    return SUCCESS
+    return _show(report, Path(options.path).resolve().name, options)
 
 
 def _diff(options: argparse.Namespace) -> int:
     from lightning_perf.report.build import analyze
 
     compared = analyze(options.before).diff(analyze(options.after))
+    title = f"{Path(options.before).resolve().name} and {Path(options.after).resolve().name}"
+    return _show(compared, title, options)
+
+
+def _show(document: PerfReport | Compared, title: str, options: argparse.Namespace) -> int:
     if options.html:
-        title = f"{Path(options.before).resolve().name} and {Path(options.after).resolve().name}"
-        compared.write_html(options.html, title=title)
+        document.write_html(options.html, title=title)
     if options.json:
-        sys.stdout.write(compared.to_json())
+        sys.stdout.write(document.to_json())
     else:
-        compared.print(top=options.top)
+        document.print(top=options.top)
     return SUCCESS
 
 

@@ -38,8 +38,23 @@ NO_ROW = -1
 """In a column of row numbers: there is no such row (numpy integers have no null)."""
 
 
+class _Timed:
+    """A table of events that have a begin and an end."""
+
+    start_ns: Int64Array
+    end_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def duration_ns(self) -> Int64Array:
+        """Length of each event in nanoseconds."""
+        return self.end_ns - self.start_ns
+
+
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(_Timed):
     """Host intervals on threads: Python functions, and the base of the richer tables.
 
     Attributes:
@@ -53,14 +68,6 @@ class Spans:
     end_ns: Int64Array
     name: Int32Array
     thread: Int32Array
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def duration_ns(self) -> Int64Array:
-        """Length of each interval in nanoseconds."""
-        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +171,7 @@ class DeviceKind(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceEvents:
+class DeviceEvents(_Timed):
     """Work that ran on a device: kernels, copies and memsets.
 
     Attributes:
@@ -194,14 +201,6 @@ class DeviceEvents:
     block_threads: Int32Array
     blocks_per_sm: Float32Array
     occupancy: Float32Array
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def duration_ns(self) -> Int64Array:
-        """Length of each piece of work in nanoseconds."""
-        return self.end_ns - self.start_ns
 
     @cached_property
     def is_compute(self) -> BoolArray:

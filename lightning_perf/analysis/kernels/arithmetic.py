@@ -118,11 +118,7 @@ class Arithmetic:
     truncated: bool
 
     def row(self, name: str) -> ArithmeticTime:
-        """The row of one arithmetic.
-
-        Raises:
-            KeyError: There is no arithmetic of that name.
-        """
+        """Return the row of one arithmetic, or raise a `KeyError` that lists them."""
         return find_row(self.rows, "arithmetic", name)
 
 

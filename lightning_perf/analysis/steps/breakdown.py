@@ -117,11 +117,7 @@ class Breakdown:
     truncated: bool
 
     def category(self, name: str) -> CategoryTime:
-        """The row of one category.
-
-        Raises:
-            KeyError: There is no category of that name.
-        """
+        """Return the row of one category, or raise a `KeyError` that lists them."""
         return find_row(self.categories, "category", name)
 
 

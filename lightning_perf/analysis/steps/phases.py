@@ -68,11 +68,7 @@ class Phases:
     truncated: bool
 
     def phase(self, name: str) -> PhaseTime:
-        """The row of one phase.
-
-        Raises:
-            KeyError: There is no phase of that name.
-        """
+        """Return the row of one phase, or raise a `KeyError` that lists them."""
         return find_row(self.phases, "phase", name)
 
     def time_ns(self, phase: str, category: str) -> float | None:

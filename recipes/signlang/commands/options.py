@@ -51,11 +51,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         metavar="PATH",
     )
     add_path(data, "--cache-dir", "where the synthetic set is kept (default: the user's cache folder)")
-    data.add_argument(
+    _add_kind(
+        data,
         "--split",
-        choices=[kind.value for kind in SplitKind],
-        default=default.split.value,
-        help="hold out whole captures, or random pictures as the article did (copies on both sides: too optimistic)",
+        default.split,
+        "hold out whole captures, or random pictures as the article did (copies on both sides: too optimistic)",
     )
     data.add_argument(
         "--validation-fraction",
@@ -75,11 +75,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
         default=argparse.SUPPRESS,
         help="leave damaged pictures out instead of stopping",
     )
-    data.add_argument(
+    _add_kind(
+        data,
         "--input",
-        choices=[kind.value for kind in InputKind],
-        default=default.input.value,
-        help="decode once into memory, or from the files in every epoch, as most input pipelines do",
+        default.input,
+        "decode once into memory, or from the files in every epoch, as most input pipelines do",
     )
     data.add_argument(
         "--augment",
@@ -89,6 +89,10 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
     )
     add_count(data, "--workers", "DataLoader processes (default: chosen by the cores)", least=0)
     return data
+
+
+def _add_kind(group: argparse._ActionsContainer, name: str, default: SplitKind | InputKind, help: str) -> None:
+    group.add_argument(name, choices=[kind.value for kind in type(default)], default=default.value, help=help)
 
 
 def add_optimizer_arguments(training: argparse._ArgumentGroup) -> None:
