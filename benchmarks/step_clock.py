@@ -12,7 +12,7 @@ __all__ = ["StepClock"]
 
 
 class StepClock(pl.Callback):
-    """Wall time, and CPU time of the process, from the end of the warm-up to the end of training.
+    """Wall time from the end of the warm-up to the end of training.
 
     The device has finished at both.
 
@@ -22,7 +22,7 @@ class StepClock(pl.Callback):
 
     def __init__(self, warm_up_steps: int) -> None:
         self._warm_up_steps = warm_up_steps
-        self._begin_s = self._end_s = (0.0, 0.0)
+        self._begin_s = self._end_s = 0.0
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """The warm-up ends."""
@@ -36,15 +36,10 @@ class StepClock(pl.Callback):
     @property
     def seconds(self) -> float:
         """Wall time of the steps after the warm-up."""
-        return self._end_s[0] - self._begin_s[0]
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time of the process, its threads together, in the steps after the warm-up."""
-        return self._end_s[1] - self._begin_s[1]
+        return self._end_s - self._begin_s
 
 
-def _now_s() -> tuple[float, float]:
+def _now_s() -> float:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter(), time.process_time()
+    return time.perf_counter()

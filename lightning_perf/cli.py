@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -117,20 +117,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_diff(commands)
     _add_view(commands)
     for name, command in _COMMANDS.items():
-        added = commands.add_parser(name, help=command.HELP)
-        command.add_arguments(added)
-        added.set_defaults(run=command.run)
+        command.add_arguments(_add_command(commands, name, command.run, command.HELP))
+    return parser
+
+
+def _add_command(
+    commands: _Commands, name: str, run: Callable[[argparse.Namespace], int], help: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=help, epilog=_EXIT_CODES)
+    parser.set_defaults(run=run)
     return parser
 
 
 def _add_analyze(commands: _Commands) -> None:
-    parser = commands.add_parser(
-        "analyze",
-        help="report where the step time of a recording goes",
-        description="Report where the step time goes, from any trace that torch.profiler exported.",
-        epilog=_EXIT_CODES,
-    )
-    parser.set_defaults(run=_analyze)
+    parser = _add_command(commands, "analyze", _analyze, "report where the step time of a recording goes")
+    parser.description = "Report where the step time goes, from any trace that torch.profiler exported."
     parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     _add_outputs(parser, "report")
     parser.add_argument("--by-shape", action="store_true", help="tell operators apart by the shapes of their inputs")
@@ -146,14 +147,11 @@ def _add_analyze(commands: _Commands) -> None:
 
 
 def _add_diff(commands: _Commands) -> None:
-    parser = commands.add_parser(
-        "diff",
-        help="show what changed from one recording to another",
-        description="Show what got faster or slower from one recording to another: by category, operator and kernel. "
-        "Whether it is more than noise, repeated runs tell: see compare.",
-        epilog=_EXIT_CODES,
+    parser = _add_command(commands, "diff", _diff, "show what changed from one recording to another")
+    parser.description = (
+        "Show what got faster or slower from one recording to another: by category, operator and kernel. "
+        "Whether it is more than noise, repeated runs tell: see compare."
     )
-    parser.set_defaults(run=_diff)
     parser.add_argument("before", metavar="A", help="trace or run folder before the change")
     parser.add_argument("after", metavar="B", help="trace or run folder after the change")
     _add_outputs(parser, "comparison")
@@ -166,13 +164,8 @@ def _add_outputs(parser: argparse.ArgumentParser, document: str) -> None:
 
 
 def _add_view(commands: _Commands) -> None:
-    parser = commands.add_parser(
-        "view",
-        help="open a recording's timeline in Perfetto's UI",
-        description="Serve a trace's timeline in Perfetto's own UI, on this machine and without internet.",
-        epilog=_EXIT_CODES,
-    )
-    parser.set_defaults(run=_view)
+    parser = _add_command(commands, "view", _view, "open a recording's timeline in Perfetto's UI")
+    parser.description = "Serve a trace's timeline in Perfetto's own UI, on this machine and without internet."
     parser.add_argument("path", metavar="PATH", help="trace (.json, .json.gz), or the folder of one run")
     parser.add_argument(
         "--port", type=at_least(0, 65535), default=0, metavar="N", help="port to listen on (default: a free one)"

@@ -8,16 +8,17 @@ that importing a document stays cheap.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
-__all__ = ["Document", "Format", "PageDocument", "SavedDocument"]
+__all__ = ["Document", "Format", "PageDocument", "SavedDocument", "TextDocument"]
 
 _Saved = TypeVar("_Saved", bound="SavedDocument")
 
@@ -33,6 +34,29 @@ class Document:
         """
         data = msgspec.json.encode(self)
         return data.decode() if indent is None else msgspec.json.format(data, indent=indent).decode() + "\n"
+
+
+class TextDocument(Document):
+    """A document that the console and Markdown show without further options."""
+
+    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
+        """Print the outcome, then the tables.
+
+        Args:
+            file: Where to; standard output when not given.
+            width: Columns; those of the terminal when not given.
+        """
+        print_document, _ = self._renderers()
+        print_document(self, file=file, width=width)
+
+    def to_markdown(self) -> str:
+        """Return the document as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
+        _, render_markdown = self._renderers()
+        return render_markdown(self)
+
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
+        """Load and return the function that prints the document, and the one that makes Markdown of it."""
+        raise NotImplementedError
 
 
 class PageDocument(Document):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.model.operators import OperatorTable
+from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown
 
 __all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
@@ -87,42 +88,31 @@ _Times = dict[str | None, tuple[float, float | None]]
 """Time and calls a step by name."""
 
 
-def diff(
-    before: Breakdown,
-    after: Breakdown,
-    *,
-    before_operators: OperatorTable | None = None,
-    after_operators: OperatorTable | None = None,
-    before_kernels: KernelTable | None = None,
-    after_kernels: KernelTable | None = None,
-) -> Diff:
+def diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
     """Compare two runs.
 
     Args:
-        before: The first run's step-time breakdown.
-        after: The second run's.
-        before_operators: The first run's operators.
-        after_operators: The second run's.
-        before_kernels: The first run's kernels; None for a run without a device.
-        after_kernels: The second run's.
+        before: A rank of the first run.
+        after: A rank of the second run.
 
     Returns:
         The runs side by side. That a single pair of recordings differs does not say that the settings do: for that,
         runs are repeated and compared statistically.
     """
-    operators = (
-        (before_operators, after_operators) if before_operators is not None and after_operators is not None else None
-    )
+    operators = None
+    if before.operators is not None and after.operators is not None:
+        operators = before.operators, after.operators
+    first, second = before.breakdown, after.breakdown
     return Diff(
-        before_steps=before.averaged_steps,
-        after_steps=after.averaged_steps,
-        step=_row("step", (before.wall.mean_ns or 0.0, None), (after.wall.mean_ns or 0.0, None)),
-        categories=_table(_categories(before), _categories(after)),
+        before_steps=first.averaged_steps,
+        after_steps=second.averaged_steps,
+        step=_row("step", (first.wall.mean_ns or 0.0, None), (second.wall.mean_ns or 0.0, None)),
+        categories=_table(_categories(first), _categories(second)),
         operators_host=_table(*map(_host, operators)) if operators else None,
         operators_device=_table(*map(_device, operators))
         if operators and all(run.device_ns is not None for run in operators)
         else None,
-        kernels=_table(_kernels(before_kernels), _kernels(after_kernels)) if before_kernels or after_kernels else None,
+        kernels=_table(_kernels(before.kernels), _kernels(after.kernels)) if before.kernels or after.kernels else None,
     )
 
 

@@ -222,14 +222,7 @@ class PerfCallback(LightningCallback):
         if self._precision.monitors is not None:
             self._precision.monitors.on_before_optimizer_step(optimizer)
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the batch, and with it perhaps the step."""
         if self._precision.monitors is not None:
             self._precision.monitors.on_train_batch_end(outputs)

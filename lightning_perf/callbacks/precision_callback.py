@@ -197,14 +197,7 @@ class PrecisionCallback(LightningCallback):
         if self.monitors is not None:
             self.monitors.on_before_optimizer_step(optimizer)
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Module,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Pass the hook to the monitors."""
         if self.monitors is not None:
             self.monitors.on_train_batch_end(outputs)

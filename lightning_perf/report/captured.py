@@ -102,15 +102,7 @@ def _captured(
     lead = max(comparable or sound, key=lambda each: each.breakdown.wall.mean_ns or 0.0, default=None)
     changed = None
     if lead is not None and lead.rank in known:
-        before = known[lead.rank]
-        changed = diff(
-            before.breakdown,
-            lead.breakdown,
-            before_operators=before.operators,
-            after_operators=lead.operators,
-            before_kernels=before.kernels,
-            after_kernels=lead.kernels,
-        )
+        changed = diff(known[lead.rank], lead)
     slowdown = records[lead.rank].slowdown if lead is not None and lead.rank in records else first.slowdown
     return Captured(
         folder=name,

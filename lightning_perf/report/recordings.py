@@ -93,7 +93,7 @@ class _Message(msgspec.Struct):
 
 def encode_recording(recording: Recording) -> bytes:
     """A recording for another process: JSON, without a newline."""
-    faults = [(fault.path, fault.problem, fault.action) for fault in recording.faults]
+    faults = [(fault.where, fault.problem, fault.action) for fault in recording.faults]
     return msgspec.json.encode(_Message(recording.analyses, recording.times, faults))
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from lightning_perf.statistics.distributions import t_cdf, t_quantile
 from lightning_perf.statistics.location import Difference
 
-__all__ = ["Kept", "NonInferiority", "equivalence_p", "non_inferiority"]
+__all__ = ["Kept", "NonInferiority", "non_inferiority"]
 
 
 class Kept(str, Enum):
@@ -66,19 +66,3 @@ def non_inferiority(difference: Difference, margin: float, confidence: float = 0
     low, high = value - reach, value + reach
     kept = Kept.KEPT if low > -margin else Kept.LOST if high < -margin else Kept.UNDECIDED
     return NonInferiority(kept, margin, low, high, confidence, 1 - t_cdf((value + margin) / error, df))
-
-
-def equivalence_p(difference: Difference, margin: float) -> float | None:
-    """p-value of two one-sided tests (TOST; Schuirmann, 1987): small when the difference is inside ±margin.
-
-    Args:
-        difference: Candidate - baseline.
-        margin: Half-width of the region of equivalence.
-
-    Returns:
-        The larger of the two one-sided p-values, or None when the spread is not known.
-    """
-    value, error, df = difference.value, difference.standard_error, difference.df
-    if value is None or error is None or df is None:
-        return None
-    return max(1 - t_cdf((value + margin) / error, df), t_cdf((value - margin) / error, df))

@@ -21,7 +21,9 @@ _FAULTS: tuple[type[Exception], ...] = (zlib.error, _inflater.error)
 
 __all__ = ["ByteStream"]
 
-_READ_BYTES = 1 << 18
+READ_BYTES = 1 << 18
+"""Bytes that one read of the file or of the decompressor gives."""
+
 _GZIP = b"\x1f\x8b"
 _OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
@@ -85,7 +87,7 @@ class ByteStream:
         """
         try:
             with self.path.open("rb", buffering=0) as file:
-                raw = iter(lambda: file.read(_READ_BYTES), b"")
+                raw = iter(lambda: file.read(READ_BYTES), b"")
                 yield from self._inflate(raw) if self.is_gzip else raw
         except OSError as fault:
             raise TraceError(
@@ -105,7 +107,7 @@ class ByteStream:
                         break
                     inflater = _inflater.decompressobj(wbits=31)
                 try:
-                    out = inflater.decompress(data, _READ_BYTES)
+                    out = inflater.decompress(data, READ_BYTES)
                 except _FAULTS:
                     self.truncated = True
                     return
@@ -121,7 +123,7 @@ class ByteStream:
                     data = inflater.unconsumed_tail
         while not inflater.eof:
             try:
-                out = inflater.decompress(b"", _READ_BYTES)
+                out = inflater.decompress(b"", READ_BYTES)
             except _FAULTS:
                 out = b""
             if not out:

@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 
-_TABLE_ROWS = 1 << 20
+TABLE_ROWS = 1 << 20
+"""Codes in a range of this size are always looked up in a table."""
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
@@ -40,7 +41,7 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     least, greatest = int(values.min()), int(values.max())
     span = greatest - least + 1
-    if span > max(_TABLE_ROWS, 4 * len(values)):
+    if span > max(TABLE_ROWS, 4 * len(values)):
         found, place = np.unique(values, return_inverse=True)
         return found.astype(np.int64), place
     at = values.astype(np.int64)

@@ -23,8 +23,12 @@ _PADDING = _BLANK + b"\xef\xbb\xbf\0"
 _LONGEST_KEY_BYTES = 64
 _raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
-_PIECE_BYTES = 1 << 18
-_LARGEST_EVENT_BYTES = 32 << 20
+PIECE_BYTES = 1 << 18
+"""Least length of a piece of the file."""
+
+LARGEST_EVENT_BYTES = 32 << 20
+"""A longer event is taken for damage."""
+
 _LARGEST_HEAD_BYTES = 256 << 20
 
 
@@ -60,7 +64,7 @@ class EventText:
         Raises:
             TraceError: If an event is larger than 32 MB.
         """
-        parts, size, wanted = [self._text], len(self._text), _PIECE_BYTES
+        parts, size, wanted = [self._text], len(self._text), PIECE_BYTES
         self._text = b""
         for chunk in self._chunks:
             parts.append(chunk)
@@ -78,7 +82,7 @@ class EventText:
             rest, self._given_back = self._given_back, b""
             parts = [rest, text[cut[0] :]] if rest else [text[cut[1] :]]
             size = sum(map(len, parts))
-            wanted = max(_PIECE_BYTES, 2 * size)
+            wanted = max(PIECE_BYTES, 2 * size)
         self._refuse_oversize(size)
         text = b"".join(parts)
         self._ended = True
@@ -102,7 +106,7 @@ class EventText:
         return piece[:end]
 
     def _refuse_oversize(self, size: int) -> None:
-        if size > _LARGEST_EVENT_BYTES:
+        if size > LARGEST_EVENT_BYTES:
             raise TraceError(
                 self._path,
                 f"holds something of {size / 1e6:,.0f} MB that is not a list of events",

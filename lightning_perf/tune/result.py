@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import IO
 
-from lightning_perf.documents import Format, SavedDocument
+from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
@@ -56,7 +56,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TuneResult(SavedDocument):
+class TuneResult(TextDocument, SavedDocument):
     """What was tried, and what to change.
 
     Attributes:
@@ -98,19 +98,7 @@ class TuneResult(SavedDocument):
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 
-    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print the verdict, the lines to change, and the table of trials.
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[TuneResult], str]]:
+        from lightning_perf.tune.rendering import print_result, render_markdown
 
-        Args:
-            file: Where to; standard output when not given.
-            width: Columns; those of the terminal when not given.
-        """
-        from lightning_perf.tune.rendering import print_result
-
-        print_result(self, file=file, width=width)
-
-    def to_markdown(self) -> str:
-        """Return the result as GitHub-flavoured Markdown, e.g. for a pull request or a results page."""
-        from lightning_perf.tune.rendering import render_markdown
-
-        return render_markdown(self)
+        return print_result, render_markdown

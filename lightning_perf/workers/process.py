@@ -137,6 +137,16 @@ class WorkerProcess:
         else:
             self.close()
 
+    @property
+    def pid(self) -> int:
+        """Process ID of the worker process."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code; minus the signal's number if a signal ended it; None while it runs."""
+        return self._process.poll()
+
     def fileno(self) -> int:
         """Return the file descriptor that messages come from."""
         return self._connection.fileno()

@@ -31,7 +31,6 @@ from recipes.signlang.machine import REPOSITORY, TrainDevice
 from recipes.signlang.settings import TrainSettings
 
 __all__ = [
-    "PRECISIONS",
     "Experiment",
     "define_study",
     "engine_devices",
@@ -41,7 +40,6 @@ __all__ = [
 ]
 
 TF32 = "tf32"
-PRECISIONS = ("32-true", TF32, "16-mixed", "bf16-mixed")
 
 EXACT_BLOCKS = 6
 """Fewest runs of each arm with which an exact paired test can reach p < 0.05: 2 / 2⁶ = 0.031."""
@@ -52,7 +50,7 @@ class Experiment:
     """What is compared, and how often.
 
     Attributes:
-        precisions: Of `PRECISIONS`, the baseline first.
+        precisions: Of `recipes.signlang.settings.PRECISIONS`, the baseline first.
         runs: Runs of each that count.
         training: What the trainings have in common. Its seed is that of block 0, the warm-up; its data seed is that
             of all.

@@ -7,7 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["InputKind", "SplitKind", "TrainSettings"]
+__all__ = ["PRECISIONS", "InputKind", "SplitKind", "TrainSettings"]
+
+PRECISIONS = ("32-true", "tf32", "16-mixed", "bf16-mixed")
+"""The precisions that ``compare`` trains in. ``32-true`` is without TF32, ``tf32`` with it."""
 
 
 class InputKind(str, Enum):

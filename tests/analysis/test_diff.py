@@ -6,22 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_perf.analysis.diff import Diff, diff
-from lightning_perf.analysis.kernels.kernel_table import kernels
-from lightning_perf.analysis.model.operators import operators
-from lightning_perf.analysis.steps.breakdown import breakdown
+from lightning_perf.analysis.rank import analyze_rank
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
 
 def compare(before: Trace, after: Trace) -> Diff:
-    return diff(
-        breakdown(before),
-        breakdown(after),
-        before_operators=operators(before),
-        after_operators=operators(after),
-        before_kernels=kernels(before),
-        after_kernels=kernels(after),
-    )
+    return diff(analyze_rank(before), analyze_rank(after))
 
 
 def run(steps: int, kernel_times: dict[str, float]) -> Trace:

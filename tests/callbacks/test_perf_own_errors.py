@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch.profiler import profile
 
 from lightning_perf import CaptureOptions
 from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.recording import profiler as profiler_module
 from lightning_perf.callbacks.recording.captures import Captures, FileRequests
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
@@ -56,7 +58,7 @@ FAULTS = [
     (WindowProfiler, "on_phase_start"),
     (WindowProfiler, "on_phase_end"),
     (WindowProfiler, "on_training_pause"),
-    (WindowProfiler, "_export"),
+    (profiler_module, "export_trace"),
     (profile, "prepare_trace"),
     (profile, "start_trace"),
     (profile, "stop_trace"),
@@ -109,10 +111,10 @@ def test_a_fault_in_profiling_is_one_warning(
 
 
 def test_a_fault_between_steps_keeps_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = StepTimer.on_step_start
+    original, steps = StepTimer.on_step_start, itertools.count()
 
     def breaks_later(self: StepTimer) -> None:
-        if self._state.step == 5:
+        if next(steps) == 5:
             raise RuntimeError("a fault of ours")
         original(self)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from lightning_perf.compare.records.record import RunRecord, read_record
 from lightning_perf.compare.study.definition import Study, StudyArm
@@ -101,3 +104,15 @@ def fake_study(**changes: Any) -> Study:
 def fake_arm(name: str, *arguments: str) -> StudyArm:
     """An arm that runs the fake training."""
     return StudyArm(name, (sys.executable, str(FAKE_RUN), *arguments))
+
+
+def fake_gpus(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str]) -> None:
+    """Let NVML see GPUs of these names, and none besides."""
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUUID=lambda number: uuids[number],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)

@@ -1,45 +1,68 @@
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from lightning_perf.inference import campaign as module
 from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort
 from lightning_perf.inference.measurement.messages import Timed
+from lightning_perf.inference.results.tradeoff import ColdStart, Reload
 from lightning_perf.inference.variants.variant import parse_variants
-from tests.inference.support import row
 
 EFFORT = Effort(rounds=6)
+ORIGINAL = np.array([[1.0, -2.0]], np.float32)
 
 
 class Process:
-    """A variant that takes so long, and fails with a batch of 2 when it is the fast one."""
+    """A variant's process: 1 ms for bf16 and 10 ms for others. The fast one fails with a batch of 2."""
 
-    def __init__(self, milliseconds):
-        self._milliseconds = milliseconds
+    cold = ColdStart(1.0, 1.0, None, None)
+
+    def __init__(self, built, *_):
+        self._milliseconds = 1 if built.name == "bf16" else 10
+
+    def check_reload(self):
+        return Reload(0.0, 1e-3)
 
     def time(self, order):
         if order.batch == 2 and self._milliseconds == 1:
             raise VariantError("its process crashed with SIGKILL")
         return Timed((self._milliseconds * 10**6,) * 20, (1,) * 20, ())
 
+    def close(self):
+        pass
+
 
 @pytest.fixture
-def campaign(monkeypatch):
-    def start(self, variant, threads, running, stack):
-        self._rows[variant.name] = row(variant.name, latencies=())
-        running[variant.name] = Process(1 if variant.name == "bf16" else 10)
-        if variant.name == "eager":
-            running[module.AGAIN] = Process(10)
+def start(monkeypatch, tmp_path):
+    """A campaign of variants whose outputs are off by so much, with artefacts and processes of this file."""
 
-    monkeypatch.setattr(Campaign, "_start", start)
-    place = Place(Path("a"), False, Path("w"), "Tiny", (), 1.0)
-    return Campaign(parse_variants(["bf16"]), None, None, None, None, place, EFFORT, lambda _: None)
+    def make(*names, provenance=None, off_by=0.0):
+        def build(variant, *_, **__):
+            outputs = tmp_path / f"{variant.name}.npy"
+            np.save(outputs, ORIGINAL if variant.name == "eager" else ORIGINAL * (1 + off_by))
+            artefact = SimpleNamespace(size_bytes=4, provenance=provenance)
+            return SimpleNamespace(name=variant.name, folder=tmp_path, artefact=artefact, outputs=outputs, seconds=1.0)
+
+        monkeypatch.setattr("lightning_perf.inference.campaign.build_variant", build)
+        monkeypatch.setattr("lightning_perf.inference.campaign.Running", Process)
+        storage = SimpleNamespace(packed_bytes=1, dense_bytes=1)
+        chains = SimpleNamespace(
+            subject_file=lambda *_: None, module=lambda _: nn.Linear(1, 1), storage=lambda _: storage
+        )
+        place = Place(Path("a"), False, Path("w"), "Tiny", (), 1.0)
+        subject = SimpleNamespace(device=torch.device("cpu"))
+        return Campaign(parse_variants(names), subject, ORIGINAL, chains, None, place, EFFORT, lambda _: None)
+
+    return make
 
 
-def test_a_variant_that_fails_later_is_best_in_nothing(campaign):
+def test_a_variant_that_fails_later_is_best_in_nothing(start):
+    campaign = start("bf16")
     campaign.run(1, [1, 2])
     assert [cell.front for cell in campaign.cells] == [("eager",), ("eager",)]
     eager, fast = campaign.rows
@@ -57,16 +80,18 @@ def test_a_variant_that_fails_later_is_best_in_nothing(campaign):
         ("onnxruntime-int8", {"weights": "int8 per channel"}, 0.5, False),
     ],
 )
-def test_float32_has_to_give_the_outputs_of_the_original(name, provenance, error, fails):
-    given = row(name, provenance=provenance, output_error=error)
-    if fails:
-        with pytest.raises(VariantError, match="computes something else than the original"):
-            module._require_same_outputs(given)
-    module._require_same_outputs(replace(given, transforms=("share-1bit",)))
-    if not fails:
-        module._require_same_outputs(given)
+def test_float32_has_to_give_the_outputs_of_the_original(name, provenance, error, fails, start):
+    campaign = start(name, f"share-1bit+{name}", provenance=provenance, off_by=error)
+    campaign.run(1, [1])
+    _, plain, shared = campaign.rows
+    assert ("computes something else than the original" in (plain.reason or "")) == fails
+    assert shared.reason is None  # a transform changes outputs
 
 
-def test_nothing_can_be_said_without_the_original(campaign):
+def test_nothing_can_be_said_without_the_original(start, monkeypatch):
+    def fail(self):
+        raise VariantError("gone")
+
+    monkeypatch.setattr(Process, "check_reload", fail)
     with pytest.raises(InferenceError, match="the original itself cannot be measured: gone"):
-        campaign._fail("eager", VariantError("gone"))
+        start("bf16").run(1, [1])

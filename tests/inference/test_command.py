@@ -3,7 +3,6 @@ import io
 import pytest
 
 from lightning_perf.cli import main
-from lightning_perf.inference import command
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.results.plot import draw_tradeoff, save_plot
 from lightning_perf.inference.results.recommend import recommend
@@ -11,6 +10,7 @@ from lightning_perf.inference.results.tradeoff import Tradeoff
 from tests.inference.support import row, tradeoff
 
 HERE = "tests.inference.support"
+MEASURE = ("infer", f"{HERE}:Tiny", "--shape", "1,8,8")
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def advised(latency):
 
 @pytest.mark.parametrize(("latency", "code"), [(5, 0), (1, 1)])
 def test_the_limits_decide_the_exit_code(latency, code, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "_measure", lambda options: advised(latency))
+    monkeypatch.setattr("lightning_perf.inference.run.measure_variants", lambda *_, **__: advised(latency))
     files = tmp_path / "deep" / "a.md", tmp_path / "deep" / "a.png"
-    assert main(["infer", "m:n", "--json", "--markdown", str(files[0]), "--plot", str(files[1])]) == code
+    assert main([*MEASURE, "--json", "--markdown", str(files[0]), "--plot", str(files[1])]) == code
     assert Tradeoff.from_json(capsys.readouterr().out) == advised(latency)
     assert files[0].read_text().startswith("**Deploy ")
     assert files[1].read_bytes().startswith(b"\x89PNG")
@@ -72,10 +72,10 @@ def test_a_plot_of_another_kind_is_said_before_the_measurement(capsys):
 
 
 def test_a_file_that_cannot_be_written_leaves_the_others(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(command, "_measure", lambda options: advised(5))
+    monkeypatch.setattr("lightning_perf.inference.run.measure_variants", lambda *_, **__: advised(5))
     (tmp_path / "file").touch()
     bad, plot = tmp_path / "file" / "a", tmp_path / "a.png"
-    assert main(["infer", "m:n", "--markdown", f"{bad}.md", "--html", f"{bad}.html", "--plot", str(plot)]) == 2
+    assert main([*MEASURE, "--markdown", f"{bad}.md", "--html", f"{bad}.html", "--plot", str(plot)]) == 2
     said = capsys.readouterr()
     assert said.out.startswith("Deploy ")
     assert f"{bad}.md: cannot be written" in said.err

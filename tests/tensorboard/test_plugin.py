@@ -67,8 +67,8 @@ def test_the_tab_is_active_when_there_is_something_to_show(logdir: Path) -> None
 
 
 def test_the_tab_is_shown_while_the_first_look_goes_on(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.scanner.Scanner.table", lambda scanner, wait_s: None)
     plugin = PerfPlugin(base_plugin.TBContext(logdir=str(logdir)))
-    monkeypatch.setattr(plugin._scanner, "table", lambda wait_s: None)
     assert plugin.is_active()
 
 

@@ -170,8 +170,8 @@ class Hostile:
 
 
 def test_names_that_lead_elsewhere_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Hostile(), "/bucket"))
     storage = RemoteStorage("memory://bucket")
-    monkeypatch.setattr(storage, "_connect", lambda: (Hostile(), "/bucket"))
     assert [file.path for file in storage.list_files().files] == ["good/x.json"]
 
 
@@ -192,8 +192,8 @@ def test_versions_and_times_of_several_file_systems(
         def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
             return {f"{root}/x.json": {"size": 1, **details}}
 
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (One(), "/bucket"))
     storage = RemoteStorage("memory://bucket")
-    monkeypatch.setattr(storage, "_connect", lambda: (One(), "/bucket"))
     (file,) = storage.list_files().files
     assert (file.version, file.updated_s) == (version, updated_s)
 
@@ -208,7 +208,7 @@ def test_a_refusal_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
             raise PermissionError("Access Denied to ftp://me:secret@host")
 
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url: (Refusing(), "/bucket"))
     storage = RemoteStorage("memory://bucket")
-    monkeypatch.setattr(storage, "_connect", lambda: (Refusing(), "/bucket"))
     with pytest.raises(StorageError, match=r"cannot be listed \(PermissionError: Access Denied to ftp://host\)"):
         storage.list_files()

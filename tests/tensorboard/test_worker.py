@@ -39,7 +39,7 @@ def test_a_real_worker_makes_the_report(logdir: Path) -> None:
         while not answers or isinstance(answers[-1], Working):
             answers.append(worker.receive(Working, Done, Failed, timeout_s=60))
     assert answers[-1] == Done()
-    assert worker._process.returncode == 0
+    assert worker.exit_code == 0
     found = find(run, task.key, "report")
     assert found is not None
     assert found.read_bytes() == analyze(logdir / "fit").to_json(indent=None).encode()
@@ -98,7 +98,7 @@ def test_a_missing_extra_is_a_passing_failure(logdir: Path, monkeypatch: pytest.
     def fail(*_: Any) -> None:
         raise MissingExtraError("scipy", "compare")
 
-    monkeypatch.setattr("lightning_perf.tensorboard.worker._report", fail)
+    monkeypatch.setattr("lightning_perf.tensorboard.make_report.make_report", fail)
     write_trace(logdir / "fit" / "a.pt.trace.json")
     assert work(task_of(logdir), lambda _: None) == Failed(
         'scipy is not installed. Install it with: pip install "lightning-perf[compare]"', lasting=False

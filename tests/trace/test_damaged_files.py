@@ -243,6 +243,6 @@ def test_a_bomb_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_endless_event_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightning_perf.trace.pieces._LARGEST_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr("lightning_perf.trace.pieces.LARGEST_EVENT_BYTES", 1 << 20)
     with pytest.raises(TraceError, match=r"something of [12] MB that is not a list of events"):
         read_trace(written(tmp_path / "trace.json", b'{"traceEvents": [{"name": "' + b"x" * (3 << 20)))

@@ -23,7 +23,7 @@ def test_as_numpy_finds_them(values: list[int]) -> None:
 
 
 def test_the_table_is_no_larger_than_it_needs_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TABLE_ROWS", 0)
+    monkeypatch.setattr(module, "TABLE_ROWS", 0)
     for dtype in (np.int8, np.uint8, np.int16, np.int64):
         column: Any = np.array([100, 3, 100, 127, 3], dtype=dtype)
         found, place = distinct(column)

@@ -32,8 +32,8 @@ def assert_all_read(events: list[dict[str, Any]], folder: Path, **layout: Any) -
 def test_objects_that_look_like_events_inside_arguments(
     nested: int, layout: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
     lookalikes = [{"ph": "X", "name": "]},{[", "args": {}} for _ in range(nested)]
     assert_all_read([operator(number, data=lookalikes) for number in range(3000 // nested)], tmp_path, **layout)
 
@@ -44,8 +44,8 @@ def test_one_event_of_many_pieces(tmp_path: Path) -> None:
 
 
 def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
     events = [operator(number) for number in range(2000)]
     turned = [
         dict(list(event.items())[number % 8 :] + list(event.items())[: number % 8])
@@ -55,8 +55,8 @@ def test_events_whose_keys_stand_in_another_order_each(tmp_path: Path, monkeypat
 
 
 def test_brackets_are_followed_once_for_each_kind_of_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
     follow, followed = pieces.EventText._scanned_boundary, []
     monkeypatch.setattr(
         pieces.EventText, "_scanned_boundary", staticmethod(lambda text: followed.append(len(text)) or follow(text))
@@ -67,8 +67,8 @@ def test_brackets_are_followed_once_for_each_kind_of_event(tmp_path: Path, monke
 
 
 def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", 1 << 10)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", 1 << 10)
     lookalikes = [{"ph": "X", "name": "an event", "args": {}}]
     events = [operator(number, data=lookalikes if number % 50 else []) for number in range(2000)]
     text = json.dumps({"traceEvents": events}).replace('"op 1000"', '"op "10"00"')
@@ -84,7 +84,7 @@ def test_a_quote_that_is_not_escaped_costs_no_other_event(tmp_path: Path, monkey
 def test_what_stands_before_the_events_may_be_read_in_any_parts(
     read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightning_perf.trace.bytestream._READ_BYTES", read_bytes)
+    monkeypatch.setattr("lightning_perf.trace.bytestream.READ_BYTES", read_bytes)
     path = tmp_path / "trace.json"
     document = {"host_name": "x" * 300, "distributedInfo": {"rank": 3}, "traceEvents": [operator(0), operator(1)]}
     path.write_bytes(b"\xef\xbb\xbf \n\n " + json.dumps(document, indent=1).encode())

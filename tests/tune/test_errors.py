@@ -54,7 +54,7 @@ def test_an_exit_tells_its_code(start):
 def test_a_process_that_ends_between_windows(start):
     worker = start("leave_after_ready")
     ready(worker)
-    worker._process.wait(20)
+    assert dies(worker.pid)
     with pytest.raises(TrialError, match="exit code 5"):
         window(worker)
 

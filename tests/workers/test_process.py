@@ -38,7 +38,7 @@ def test_messages_go_both_ways_and_the_end_is_orderly(start):
         for text in ("one", "two"):
             worker.send(Text(text))
             assert worker.receive(Text, timeout_s=60) == Text(text)
-    assert worker._process.returncode == 0
+    assert worker.exit_code == 0
 
 
 def test_messages_may_be_large(start):
@@ -105,8 +105,8 @@ def test_one_that_ended_between_two_messages(start):
     worker = start("echo")
     worker.send(Text("one"))
     worker.receive(Text, timeout_s=60)
-    worker._process.terminate()
-    worker._process.wait(20)
+    os.kill(worker.pid, signal.SIGTERM)
+    assert dies(worker.pid)
     with pytest.raises(WorkerExitError, match="was killed by SIGTERM"):
         worker.send(Text("two"))
 
@@ -141,7 +141,7 @@ def test_closing_does_not_wait_for_one_at_work(start, monkeypatch):
     monkeypatch.setattr("lightning_perf.workers.process.STOP_S", 600.0)
     worker = start("hang")
     worker.close()
-    assert worker._process.returncode == -signal.SIGKILL
+    assert worker.exit_code == -signal.SIGKILL
 
 
 def test_closing_waits_a_while_for_one_that_was_asked_to_stop(start, monkeypatch):
@@ -149,13 +149,13 @@ def test_closing_waits_a_while_for_one_that_was_asked_to_stop(start, monkeypatch
     worker = start("hang_after_a_message")
     worker.receive(Value, timeout_s=60)
     worker.close()
-    assert worker._process.returncode == -signal.SIGKILL
+    assert worker.exit_code == -signal.SIGKILL
 
 
 def test_an_error_in_the_supervisor_kills_it(start):
     with pytest.raises(KeyboardInterrupt), start("echo") as worker:
         raise KeyboardInterrupt
-    assert worker._process.returncode == -signal.SIGKILL
+    assert worker.exit_code == -signal.SIGKILL
 
 
 SUPERVISOR = """

@@ -1,10 +1,11 @@
-"""Small array helpers: sums by code, outliers, downsampled series, and lists kept as JSON text."""
+"""Small helpers: sums by code, outliers, downsampled series, lists kept as JSON text, and rows by name."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,37 @@ from lightning_perf.trace.columns import BoolArray, Int64Array
 
 __all__ = [
     "Series",
+    "find_row",
     "json_list",
     "outlying",
     "sum_by",
     "thin",
 ]
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
+    """Find a row of a table by its name.
+
+    Args:
+        rows: The rows.
+        kind: What the table lists, for the error, e.g. ``category``.
+        name: The name.
+
+    Raises:
+        KeyError: There is no row of that name.
+    """
+    named = {row.name: row for row in rows}
+    if name not in named:
+        raise KeyError(f"no {kind} {name!r}; there are {', '.join(named)}")
+    return named[name]
 
 
 def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int64Array:

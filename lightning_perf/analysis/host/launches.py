@@ -138,10 +138,7 @@ class Launches:
 
 
 def launches(trace: Trace) -> Launches | None:
-    """Measure what launching costs.
-
-    Args:
-        trace: The recording.
+    """Measure the cost of launches in a recording.
 
     Returns:
         The figures, or None for a recording without a device.
@@ -244,10 +241,7 @@ class ClockSkew:
 
 
 def clock_skew(trace: Trace) -> ClockSkew | None:
-    """Look for device work that begins before it was launched.
-
-    Args:
-        trace: The recording.
+    """Look for device work of a recording that begins before it was launched.
 
     Returns:
         The skew, or None where there is no such work.

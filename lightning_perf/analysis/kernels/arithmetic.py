@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.arrays import find_row, json_list
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.kernels.kernel_names import KernelArithmetic, kernel_arithmetic
 from lightning_perf.analysis.kernels.tensor_core_eligibility import EligibleUnused, eligible_unused
@@ -123,17 +123,11 @@ class Arithmetic:
         Raises:
             KeyError: There is no arithmetic of that name.
         """
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(f"no arithmetic {name!r}; there are {', '.join(ARITHMETICS)}")
+        return find_row(self.rows, "arithmetic", name)
 
 
 def arithmetic(trace: Trace) -> Arithmetic:
-    """Divide device compute time by arithmetic.
-
-    Args:
-        trace: The recording.
+    """Divide the device compute time of a recording by arithmetic.
 
     Returns:
         The times, each with its evidence, the share on Tensor Cores, and products that could have used them.

@@ -87,10 +87,7 @@ class KernelTable:
 
 
 def kernels(trace: Trace) -> KernelTable | None:
-    """Sum up the device work that began in an averaged step, by kernel.
-
-    Args:
-        trace: The recording.
+    """Sum up the device work that began in an averaged step of a recording, by kernel.
 
     Returns:
         The table, or None for a recording without a device.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.analysis.core.arrays import find_row, outlying
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
@@ -122,17 +122,11 @@ class Breakdown:
         Raises:
             KeyError: There is no category of that name.
         """
-        for row in self.categories:
-            if row.name == name:
-                return row
-        raise KeyError(f"no category {name!r}; there are {', '.join(n for n, _ in CATEGORIES)}")
+        return find_row(self.categories, "category", name)
 
 
 def breakdown(trace: Trace) -> Breakdown:
-    """Divide the time of each step among the categories.
-
-    Args:
-        trace: The recording.
+    """Divide the time of each step of a recording among the categories.
 
     Returns:
         The categories' times per step, their mean and spread, and the steps that stand apart. In each step the

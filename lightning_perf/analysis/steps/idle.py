@@ -197,9 +197,6 @@ class Idle:
 def idle(trace: Trace) -> Idle | None:
     """Find every stretch of the averaged steps in which no device works, and class it by what the host did meanwhile.
 
-    Args:
-        trace: The recording.
-
     Returns:
         The figures, or None for a recording without a device.
     """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lightning_perf.analysis.core.arrays import find_row
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge
 from lightning_perf.analysis.steps.categories import CATEGORIES, DEVICE_CATEGORIES, device_rows, host_sets
@@ -72,10 +73,7 @@ class Phases:
         Raises:
             KeyError: There is no phase of that name.
         """
-        for row in self.phases:
-            if row.name == name:
-                return row
-        raise KeyError(f"no phase {name!r}; there are {', '.join(PHASES)}")
+        return find_row(self.phases, "phase", name)
 
     def time_ns(self, phase: str, category: str) -> float | None:
         """The mean time of a phase in a category, or in all parts of one that has parts.
@@ -97,10 +95,7 @@ class Phases:
 
 
 def phases(trace: Trace) -> Phases:
-    """Divide the time of each step among phases and categories.
-
-    Args:
-        trace: The recording.
+    """Divide the time of each step of a recording among phases and categories.
 
     Returns:
         The matrix. Its cells sum to the wall time of the steps, to the nanosecond.

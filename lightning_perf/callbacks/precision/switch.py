@@ -209,8 +209,8 @@ def _choose(trainer: Trainer, requested: str | None) -> _Choice:
             if wanted in _DTYPES
             else "Leave the precision out of the Trainer, or out of the callback",
         )
-    _check_strategy(trainer, requested)
-    _check_device(device, wanted)
+    check_strategy(trainer, requested)
+    check_device(device, wanted)
     return _Choice(wanted, switch=True, note=note)
 
 
@@ -219,7 +219,12 @@ def _is_foreign(plugin: Any, plugins: Any) -> bool:
     return not isinstance(plugin, plugins.Precision)
 
 
-def _check_strategy(trainer: Trainer, precision: str) -> None:
+def check_strategy(trainer: Trainer, precision: str) -> None:
+    """Refuse a strategy that handles precision itself.
+
+    Raises:
+        PrecisionError: The strategy's precision cannot be switched by a callback.
+    """
     strategy = type(trainer.strategy)
     for base in strategy.__mro__:
         # The first of Lightning's own classes decides, and a user's class on top of it may do anything but handle
@@ -236,7 +241,12 @@ def _check_strategy(trainer: Trainer, precision: str) -> None:
     )
 
 
-def _check_device(device: torch.device, precision: str) -> None:
+def check_device(device: torch.device, precision: str) -> None:
+    """Refuse a device that does not compute in the precision.
+
+    Raises:
+        PrecisionError: The device has no autocast, or no bf16.
+    """
     if not torch.amp.is_autocast_available(device.type):
         raise PrecisionError(
             f"torch has no autocast for the device {device}", "Train in FP32, or on a CUDA, ROCm, MPS or CPU device"

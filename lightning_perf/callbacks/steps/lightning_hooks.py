@@ -135,6 +135,12 @@ class ProfilerHooks:
         signal = self._signals[action] = read_signal(action)
         return signal
 
+    def _notify(self, listener: Listener, signal: Signal) -> None:
+        try:
+            listener(signal)
+        except Exception as error:
+            self._on_error(error)
+
     # The wrappers run dozens of times a step, nearly always for an action that means nothing.
 
     def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
@@ -146,10 +152,7 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
-                try:
-                    listener(signal)
-                except Exception as error:
-                    self._on_error(error)
+                self._notify(listener, signal)
             start(action_name)
 
         return hooked_start
@@ -164,10 +167,7 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
-                try:
-                    listener(signal)
-                except Exception as error:
-                    self._on_error(error)
+                self._notify(listener, signal)
 
         return hooked_stop
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.compare.verdicts.prediction import Prediction
-from lightning_perf.documents import Format, PageDocument, SavedDocument
+from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.statistics.describe import Summary
 from lightning_perf.statistics.drift import Drift
 from lightning_perf.statistics.margins import NonInferiority
@@ -153,7 +153,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison(PageDocument, SavedDocument):
+class Comparison(TextDocument, PageDocument, SavedDocument):
     """Arms compared with the first of them.
 
     Attributes:
@@ -196,26 +196,11 @@ class Comparison(PageDocument, SavedDocument):
 
     _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)
 
-    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print the verdicts, then the tables.
-
-        Args:
-            file: Where to; standard output when not given.
-            width: Columns; those of the terminal when not given.
-        """
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Comparison], str]]:
         from lightning_perf.compare.render.console import print_comparison
-
-        print_comparison(self, file=file, width=width)
-
-    def to_markdown(self) -> str:
-        """Return the comparison as GitHub-flavoured Markdown, e.g. for a pull request.
-
-        Returns:
-            The verdicts first, then gates and differences; the runs' figures folded away.
-        """
         from lightning_perf.compare.render.markdown import render_markdown
 
-        return render_markdown(self)
+        return print_comparison, render_markdown
 
     def save_plots(self, folder: str | os.PathLike[str]) -> SavedPlots:
         """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
 from lightning_perf.environment import cpu_name
 from lightning_perf.hardware import find_device
 from lightning_perf.inference.counting.roofline import Peaks
+from lightning_perf.inference.model.subject import cpu_threads
 
 __all__ = ["find_peaks", "measure_peaks"]
 
@@ -75,7 +75,7 @@ def measure_peaks(
     working_set = min(max(working_set_bytes, LEAST_WORKING_SET_BYTES), MOST_WORKING_SET_BYTES)
     side = 8192 if device.type == "cuda" else 1024
     half = working_set // 2 // dtype.itemsize
-    with torch.inference_mode(), _threads(threads):
+    with torch.inference_mode(), cpu_threads(threads):
         left, right, product = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
         product_s = _best_s(lambda: torch.mm(left, right, out=product), device)
         source, target = torch.ones(half, dtype=dtype, device=device), torch.ones(half, dtype=dtype, device=device)
@@ -110,13 +110,3 @@ def _best_s(call: Callable[[], object], device: torch.device) -> float:
 def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from lightning_perf.inference.errors import InferenceError
 
 __all__ = [
     "Subject",
+    "cpu_threads",
     "on_device",
     "shape_text",
     "usable_device",
@@ -82,3 +84,14 @@ def usable_device(name: torch.device | str) -> torch.device:
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current one: events, compilers and engines take that, whatever device the tensors are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def cpu_threads(number: int) -> Iterator[None]:
+    """Have torch use this many CPU threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

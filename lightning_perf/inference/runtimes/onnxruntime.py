@@ -125,12 +125,16 @@ class OnnxRuntime(Runtime):
 
     name = "onnxruntime"
     summary = "ONNX Runtime, float32"
+    why_not_on_gpu: str | None = None
+    """Why it does not run on a GPU; None when it does."""
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that ONNX Runtime is not installed.
+        """Say that ONNX Runtime is not installed, or does not run the model there.
 
         Whether it was built for the GPU is known only after its import: `load_session` says so.
         """
+        if device.type != "cpu" and self.why_not_on_gpu is not None:
+            return self.why_not_on_gpu
         if device.type not in {"cpu", "cuda"}:
             return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
         return missing_package("onnxruntime", "onnxruntime-gpu" if device.type == "cuda" else "lightning-perf[infer]")
@@ -156,12 +160,7 @@ class OnnxRuntimeInt8(OnnxRuntime):
 
     name = "onnxruntime-int8"
     summary = "ONNX Runtime, int8 weights and activations, calibrated"
-
-    def missing(self, device: torch.device) -> str | None:
-        """Say that ONNX Runtime is not installed, or that this is a GPU."""
-        if device.type != "cpu":
-            return "ONNX Runtime's CUDA kernels do not compute convolutions in int8: use tensorrt-int8"
-        return super().missing(device)
+    why_not_on_gpu = "ONNX Runtime's CUDA kernels do not compute convolutions in int8: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate and quantize.
@@ -181,12 +180,7 @@ class OnnxRuntimeInt8Dynamic(OnnxRuntime):
 
     name = "onnxruntime-int8-dynamic"
     summary = "ONNX Runtime, int8 weights, activations quantized in each call; no convolutions"
-
-    def missing(self, device: torch.device) -> str | None:
-        """Say that ONNX Runtime is not installed, or that this is a GPU."""
-        if device.type != "cpu":
-            return "ONNX Runtime quantizes activations in each call on CPUs alone: use tensorrt-int8"
-        return super().missing(device)
+    why_not_on_gpu = "ONNX Runtime quantizes activations in each call on CPUs alone: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export and quantize.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from lightning_perf.documents import Format, SavedDocument
+from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.measurement.measure import Effort, Latency
@@ -48,7 +48,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class Sweep(SavedDocument):
+class Sweep(TextDocument, SavedDocument):
     """Backbones without training, timed in turns as PyTorch runs them, in float32.
 
     Attributes:
@@ -82,22 +82,10 @@ class Sweep(SavedDocument):
 
     _format = Format("sweep", "sweep", SCHEMA_VERSION, "sweep again", InferenceError)
 
-    def print(self, *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print the table of backbones, then what its figures mean.
+    def _renderers(self) -> tuple[Callable[..., None], Callable[[Sweep], str]]:
+        from lightning_perf.inference.sweep.render import print_sweep, render_markdown
 
-        Args:
-            file: Where to; standard output when not given.
-            width: Columns; those of the terminal when not given.
-        """
-        from lightning_perf.inference.sweep.render import print_sweep
-
-        print_sweep(self, file=file, width=width)
-
-    def to_markdown(self) -> str:
-        """Return the sweep as GitHub-flavoured Markdown, e.g. for a results page."""
-        from lightning_perf.inference.sweep.render import render_markdown
-
-        return render_markdown(self)
+        return print_sweep, render_markdown
 
     def save_plot(self, path: str | os.PathLike[str]) -> None:
         """Plot median latency against multiply-accumulates.

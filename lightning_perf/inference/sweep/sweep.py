@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.measurement.measure import Effort, Rounds, Timer, speedup, summarise, take_turns
 from lightning_perf.inference.measurement.messages import Time, Timed
 from lightning_perf.inference.measurement.timing import time_calls
-from lightning_perf.inference.model.subject import on_device, usable_device
+from lightning_perf.inference.model.subject import cpu_threads, on_device, usable_device
 from lightning_perf.inference.run import describe_machine, load_average
 from lightning_perf.inference.sweep.backbones import DEFAULT_BACKBONES, Shape, make_backbone
 from lightning_perf.inference.sweep.document import SCHEMA_VERSION, Sweep, SweepRow
@@ -77,7 +76,7 @@ def sweep_backbones(
         first = name.removesuffix(_AGAIN)
         rows[first] = replace(rows[first], reason=str(error))
 
-    with _threads(threads), on_device(device), torch.inference_mode():
+    with cpu_threads(threads), on_device(device), torch.inference_mode():
         for name in rows:
             on_progress(f"Making {name}")
             try:
@@ -184,13 +183,3 @@ def _correlation(rows: Sequence[SweepRow]) -> float | None:
     if len(set(macs)) == 1:
         return None
     return float(spearmanr(macs, latencies).statistic)
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,10 +1,10 @@
-"""The protocol that every transform implements, and the copies that transforms change."""
+"""The base class of all transforms, and the copies that transforms change."""
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ FineTune = Callable[[nn.Module, "nn.Module | None"], nn.Module]
 teacher to distil from, or None."""
 
 
-class Transform(Protocol):
+class Transform(ABC):
     """One way to change a model.
 
     Attributes:
@@ -42,8 +42,9 @@ class Transform(Protocol):
 
     def missing(self) -> str | None:
         """Say which package is missing, or None. Imports nothing heavy."""
-        ...
+        return None
 
+    @abstractmethod
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Make a changed copy.
 
@@ -58,7 +59,6 @@ class Transform(Protocol):
         Raises:
             VariantError: The model does not allow it, or it needs training and there is none.
         """
-        ...
 
 
 WeightLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d

@@ -8,7 +8,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module, require_training
+from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
 
 __all__ = [
     "Alone",
@@ -16,7 +16,7 @@ __all__ = [
 ]
 
 
-class Alone:
+class Alone(Transform):
     """Trains a student on the labels alone.
 
     Without this row nobody can tell whether the teacher taught the student of ``distil-NAME`` anything.
@@ -33,10 +33,6 @@ class Alone:
         self.summary = f"{student} trained on the labels alone"
         self._make = make
 
-    def missing(self) -> str | None:
-        """Nothing can be missing."""
-        return None
-
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
         """Make the student and train it."""
         train = require_training(self.name, fine_tune)
@@ -44,7 +40,7 @@ class Alone:
         return check_outputs(self.name, train(student, None), subject)
 
 
-class Distil:
+class Distil(Transform):
     """Trains a student on the outputs of the model under study.
 
     The teacher is always the original, also after other transforms: it knows best.
@@ -60,10 +56,6 @@ class Distil:
         self.name = "distil" if student is None else f"distil-{student}"
         self.summary = f"{student or 'the changed model'} trained on the original's outputs and the labels"
         self._make = make
-
-    def missing(self) -> str | None:
-        """Nothing can be missing."""
-        return None
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Make the student, or take what came before, and train it."""

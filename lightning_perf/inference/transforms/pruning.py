@@ -10,6 +10,7 @@ from lightning_perf.inference.errors import VariantError, missing_package, varia
 from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import (
     FineTune,
+    Transform,
     check_outputs,
     copy_module,
     require_training,
@@ -26,7 +27,7 @@ ROUND_TO = 8
 """Channels stay multiples of this: what vector units and Tensor Cores take at full speed."""
 
 
-class Prune:
+class Prune(Transform):
     """Removes channels of small norm and fine-tunes what is left.
 
     Channels that residual additions and concatenations tie together go together; their importance is the mean L2 norm
@@ -97,7 +98,7 @@ HARMLESS_PERCENT = 50
 """Up to here a trained network usually keeps its accuracy without training (Han et al., arXiv:1506.02626, fig. 5)."""
 
 
-class Sparsify:
+class Sparsify(Transform):
     """Sets the smallest weights of all layers together to zero.
 
     It is no faster: dense kernels multiply by zero as by any other number. What it gains is size, once stored packed
@@ -113,10 +114,6 @@ class Sparsify:
         self.needs_training = percent > HARMLESS_PERCENT
         after = ", then fine-tuned" if self.needs_training else ""
         self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, no faster"
-
-    def missing(self) -> str | None:
-        """Nothing can be missing."""
-        return None
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Set weights of a copy to zero; fine-tuning leaves them zero."""

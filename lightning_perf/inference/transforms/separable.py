@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module, require_training
+from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
 
 __all__ = ["Separable", "separate"]
 
@@ -22,7 +22,7 @@ one. MobileNet keeps its first convolution dense, too (Howard et al., arXiv:1704
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
-class Separable:
+class Separable(Transform):
     """Replaces dense convolutions by depthwise and pointwise ones, and fine-tunes them.
 
     A k×k convolution to n channels takes ``1/n + 1/k²`` of its MACs (Howard et al., arXiv:1704.04861, section 3.1).
@@ -31,10 +31,6 @@ class Separable:
     name = "separable"
     summary = "k×k convolutions replaced by depthwise and pointwise ones, then fine-tuned"
     needs_training = True
-
-    def missing(self) -> str | None:
-        """Nothing can be missing."""
-        return None
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Replace the convolutions of a copy and fine-tune it."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.model.subject import Subject
-from lightning_perf.inference.transforms.base import FineTune, check_outputs, copy_module
+from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module
 
 __all__ = [
     "Share",
@@ -57,7 +57,7 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
     return codebook, np.searchsorted(middles, values.astype(np.float64), side="left")
 
 
-class Share:
+class Share(Transform):
     """Replaces each weight by the nearest of ``2**bits`` values, which k-means finds for each layer.
 
     It is no faster: the kernels see ordinary weights. What it gains is size, stored as codebooks and indices
@@ -74,10 +74,6 @@ class Share:
         self.bits = bits
         self.name = f"share-{bits}bit"
         self.summary = f"weights of {2**bits} values a layer by k-means: smaller when packed, no faster"
-
-    def missing(self) -> str | None:
-        """Nothing can be missing."""
-        return None
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
         """Share the weights of a copy."""

@@ -34,14 +34,11 @@ LONGEST_GAPS = 3
 
 
 def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The sections that the recording supports; none of the device for a recording of the host alone.
+    """Yield title and body of the sections that the recording supports: none of the device if it holds no device work.
 
     Args:
         analysis: The rank's analyses.
         top: Rows of the longer tables.
-
-    Yields:
-        Title and body.
     """
     of_what = each(analysis)
     if analysis.efficiency is not None and analysis.efficiency.devices:

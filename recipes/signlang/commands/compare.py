@@ -16,14 +16,11 @@ from recipes.signlang.commands.options import (
     add_path,
     print_progress,
 )
-from recipes.signlang.settings import InputKind, SplitKind, TrainSettings
+from recipes.signlang.settings import PRECISIONS, InputKind, SplitKind, TrainSettings
 
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "Train in several precisions, repeatedly and in random order, and compare time and accuracy."
-
-_PRECISIONS = ("32-true", "tf32", "16-mixed", "bf16-mixed")
-"""Those of `recipes.signlang.comparison.PRECISIONS`, named here so that ``--help`` need not load the statistics."""
 
 _ON_CPU = {"model": "cnn", "image_size": 32}
 _ON_DEVICE = {"model": "resnet50", "image_size": 200}
@@ -37,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     study.add_argument(
         "--precisions",
         nargs="+",
-        choices=_PRECISIONS,
+        choices=PRECISIONS,
         metavar="PRECISION",
         default=argparse.SUPPRESS,
-        help=f"of {', '.join(_PRECISIONS)}; the first is the baseline. 32-true is true FP32, tf32 the same with TF32 "
+        help=f"of {', '.join(PRECISIONS)}; the first is the baseline. 32-true is true FP32, tf32 the same with TF32 "
         "(default: 32-true tf32 16-mixed on a GPU with TF32, 32-true 16-mixed on others, 32-true bf16-mixed on a CPU)",
     )
     add_count(study, "--runs", "runs of each that count", default=6)

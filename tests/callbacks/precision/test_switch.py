@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision.switch import (
     PrecisionError,
     PrecisionSwitch,
+    check_device,
     check_optimizers,
+    check_strategy,
     check_weights,
     plugin_module,
     weight_cache_is_safe,
@@ -56,10 +57,10 @@ def test_only_strategies_that_leave_precision_to_the_plugin_are_switched(name):
     for kind, strategy in strategy_classes(name).items():
         trainer = SimpleNamespace(strategy=object.__new__(strategy))
         if kind in ("single", "ddp", "user's ddp"):
-            precision_switch._check_strategy(trainer, "16-mixed")
+            check_strategy(trainer, "16-mixed")
             continue
         with pytest.raises(PrecisionError, match=r"handles precision itself.*Trainer\(precision='16-mixed'\)"):
-            precision_switch._check_strategy(trainer, "16-mixed")
+            check_strategy(trainer, "16-mixed")
 
 
 def test_device_without_the_type_is_refused(monkeypatch):
@@ -67,10 +68,10 @@ def test_device_without_the_type_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
     monkeypatch.setattr(torch.cuda, "device", lambda device: pytest.MonkeyPatch().context())
     with pytest.raises(PrecisionError, match=r"Tesla V100 does not compute in bf16\. Give precision='16-mixed'"):
-        precision_switch._check_device(torch.device("cuda"), "bf16-mixed")
-    precision_switch._check_device(torch.device("cuda"), "16-mixed")
+        check_device(torch.device("cuda"), "bf16-mixed")
+    check_device(torch.device("cuda"), "16-mixed")
     with pytest.raises(PrecisionError, match="no autocast for the device meta"):
-        precision_switch._check_device(torch.device("meta"), "bf16-mixed")
+        check_device(torch.device("meta"), "bf16-mixed")
 
 
 @pytest.mark.parametrize(("name", "other"), [PACKAGES, PACKAGES[::-1]])

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -22,28 +22,32 @@ from lightning_perf.callbacks.steps.fit_state import FitState, Phase
 from tests.callbacks.training import events, marks, step_marks, trace_files
 
 
+class Window(WindowProfiler):
+    """A window profiler with the state of its fit in reach."""
+
+    opened: ClassVar[list[Window]] = []
+
+    def __init__(self, state: FitState, **settings: Any) -> None:
+        super().__init__(state, **settings)
+        self.state = state
+        self.opened.append(self)
+
+
 @pytest.fixture(autouse=True)
 def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each profiler of a test may hold torch's recorder, and looks out for others until it is closed."""
-    opened: list[WindowProfiler] = []
-    original = WindowProfiler.__init__
-
-    def open_one(self: WindowProfiler, state: FitState, **settings: Any) -> None:
-        original(self, state, **settings)
-        opened.append(self)
-
-    monkeypatch.setattr(WindowProfiler, "__init__", open_one)
     yield
     monkeypatch.undo()
-    for window in reversed(opened):
+    while Window.opened:
+        window = Window.opened.pop()
         window.abandon()
         window.close()
 
 
 def profiler(
     folder: Path, *, options: RecordingOptions | None = None, device_type: str = "cpu", **schedule: int
-) -> WindowProfiler:
-    return WindowProfiler(
+) -> Window:
+    return Window(
         FitState(first_number=10),
         plan=WindowPlan(
             Schedule(**{"skip_first": 0, "wait": 0, "warmup": 0, "active": 2, "repeat": 1, **schedule}), folder
@@ -55,12 +59,12 @@ def profiler(
     )
 
 
-def start(window: WindowProfiler, index: int) -> None:
-    window._state.step = index
+def start(window: Window, index: int) -> None:
+    window.state.step = index
     window.on_step_start()
 
 
-def step(window: WindowProfiler, index: int) -> None:
+def step(window: Window, index: int) -> None:
     start(window, index)
     window.on_phase_start(Phase.FORWARD)
     torch.ones(3, 3) @ torch.ones(3, 3)
@@ -78,7 +82,7 @@ def test_a_window_is_a_file_named_by_rank(tmp_path: Path) -> None:
     assert [m.name for m in step_marks(file)] == ["ProfilerStep#10", "ProfilerStep#11"]
     assert [m.name for m in marks(file, "perf::")] == ["perf::forward"] * 2
     assert window.recorded_steps == 2
-    assert not window._state.profiling
+    assert not window.state.profiling
 
 
 def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> None:
@@ -86,7 +90,7 @@ def test_it_is_active_from_warm_up_to_the_end_of_the_window(tmp_path: Path) -> N
     active = []
     for index in range(4):
         start(window, index)
-        active.append(window._state.profiling)
+        active.append(window.state.profiling)
         window.on_step_end()
     assert active == [False, True, True, False]
 
@@ -218,7 +222,7 @@ def test_another_thread_gets_the_recorder_when_the_trace_is_written_and_not_befo
         thread = threading.Thread(target=start, args=(second, 0))
         thread.start()
         thread.join()
-        seen.append((moment, second._state.profiling))
+        seen.append((moment, second.state.profiling))
 
     def around(name: str, original: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -270,7 +274,7 @@ def test_cupti_leaves_between_two_windows_and_not_in_the_second(
     # It leaves with the first call to CUDA after a window is written: without one here, the next window would make it.
     calls: list[tuple[int, bool]] = []
     window = profiler(tmp_path, device_type="cuda", active=1, repeat=2)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window._state.profiling)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append((len(window.files), window.state.profiling)))
     for index in range(3):
         step(window, index)
     assert calls == [(1, False), (2, False)]

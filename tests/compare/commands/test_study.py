@@ -22,7 +22,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files import journal
-from tests.compare.support import FAKE_RUN
+from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
 
 
@@ -219,7 +219,7 @@ def test_the_engine_is_kept_and_may_change_while_settings_stay(tmp_path):
 
 
 def test_the_default_device_is_the_first_that_may_be_used(monkeypatch):
-    monkeypatch.setattr("lightning_perf.compare.engines.local._gpu_uuids", lambda: ["GPU-a", "GPU-b"])
+    fake_gpus(monkeypatch, ["GPU-a", "GPU-b"])
     for visible, wanted in [("1", "GPU-b"), ("GPU-b,GPU-a", "GPU-b"), ("0", "GPU-a")]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert parse_devices(None) == (Device(wanted, wanted),)
@@ -228,7 +228,7 @@ def test_the_default_device_is_the_first_that_may_be_used(monkeypatch):
     assert parse_devices("1,0") == (Device("GPU-b", "GPU-b"), Device("GPU-a", "GPU-a"))
     with pytest.raises(CompareError, match="GPUs 0 to 1"):
         parse_devices("2")
-    monkeypatch.setattr("lightning_perf.compare.engines.local._gpu_uuids", list)
+    fake_gpus(monkeypatch, [])
     assert parse_devices(None) == (Device("cpu", None),)
 
 
@@ -245,7 +245,7 @@ def test_help_and_the_absence_of_scipy_are_told_before_any_run(folder, tmp_path)
 
 def test_devices_get_a_warm_up_each(folder, monkeypatch, capsys):
     uuids = [f"GPU-{os.getpid()}-{n}" for n in range(2)]
-    monkeypatch.setattr("lightning_perf.compare.engines.local._gpu_uuids", lambda: uuids)
+    fake_gpus(monkeypatch, uuids)
     slow = (arm("a", "--sleep=0.3"), arm("b", "--sleep=0.3", "--step-ms=8"))
     assert study(folder, *slow, "--blocks=4", "--devices=0,1", "--allow=device.visible", "--json") == 0
     (warmed,) = journal.device_warm_ups(folder)

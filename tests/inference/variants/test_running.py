@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from lightning_perf.inference.errors import VariantError
+from lightning_perf.inference.measurement.messages import Predict, Predicted, Ready
+from lightning_perf.inference.variants import running as running_module
 from lightning_perf.inference.variants.running import Running
+from lightning_perf.workers.channel import Message
 
 
 @pytest.mark.parametrize(
@@ -25,15 +28,28 @@ from lightning_perf.inference.variants.running import Running
     ],
 )
 def test_how_far_a_fresh_process_may_be_from_the_builder(
-    tmp_path: Path, device: str, runtime: str, off_by: float, allowed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, runtime: str, off_by: float, allowed: bool
 ) -> None:
     outputs = tmp_path / "outputs.npy"
     expected = np.array([[1.0, -2.0]], np.float32)
     np.save(outputs, expected)
-    running: Any = Running.__new__(Running)
-    running._built = SimpleNamespace(artefact=SimpleNamespace(device=device, runtime=runtime), outputs=outputs)
-    running._inputs = tmp_path / "inputs.npy"
-    running.predict = lambda inputs: expected * (1 + off_by)
+
+    class Worker:
+        """Predicts something else than the builder did."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def send(self, order: Predict) -> None:
+            np.save(order.outputs, expected * (1 + off_by))
+
+        def receive(self, kind: type[Message], *, timeout_s: float) -> Message:
+            return Ready(1.0, 1.0, None, None) if kind is Ready else Predicted()
+
+    monkeypatch.setattr(running_module, "WorkerProcess", Worker)
+    artefact = SimpleNamespace(device=device, runtime=runtime)
+    built: Any = SimpleNamespace(folder=tmp_path, artefact=artefact, outputs=outputs)
+    running = Running(built, tmp_path / "inputs.npy", device, threads=1, timeout_s=1.0)
     if allowed:
         assert running.check_reload().max_difference == pytest.approx(off_by, rel=1e-3)
     else:

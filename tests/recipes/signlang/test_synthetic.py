@@ -74,25 +74,24 @@ def test_a_cached_set_is_not_made_again(tmp_path):
 def test_of_two_at_once_one_wins_and_both_have_it(tmp_path, monkeypatch):
     from recipes.signlang.synthetic import dataset
 
-    made = dataset._render_all
+    render = dataset.render_capture
 
-    def overtaken(spec, folder, processes):
-        made(spec, folder, processes)
-        if not (tmp_path / spec.name).exists():
-            monkeypatch.setattr(dataset, "_render_all", made)
-            ensure_synthetic(spec, tmp_path, processes=1)
+    def overtaken(*arguments):
+        monkeypatch.setattr(dataset, "render_capture", render)
+        ensure_synthetic(SMALL, tmp_path, processes=1)
+        return render(*arguments)
 
-    monkeypatch.setattr(dataset, "_render_all", overtaken)
+    monkeypatch.setattr(dataset, "render_capture", overtaken)
     folder = ensure_synthetic(SMALL, tmp_path, processes=1)
     assert len(content(folder)) == 100
     assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_an_interrupted_rendering_leaves_nothing(tmp_path, monkeypatch):
-    def interrupted(task):
+    def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recipes.signlang.synthetic.dataset._write_capture", interrupted)
+    monkeypatch.setattr("recipes.signlang.synthetic.dataset.render_capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ensure_synthetic(SMALL, tmp_path, processes=1)
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from torch import nn
 
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
-from lightning_perf.tune.levers.optimizer import FusedOptimizer, _fuse
+from lightning_perf.tune.levers.optimizer import FusedOptimizer
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Tiny
 
@@ -28,7 +28,10 @@ def test_fusing_in_place_is_what_the_constructor_makes(kind, foreach):
     ours = nn.Linear(4, 3)
     theirs = copy.deepcopy(ours)
     fused = MAKERS[kind](ours.parameters(), foreach=foreach)
-    _fuse(fused)
+    training = Training(Tiny())
+    training.module.configure_optimizers = lambda: fused
+    LEVER.apply(training)
+    assert training.module.configure_optimizers() is fused
     built = MAKERS[kind](theirs.parameters(), fused=True, foreach=None if foreach else foreach)
     assert fused.state_dict()["param_groups"] == built.state_dict()["param_groups"]
     assert fused.defaults == built.defaults

@@ -17,6 +17,7 @@ from recipes.signlang.comparison import Experiment, define_study, engine_devices
 from recipes.signlang.errors import RecipeError
 from recipes.signlang.machine import TrainDevice, find_device
 from recipes.signlang.settings import TrainSettings
+from tests.compare.support import fake_gpus
 
 CPU = TrainDevice("cpu", "", has_tf32=False)
 AMPERE = TrainDevice("gpu", "NVIDIA A100-SXM4-80GB", has_tf32=True)
@@ -66,7 +67,7 @@ def test_the_device_decides_what_is_compared(device, wanted, precisions):
     ],
 )
 def test_runs_hold_the_lease_of_the_device_that_they_train_on(device, visible, uuids, engine, monkeypatch):
-    monkeypatch.setattr("lightning_perf.compare.engines.local._gpu_uuids", lambda: uuids)
+    fake_gpus(monkeypatch, uuids)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
