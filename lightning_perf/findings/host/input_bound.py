@@ -20,19 +20,25 @@ COLD_SHARE = 0.1
 to 6 % measured, benchmarks/results/planted.md)."""
 
 
-def input_bound(analysis: RankAnalysis) -> Finding | None:
+def input_bound(
+    analysis: RankAnalysis, *, wait_ns: float | None = None, step_ns: float | None = None
+) -> Finding | None:
     """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
 
     Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
     ends, except that a step cannot be shorter than making its batch takes the loader; on the processor, caches that it
     leaves cold may cost as much as a tenth of it besides. Cores shared with the training process may leave half of it.
+
+    Args:
+        analysis: The rank.
+        wait_ns: The wait per step, where the step log of the run has measured it in more steps than the recording.
+        step_ns: The step time that belongs to it.
     """
     breakdown, loading = analysis.breakdown, analysis.loading
-    waiting = breakdown.category("input")
-    step_ns = breakdown.wall.mean_ns
-    if loading is None or not waiting.mean_ns or not waiting.share or not step_ns or waiting.share < MIN_SHARE:
+    if wait_ns is None or step_ns is None:
+        wait_ns, step_ns = breakdown.category("input").mean_ns, breakdown.wall.mean_ns
+    if loading is None or breakdown.truncated or not wait_ns or not step_ns or wait_ns < MIN_SHARE * step_ns:
         return None
-    wait_ns = waiting.mean_ns
     low_ns = wait_ns / 2
     if loading.loader == "workers":
         # The loader's own period is the step that waits for it; twice the workers halve it at best.
@@ -56,7 +62,7 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
     return finding(
         "input-bound",
-        f"Input-bound: {format_share(waiting.share)} of {whole(analysis)} waits for data",
+        f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
         evidence,
         _action(loading.loader),
         saving_ns=(low_ns, best_ns),
