@@ -43,8 +43,8 @@ class Processor:
         bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
         trains: Whether it is what the model trains on.
         load: Processes that were running or ready to, on the whole machine: the mean of the minute before.
-        page_faults: Faults that needed no disk, the median of the steps before: first uses of pages that the system
-            had to clear.
+        page_faults: Faults that needed no disk, the median of the steps between warm-up and recording: first uses of
+            pages that the system had to clear.
         page_fault_ns: What one of them costs one thread, tried out before the recording.
         allocator: Whose ``malloc`` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc`` or ``mimalloc``.
     """

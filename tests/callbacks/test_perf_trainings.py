@@ -139,7 +139,7 @@ def test_memory_given_back_in_each_step_is_found(tmp_path: Path) -> None:
         torch.empty(taken_bytes, dtype=torch.uint8).fill_(1)
         return self.loss(batch)  # type: ignore[no-any-return]
 
-    fit(tmp_path, 8, module=make_module(training_step=step), callback=quick(skip_first=5))
+    fit(tmp_path, 13, module=make_module(training_step=step), callback=quick(skip_first=10))
     (file,) = trace_files(tmp_path)
     report = build_report([file])
     processor = report.ranks[0].metadata.processor

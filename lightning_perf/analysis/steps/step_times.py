@@ -11,7 +11,7 @@ from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["HICCUPS", "StepTimes", "summarize_step_times"]
+__all__ = ["HICCUPS", "WARMUP_STEPS", "StepTimes", "summarize_step_times"]
 
 WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
