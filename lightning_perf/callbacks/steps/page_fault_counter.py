@@ -23,7 +23,8 @@ LATEST_STEPS = 3
 class PageFaultCounter(StepObserver):
     """Counts the page faults of whole steps after the warm-up, except where the profiler runs.
 
-    The profiler's own are not the training's. The first steps take the memory that later ones use again, and compile: their faults do not come back.
+    The profiler's own faults are not the training's. Those of the first steps do not come back: they compile, and take
+    the memory that later steps use again.
 
     Args:
         state: The state of the fit.
