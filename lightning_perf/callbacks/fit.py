@@ -20,6 +20,7 @@ from lightning_perf.callbacks.recording.schedule import (
     recording_notes,
 )
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
@@ -77,10 +78,12 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         page_faults: PageFaultCounter | None = None
+        core_waits: CoreWaits | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
         self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
+            core_waits = CoreWaits(state)
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if max_overhead is not None:
@@ -95,6 +98,7 @@ class Fit:
                 on_window=self._on_window,
                 budget=self._budget,
                 page_faults=page_faults,
+                core_waits=core_waits,
             )
             if captures is not None:
                 self._captures = Captures(
@@ -124,7 +128,7 @@ class Fit:
         self._tracker = StepTracker(
             state,
             trainer,
-            at_start=_present(self._profiler, self._captures, self._budget, page_faults, self._timer),
+            at_start=_present(self._profiler, self._captures, self._budget, page_faults, core_waits, self._timer),
             at_end=_present(self._timer, page_faults, self._budget, self._captures, self._profiler, self._log),
             phases=_present(self._profiler, self._timer),
         )

@@ -10,9 +10,11 @@ import numpy as np
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
+from lightning_perf.findings.contention import contention, is_busy
 from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
 from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
 from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 __all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
@@ -22,6 +24,9 @@ NOTABLE = 1.2
 
 UNLIKE = 2.0
 """From this ratio on, shares of the recorded steps say nothing about the run's usual step."""
+
+HOST_PACED = frozenset({"host-work", "launch-bound"})
+"""Findings of a training on a device that a busy host makes by itself."""
 
 LEAST_RUN_STEPS = 5
 """Fewer steps outside of the recording cannot contradict it."""
@@ -92,7 +97,8 @@ class Checked:
         findings: Those that hold, the most to save first, with the run's figures where it has any.
         held_back: Those that do not.
         notes: What one or two recorded steps caused: outliers, and no causes.
-        headline: What a reader must know before the verdict; empty where there is nothing.
+        headline: What a reader must know before the verdict: the machine was busy, or the stretch unusual. Empty where
+            there is nothing.
     """
 
     findings: tuple[Finding, ...]
@@ -139,8 +145,9 @@ def check_findings(
 ) -> Checked:
     """Set the findings of the recorded steps against the whole run.
 
-    Waits for data are judged by the step log, which measured them in every step. What one or two recorded steps cause
-    is an outlier. Recorded steps that are much faster or slower than the run's are not what its steps look like.
+    What was estimated while others competed for the cores is held back. Waits for data are judged by the step log,
+    which measured them in every step. What one or two recorded steps cause is an outlier. Recorded steps that are much
+    faster or slower than the run's are not what its steps look like.
 
     Args:
         found: The findings, from `find`.
@@ -173,7 +180,18 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
-    return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), _headline(place))
+    findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
+    busy = contention(lead.metadata.processor) if lead is not None else ""
+    headline = f"{busy} {_headline(place)}".strip()
+    return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), headline)
+
+
+def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
+    """Worker processes need cores, too: where those are busy, they may win nothing."""
+    if finding.kind != "input-bound" or analysis is None or not is_busy(analysis.metadata.processor):
+        return finding
+    warning = "The cores are busy: further worker processes compete for them, and may make the training slower."
+    return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
 
 
 def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnalysis]) -> bool:
@@ -192,6 +210,11 @@ def _judge(
         return finding
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)
+    processor = analysis.metadata.processor
+    if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
+        busy = contention(processor)
+        if busy:
+            return HeldBack(finding, f"Estimated under contention. {busy} {_calm(processor)}")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
@@ -200,6 +223,11 @@ def _judge(
         )
         return HeldBack(finding, reason)
     return _hiccups(finding, analysis, run)
+
+
+def _calm(processor: Processor) -> str:
+    fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
+    return f"Record again on a quiet machine{fewer}."
 
 
 def _unlike(place: Stretch) -> bool:

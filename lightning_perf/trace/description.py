@@ -47,6 +47,10 @@ class Processor:
             pages that the system had to clear.
         page_fault_ns: What one of them costs one thread, tried out before the recording.
         allocator: Whose ``malloc`` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc`` or ``mimalloc``.
+        cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
+        machine_cpus: Logical processors of the whole machine, which the load is of.
+        core_wait: Share of the time that the training thread was ready to run and waited for a core, 0 to 1, from the
+            end of the warm-up to the recording.
     """
 
     name: str | None = None
@@ -58,6 +62,9 @@ class Processor:
     page_faults: float | None = None
     page_fault_ns: float | None = None
     allocator: str | None = None
+    cpus: int | None = None
+    machine_cpus: int | None = None
+    core_wait: float | None = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,9 @@ def _processor(value: Any) -> Processor | None:
         page_faults=_number(value, "page_faults"),
         page_fault_ns=_number(value, "page_fault_ns"),
         allocator=_text(value, "allocator"),
+        cpus=_integer(value, "cpus"),
+        machine_cpus=_integer(value, "machine_cpus"),
+        core_wait=_number(value, "core_wait"),
     )
 
 

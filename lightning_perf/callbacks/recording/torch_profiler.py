@@ -39,7 +39,9 @@ class RecordingOptions:
     with_flops: bool = False
 
 
-def new_recorder(options: RecordingOptions, device_type: str, page_faults: float | None = None) -> profile:
+def new_recorder(
+    options: RecordingOptions, device_type: str, page_faults: float | None = None, core_wait: float | None = None
+) -> profile:
     """Make a profiler for one window, with no schedule of its own.
 
     Args:
@@ -47,6 +49,7 @@ def new_recorder(options: RecordingOptions, device_type: str, page_faults: float
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
             torch has a recorder for it.
         page_faults: Of a step before, where they were counted.
+        core_wait: Share of the time that the training thread waited for a core before, where it is known.
 
     Returns:
         The profiler, at rest.
@@ -63,7 +66,7 @@ def new_recorder(options: RecordingOptions, device_type: str, page_faults: float
         with_stack=options.with_stack,
         with_flops=options.with_flops,
     )
-    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults)
+    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults, core_wait=core_wait)
     recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor))
     return recorder
 
