@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
+from lightning_perf.callbacks.recording.data_loading import data_loading
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import (
@@ -99,6 +100,7 @@ class Fit:
                 budget=self._budget,
                 page_faults=page_faults,
                 core_waits=core_waits,
+                loader=_loader_facts(trainer, errors),
             )
             if captures is not None:
                 self._captures = Captures(
@@ -266,6 +268,14 @@ class Fit:
 
 def _present(*observers: T | None) -> list[T]:
     return [observer for observer in observers if observer is not None]
+
+
+def _loader_facts(trainer: Trainer, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
+    try:
+        return data_loading(trainer)
+    except Exception as error:  # datasets and samplers may be of any make
+        errors.report("how batches are made is not noted", error)
+        return {}
 
 
 def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | None) -> str | None:

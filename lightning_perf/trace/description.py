@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DeviceProperties", "Metadata", "Problems", "Processor"]
+__all__ = ["DataLoading", "DeviceProperties", "Metadata", "Problems", "Processor"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,32 @@ class Processor:
 
 
 @dataclass(frozen=True)
+class DataLoading:
+    """How the batches are made, as `PerfCallback` notes it; ``None`` where that is not known.
+
+    Attributes:
+        kind: ``map`` or ``iterable``, by the dataset of a torch DataLoader; ``other`` for a loader of another make.
+        workers: Its worker processes (``num_workers``).
+        batch_size: Samples of a batch.
+        pin_memory: Whether it pins memory.
+        persistent_workers: Whether worker processes stay for the next epoch.
+        in_memory: Whether the dataset is a ``TensorDataset``, or a part of one.
+        batched: Whether it takes all samples of a batch at once: ``batch_size=None``, or a dataset with
+            ``__getitems__``.
+        uses_model: Whether the dataset or the sampler holds the model, so that the data depend on what it has learnt.
+    """
+
+    kind: str | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    in_memory: bool | None = None
+    batched: bool | None = None
+    uses_model: bool | None = None
+
+
+@dataclass(frozen=True)
 class Metadata:
     """What the recording says about itself; ``None`` where it does not.
 
@@ -86,6 +112,7 @@ class Metadata:
         runtime_version: CUDA or HIP runtime version, as recorded.
         is_hip: Whether the device is an AMD one under HIP/ROCm.
         processor: The host's processor; ``None`` where nothing is recorded of it.
+        loader: How the batches were made.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -102,6 +129,7 @@ class Metadata:
     runtime_version: int | None = None
     is_hip: bool = False
     processor: Processor | None = None
+    loader: DataLoading | None = None
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def test_two_hiccups_in_five_recorded_steps_are_narrowed_to_the_waits_of_the_run
     (finding,) = report.findings
     assert finding.title == "Input-bound: 5.8 % of the step waits for data"
     assert finding.step_ms == pytest.approx(2.0)
-    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((0.116 / 2, 0.116 * 1.1))
+    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((0, 0.116 * 1.1))  # torch has all cores
     assert finding.severity == "moderate"
     assert finding.evidence[-1] == (
         "Over the run's 19,987 steps the wait is 5.8 %; the 5 recorded steps waited 67.5 %."
@@ -159,7 +159,7 @@ def test_without_a_step_log_recorded_steps_are_judged_by_their_median(tmp_path: 
 def test_without_a_step_log_waits_in_all_steps_stay_as_they_are(tmp_path: Path) -> None:
     (finding,) = lightning_perf.analyze(recorded(500, 700, 400, 600, 500).write(tmp_path / "trace.json")).findings
     assert finding.saving_high_ms == pytest.approx(0.54 * 1.1)
-    assert len(finding.evidence) == 2
+    assert not any("recorded steps" in line for line in finding.evidence)
 
 
 def test_a_fast_stretch_is_said_in_the_headline_and_its_findings_are_held_back(tmp_path: Path) -> None:
