@@ -12,6 +12,7 @@ __all__ = [
     "NameRule",
     "is_product",
     "kernel_arithmetic",
+    "moves_data",
     "spelled_arithmetic",
 ]
 
@@ -276,8 +277,14 @@ class KernelArithmetic:
     family: str | None
 
 
+# What products launch beside their own kernels: changes of layout, sums of partial results, biases. PyTorch's own
+# convolutions, depthwise ones, are among ``at::native``.
+_HELPERS = r"splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::"
+_MOVES_DATA = re.compile(
+    rf"{_HELPERS}|col2im|vol2col|depthwise|_c1_k1_|^batched_transpose_|^SubTensorOp|^transpose_", re.IGNORECASE
+)
 _PRODUCT_KERNEL = re.compile(
-    r"^(?!.*(?:splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::))"
+    rf"^(?!.*(?:{_HELPERS}))"
     r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop_|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
     r"|dgrad2d|conv\w*_(?:fwd|bwd|xdl)|fmha|flash_(?:fwd|bwd)|flashattn|attn_fwd|attn_bwd|sdpa|^bmm_|^triton_tem_)",
     re.IGNORECASE,
@@ -331,6 +338,21 @@ def is_product(name: str) -> bool:
         (True, False)
     """
     return _PRODUCT_KERNEL.search(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def moves_data(name: str) -> bool:
+    """Whether memory bounds a kernel that a product or a convolution launched: its type tells its bytes, not its rate.
+
+    These are changes of layout, sums of partial results, products with a vector and depthwise convolutions.
+
+    Example:
+        >>> moves_data("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>")
+        True
+        >>> moves_data("volta_sgemm_128x64_nt")
+        False
+    """
+    return _MOVES_DATA.search(name) is not None
 
 
 def _template_arithmetic(name: str) -> KernelArithmetic:
