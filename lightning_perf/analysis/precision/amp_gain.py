@@ -26,7 +26,7 @@ from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, move
 from lightning_perf.analysis.kernels.tensor_cores import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
-from lightning_perf.hardware import DevicePeak, find_device
+from lightning_perf.hardware import DevicePeak, find_device, product_speed_up
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import distinct_rows
 from lightning_perf.trace.trace import Trace
@@ -42,14 +42,6 @@ __all__ = [
 
 FROM_FP32 = (2.0, 4.0)
 """Least and most speed-up of FP32 products without Tensor Cores, where the device is not known."""
-
-BEYOND_PEAKS = 1.1
-"""Most speed-up of such products on a known device, over the ratio of its peak rates. At 8192³ an H100 SXM multiplies
-52.1 TFLOP/s in FP32 and 762.9 in FP16, 14.6 times as many (a published Nsight Systems profile), and up to 798 in BF16
-(PyTorch 2.11), 15.3 times as many. Its peaks are 14.8 times apart: FP32 products reach a smaller part of theirs."""
-
-SMALL_RATIO = 4.0
-"""Below this ratio of peak rates products may gain nothing: the device has no Tensor Cores, or some for graphics."""
 
 FROM_TENSOR_CORES = (1.2, 2.0)
 """Least and most speed-up of matrix products in TF32: peak rates are 2 times apart, and 16-bit operands have half the
@@ -263,11 +255,7 @@ def _factors(
         return FROM_TF32_CONVOLUTIONS if operator in _CONVOLUTIONS else FROM_TENSOR_CORES
     if part != "products":
         return 1.0, 1.0
-    least, most = FROM_FP32
-    if peak is not None and "fp16" in peak.flops_per_s and arithmetic in peak.flops_per_s:
-        ratio = peak.flops_per_s["fp16"] / peak.flops_per_s[arithmetic]
-        return (least if ratio >= SMALL_RATIO else 1.0, BEYOND_PEAKS * ratio)
-    return least, most
+    return (product_speed_up(peak, arithmetic, "fp16") if peak is not None else None) or FROM_FP32
 
 
 def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
