@@ -29,7 +29,7 @@ TENSORS = TensorDataset(torch.zeros(8, 2))
 
 
 def facts(loaders: Any) -> dict[str, Any]:
-    return data_loading(SimpleNamespace(train_dataloader=loaders, lightning_module=MODEL))  # type: ignore[arg-type]
+    return data_loading(SimpleNamespace(train_dataloader=loaders, lightning_module=MODEL))
 
 
 class Episodes(IterableDataset[Any]):
