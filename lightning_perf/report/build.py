@@ -171,9 +171,9 @@ def build_report(
     paths = [Path(trace) for trace in traces]
     results = executor(group_windows(paths), by_shape=by_shape) if paths else []
     ranks = [analysis for result in results for analysis in result.analyses]
-    faults = [fault for result in results for fault in result.faults]
+    errors = [error for result in results for error in result.errors]
     if paths and not ranks:
-        raise faults[0]
+        raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
@@ -191,7 +191,7 @@ def build_report(
         verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
         notes=(
             *notes,
-            *_notes(ranks, faults),
+            *_notes(ranks, errors),
             *checked.notes,
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
@@ -242,8 +242,8 @@ def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> Ra
     return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 
-def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[str]:
-    notes = [f"Left out, unreadable: {fault}" for fault in faults]
+def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[str]:
+    notes = [f"Left out, unreadable: {error}" for error in errors]
     known = {analysis.rank for analysis in ranks if analysis.rank is not None}
     world = max((analysis.metadata.world_size or 0 for analysis in ranks), default=0)
     missing = sorted(set(range(world)) - known) if known else []

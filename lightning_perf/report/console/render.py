@@ -26,7 +26,7 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
-from lightning_perf.terminal_text import UNBREAKABLE, legible, plain, prose
+from lightning_perf.terminal_text import UNBREAKABLE, ascii_fallback, plain, prose
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = [
@@ -210,7 +210,7 @@ class _LegibleStream:
     def write(self, text: str) -> int:
         if not self.stream.isatty():
             text = _TRAILING.sub("", text)
-        return self.stream.write(legible(text, getattr(self.stream, "encoding", None)))
+        return self.stream.write(ascii_fallback(text, getattr(self.stream, "encoding", None)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
