@@ -15,7 +15,7 @@ from lightning_perf.arguments import at_least
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
-from lightning_perf.terminal_text import LEGIBLE, plain
+from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.tune import command as tune
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=LEGIBLE)  # a terminal without Unicode gets the nearest ASCII, not a traceback
+            stream.reconfigure(
+                errors=ASCII_FALLBACK
+            )  # nearest ASCII where there is no Unicode
     options = _parser().parse_args(arguments)
     code = SUCCESS
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["DEVICES", "DevicePeak", "find_device"]
+__all__ = ["DEVICES", "DevicePeak", "find_device", "product_speed_up"]
 
 
 @dataclass(frozen=True)
@@ -200,3 +200,39 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
         if memory_gb >= device.min_memory_gb and re.search(device.pattern, name, re.IGNORECASE):
             return device
     return None
+
+
+BEYOND_PEAKS = 1.1
+"""Most speed-up of products that move to another arithmetic, over the ratio of the device's peak rates. At 8192³ an
+H100 SXM multiplies 52.1 TFLOP/s in FP32, 416.6 in TF32 (8.0 times as many) and 762.9 in FP16 (14.6 times; a published
+Nsight Systems profile), and up to 798 in BF16 (15.3 times; PyTorch 2.11). Its peaks are 7.4 and 14.8 times apart: FP32
+products reach a smaller part of theirs."""
+
+LARGE_RATIO = 4.0
+"""From this ratio of peak rates on, products gain at least `LEAST_SPEED_UP`. Below it they may gain nothing: the device
+has no Tensor Cores for the faster arithmetic, or some that serve graphics first."""
+
+LEAST_SPEED_UP = 2.0
+
+
+def product_speed_up(device: DevicePeak, arithmetic: str, faster: str) -> tuple[float, float] | None:
+    """Return the least and most speed-up of matrix products that move from one arithmetic to a faster one.
+
+    Args:
+        device: The device.
+        arithmetic: What they are computed in, such as ``fp32``.
+        faster: What they would be computed in, such as ``tf32``.
+
+    Returns:
+        The two factors, or `None` where the device lacks a rate for either.
+
+    Example:
+        >>> product_speed_up(find_device("NVIDIA A100-SXM4-40GB"), "fp32", "tf32")
+        (2.0, 8.8)
+        >>> product_speed_up(find_device("NVIDIA A10G"), "fp32", "tf32")
+        (1.0, 1.1)
+    """
+    if arithmetic not in device.flops_per_s or faster not in device.flops_per_s:
+        return None
+    ratio = device.flops_per_s[faster] / device.flops_per_s[arithmetic]
+    return LEAST_SPEED_UP if ratio >= LARGE_RATIO else 1.0, BEYOND_PEAKS * ratio

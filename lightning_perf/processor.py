@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_perf.environment import cpu_name
 from lightning_perf.page_faults import allocator_name, page_fault_ns
 
-__all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores"]
+__all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores", "usable_cpus"]
 
 CPUINFO = Path("/proc/cpuinfo")
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -50,19 +50,29 @@ def usable_cores() -> int | None:
     return min(len(siblings), _quota() or len(siblings))
 
 
+def usable_cpus() -> int | None:
+    """Logical processors that this process may keep busy, by its affinity and its container's quota."""
+    try:
+        number = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not Linux
+        return os.cpu_count()
+    return min(number, _quota() or number)
+
+
 def processor_facts(
-    *, trains: bool, page_faults: float | None = None
+    *, trains: bool, page_faults: float | None = None, core_wait: float | None = None
 ) -> dict[str, str | int | float | list[str] | None]:
     """What a recording notes of the processor, as `lightning_perf.trace.description.Processor` describes it.
 
     Args:
         trains: Whether it is what the model trains on.
         page_faults: Of a step, where they were counted.
+        core_wait: Share of the time that the training thread waited for a core, where it is known.
 
     Returns:
-        ``name``, ``cores``, ``threads``, ``bf16``, ``trains`` and ``load``; ``bf16`` is None where the system does
-        not list instructions, and empty where torch has no library that would use them. ``page_faults`` of a step,
-        ``page_fault_ns``, and the ``allocator`` where there are any.
+        ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus``, ``machine_cpus`` and ``core_wait``;
+        ``bf16`` is None where the system does not list instructions, and empty where torch has no library that would
+        use them. ``page_faults`` of a step, ``page_fault_ns``, and the ``allocator`` where there are any.
     """
     import torch
 
@@ -77,6 +87,9 @@ def processor_facts(
         "bf16": None if flags is None else sorted(flags),
         "trains": trains,
         "load": _load(),
+        "cpus": usable_cpus(),
+        "machine_cpus": os.cpu_count(),
+        "core_wait": core_wait,
         "page_faults": page_faults,
         "page_fault_ns": page_fault_ns() if page_faults else None,
         "allocator": allocator_name() if page_faults else None,

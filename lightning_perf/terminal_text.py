@@ -14,19 +14,19 @@ if TYPE_CHECKING:  # rich is loaded by the first text that needs it, not by ``--
     from rich.text import Text
 
 __all__ = [
-    "LEGIBLE",
+    "ASCII_FALLBACK",
     "UNBREAKABLE",
     "Label",
+    "ascii_fallback",
     "kernel_text",
-    "legible",
     "plain",
     "prose",
     "shorten",
 ]
 
 
-LEGIBLE = "legible"
-"""The handler's name: ``text.encode("ascii", LEGIBLE)``."""
+ASCII_FALLBACK = "ascii_fallback"
+"""The handler's name: ``text.encode("ascii", ASCII_FALLBACK)``."""
 
 _NEAREST = {
     "µ": "u", "×": "x", "…": "...", "–": "-", "—": "-", "−": "-", "‑": "-", "·": "*", "→": "->", "►": ">", "±": "+/-",
@@ -36,7 +36,7 @@ _NEAREST = {
 }  # fmt: skip
 
 
-def legible(text: str, encoding: str | None) -> str:
+def ascii_fallback(text: str, encoding: str | None) -> str:
     """Text as an output stream can show it.
 
     Args:
@@ -44,12 +44,12 @@ def legible(text: str, encoding: str | None) -> str:
         encoding: The stream's encoding; None for one that takes any text.
 
     Example:
-        >>> legible("100 µs, 1.04× …", "ascii")
+        >>> ascii_fallback("100 µs, 1.04× …", "ascii")
         '100 us, 1.04x ...'
-        >>> legible("100 µs, 1.04× …", "latin-1")
+        >>> ascii_fallback("100 µs, 1.04× …", "latin-1")
         '100 µs, 1.04× ...'
     """
-    return text if encoding is None else text.encode(encoding, LEGIBLE).decode(encoding)
+    return text if encoding is None else text.encode(encoding, ASCII_FALLBACK).decode(encoding)
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
@@ -59,7 +59,7 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "".join(_NEAREST.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
 
-codecs.register_error(LEGIBLE, _replace)
+codecs.register_error(ASCII_FALLBACK, _replace)
 
 
 UNBREAKABLE = "\u2800"

@@ -72,6 +72,7 @@ class Trust:
         cost_ns: What all windows cost the run; None where it is unknown of any.
         cost_share: The same as a part of the time that the timed steps and the pauses took.
         analysis_ns: What it took to analyse the traces; None when the report was made without a run.
+        empty_launches: Launch calls in the averaged steps whose work is not in the recording.
     """
 
     steps: int
@@ -85,11 +86,13 @@ class Trust:
     cost_ns: int | None = None
     cost_share: float | None = None
     analysis_ns: int | None = None
+    empty_launches: int = 0
 
     @property
     def sound(self) -> bool:
         """Whether nothing is known to be missing."""
-        return not (self.incomplete_steps or self.lost_events or self.deviceless_ranks or self.truncated_ranks)
+        missing = (self.incomplete_steps, self.lost_events, self.deviceless_ranks, self.truncated_ranks)
+        return not any((*missing, self.empty_launches))
 
 
 def trust(
@@ -127,6 +130,7 @@ def trust(
         windows=each,
         cost_ns=cost_ns,
         cost_share=cost_ns / total_ns if cost_ns is not None and total_ns else None,
+        empty_launches=sum(each.empty_calls for each in launches),
     )
 
 

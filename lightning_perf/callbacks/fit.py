@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
+from lightning_perf.callbacks.recording.data_loading import data_loading
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import (
@@ -20,6 +21,7 @@ from lightning_perf.callbacks.recording.schedule import (
     recording_notes,
 )
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
@@ -77,10 +79,12 @@ class Fit:
         self._captures: Captures | None = None
         self._budget: OverheadBudget | None = None
         page_faults: PageFaultCounter | None = None
+        core_waits: CoreWaits | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
         self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
+            core_waits = CoreWaits(state)
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if max_overhead is not None:
@@ -95,6 +99,8 @@ class Fit:
                 on_window=self._on_window,
                 budget=self._budget,
                 page_faults=page_faults,
+                core_waits=core_waits,
+                loader=_loader_facts(trainer, errors),
             )
             if captures is not None:
                 self._captures = Captures(
@@ -124,7 +130,7 @@ class Fit:
         self._tracker = StepTracker(
             state,
             trainer,
-            at_start=_present(self._profiler, self._captures, self._budget, page_faults, self._timer),
+            at_start=_present(self._profiler, self._captures, self._budget, page_faults, core_waits, self._timer),
             at_end=_present(self._timer, page_faults, self._budget, self._captures, self._profiler, self._log),
             phases=_present(self._profiler, self._timer),
         )
@@ -262,6 +268,14 @@ class Fit:
 
 def _present(*observers: T | None) -> list[T]:
     return [observer for observer in observers if observer is not None]
+
+
+def _loader_facts(trainer: Trainer, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
+    try:
+        return data_loading(trainer)
+    except Exception as error:  # datasets and samplers may be of any make
+        errors.report("how batches are made is not noted", error)
+        return {}
 
 
 def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | None) -> str | None:

@@ -81,12 +81,12 @@ def finding(
         title: The cause in one clause.
         evidence: Figures that show it.
         action: What to change.
-        saving_ns: Least and most predicted saving, nanoseconds a step.
+        saving_ns: Least and most predicted saving, nanoseconds a step; what exceeds the step is cut off.
         step_ns: Mean step time of the rank.
         model: How the saving was predicted.
         rank: The rank that it was found on.
     """
-    low, high = sorted(saving_ns)
+    low, high = (min(saving, step_ns) if step_ns > 0 else saving for saving in sorted(saving_ns))
     return Finding(
         kind=kind,
         severity=severity_of(high, step_ns),

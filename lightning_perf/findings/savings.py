@@ -10,13 +10,20 @@ from __future__ import annotations
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE
+from lightning_perf.units import format_share
 
-__all__ = ["device_saving_ns", "each", "step_ns", "whole", "worth_it"]
+__all__ = ["device_saving_ns", "each", "share_of_step", "step_ns", "whole", "worth_it"]
 
 
 def step_ns(analysis: RankAnalysis) -> float:
     """Mean step time, 0 when there is none."""
     return analysis.breakdown.wall.mean_ns or 0.0
+
+
+def share_of_step(time_ns: float, analysis: RankAnalysis) -> str:
+    """A time as a part of the step, in words: at most all of it, though threads may add up to more."""
+    step = step_ns(analysis)
+    return format_share(min(1.0, time_ns / step) if step > 0 else None)
 
 
 def worth_it(saving_ns: float, analysis: RankAnalysis) -> bool:

@@ -17,6 +17,7 @@ from lightning_perf.analysis.steps.step_times import summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
+from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
 from lightning_perf.report.labels import count_of
@@ -170,30 +171,33 @@ def build_report(
     paths = [Path(trace) for trace in traces]
     results = executor(group_windows(paths), by_shape=by_shape) if paths else []
     ranks = [analysis for result in results for analysis in result.analyses]
-    faults = [fault for result in results for fault in result.faults]
+    errors = [error for result in results for error in result.errors]
     if paths and not ranks:
-        raise faults[0]
+        raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
     compared = distributed([times for result in results for times in result.times])
-    findings = find(ranks, compared)
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     trusted = trust(ranks, samples, windows)
+    checked = check_findings(
+        find(ranks, compared), ranks, run=step_times, run_rank=_logged_rank(folder), lead=lead, trusted=trusted
+    )
     return PerfReport(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
-        verdict=judge(lead, findings, step_times),
+        verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
         notes=(
             *notes,
-            *_notes(ranks, faults),
+            *_notes(ranks, errors),
+            *checked.notes,
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
         ),
-        findings=findings,
+        findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
         ranks=tuple(ranks),
         distributed=compared,
@@ -202,7 +206,14 @@ def build_report(
         trust=trusted,
         captures=captures,
         who_waits=who_waits(compared),
+        held_back=checked.held_back,
     )
+
+
+def _logged_rank(folder: Path | None) -> int | None:
+    """The rank whose step log is read: the first one in the folder."""
+    logs = STEPS.paths(folder) if folder is not None else []
+    return rank_in_name(logs[0].name) if logs else None
 
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
@@ -231,8 +242,8 @@ def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> Ra
     return max(sound, key=lambda analysis: analysis.breakdown.wall.mean_ns or 0.0, default=None)
 
 
-def _notes(ranks: Sequence[RankAnalysis], faults: Sequence[TraceError]) -> list[str]:
-    notes = [f"Left out, unreadable: {fault}" for fault in faults]
+def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[str]:
+    notes = [f"Left out, unreadable: {error}" for error in errors]
     known = {analysis.rank for analysis in ranks if analysis.rank is not None}
     world = max((analysis.metadata.world_size or 0 for analysis in ranks), default=0)
     missing = sorted(set(range(world)) - known) if known else []

@@ -85,7 +85,7 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
             results = analyze_recordings(group_windows(find_traces(folder / name)))
         except TraceError:
             results = []  # it ended before its first whole step, which the evidence says
-        notes += [f"Left out, unreadable: {fault}" for result in results for fault in result.faults]
+        notes += [f"Left out, unreadable: {error}" for result in results for error in result.errors]
         found.append(_captured(name, of_ranks, results, ranks))
     return tuple(sorted(found, key=lambda each: (each.step, each.folder))), notes
 

@@ -15,6 +15,7 @@ from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.documents import Format, PageDocument, SavedDocument
 from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.run_files.precision import RunPrecision
 from lightning_perf.run_files.report import read_report_fields
@@ -80,6 +81,7 @@ class PerfReport(PageDocument, SavedDocument):
         trust: How far the recording can be trusted; ``None`` when nothing was recorded.
         captures: Windows outside of the schedule, because steps turned slow or somebody asked.
         who_waits: Which rank the others wait for and which has the most to do, in sentences; empty for a run of one.
+        held_back: Findings of the recorded steps that the whole run or the state of the machine does not bear out.
 
     Example:
         >>> import lightning_perf
@@ -103,6 +105,7 @@ class PerfReport(PageDocument, SavedDocument):
     trust: Trust | None = None
     captures: tuple[Captured, ...] = ()
     who_waits: tuple[str, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

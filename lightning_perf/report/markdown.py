@@ -21,7 +21,7 @@ __all__ = ["compared_to_markdown", "report_to_markdown"]
 NARROW = 72
 """Columns of a page on which tables have no bars; Markdown has none either."""
 
-UNFOLDED = ("Findings", "By category")
+UNFOLDED = ("Findings", "Held back", "By category")
 """Sections that are shown at once; the first other one and all after it are folded away."""
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")

@@ -46,23 +46,23 @@ class Recording:
         analyses: One analysis of all windows together, or one a file where the files overlap in time and so cannot be
             windows of one process; none when no file could be read.
         times: What the comparison of ranks needs, one for each analysis whose rank is known.
-        faults: One for each file that could not be read.
+        errors: One for each file that could not be read.
     """
 
     analyses: tuple[RankAnalysis, ...]
     times: tuple[RankTimes, ...]
-    faults: tuple[TraceError, ...]
+    errors: tuple[TraceError, ...]
 
 
 def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recording:
     """Read the windows of one process, and analyse them together."""
     traces: list[Trace] = []
-    faults: list[TraceError] = []
+    errors: list[TraceError] = []
     for path in paths:
         try:
             traces.append(read_trace(path))
-        except TraceError as fault:  # noqa: PERF203  (one file must not cost the others)
-            faults.append(fault)
+        except TraceError as error:  # noqa: PERF203  (one file must not cost the others)
+            errors.append(error)
     parts = [concatenate(traces)] if traces and not _overlap(traces) else traces
     analyses = tuple(_analyze(part, by_shape) for part in parts)
     times = tuple(
@@ -70,7 +70,7 @@ def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recor
         for part, analysis in zip(parts, analyses, strict=True)
         if analysis.rank is not None
     )
-    return Recording(analyses, times, tuple(faults))
+    return Recording(analyses, times, tuple(errors))
 
 
 def _analyze(trace: Trace, by_shape: bool) -> RankAnalysis:
@@ -88,19 +88,19 @@ def _overlap(traces: Sequence[Trace]) -> bool:
 class _Message(msgspec.Struct):
     analyses: tuple[RankAnalysis, ...]
     times: tuple[RankTimes, ...]
-    faults: list[tuple[str, str, str]]
+    errors: list[tuple[str, str, str]]
 
 
 def encode_recording(recording: Recording) -> bytes:
     """A recording for another process: JSON, without a newline."""
-    faults = [(fault.where, fault.problem, fault.action) for fault in recording.faults]
-    return msgspec.json.encode(_Message(recording.analyses, recording.times, faults))
+    errors = [(error.where, error.problem, error.action) for error in recording.errors]
+    return msgspec.json.encode(_Message(recording.analyses, recording.times, errors))
 
 
 def decode_recording(message: bytes) -> Recording:
     """What `encode_recording` encoded."""
     told = msgspec.json.decode(message, type=_Message)
-    return Recording(told.analyses, told.times, tuple(TraceError(*fault) for fault in told.faults))
+    return Recording(told.analyses, told.times, tuple(TraceError(*error) for error in told.errors))
 
 
 class Analyze(Message, frozen=True):

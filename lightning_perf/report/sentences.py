@@ -50,6 +50,9 @@ def _recording(trust: Trust) -> list[str]:
             if not trust.unlinked_kernels
             else f"{format_share(linked / trust.kernels)} of {count_of(trust.kernels, 'kernel')} have their launch"
         )
+    if trust.empty_launches:
+        launches = f"{trust.empty_launches:,} launch{'' if trust.empty_launches == 1 else 'es'}"
+        parts.append(f"{launches} without recorded work: device times are too low")
     return parts
 
 

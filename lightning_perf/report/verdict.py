@@ -9,6 +9,7 @@ from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.savings import each
+from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.document import Verdict
 from lightning_perf.report.labels import CATEGORY_CLAUSES, count_of
 from lightning_perf.units import format_duration, format_rate, format_share
@@ -26,20 +27,29 @@ BUSY_SHARE = 0.80
 """Device compute above this part of the step: faster arithmetic or less of it is what is left to win."""
 
 
-def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: StepTimes | None) -> Verdict:
+def judge(
+    lead: RankAnalysis | None,
+    findings: Sequence[Finding],
+    step_times: StepTimes | None,
+    *,
+    held_back: Sequence[HeldBack] = (),
+    headline: str = "",
+) -> Verdict:
     """Say where the time goes, why, and what next.
 
     Args:
         lead: The rank to speak of, or ``None`` when nothing was recorded.
         findings: Causes of lost time, the most to save first.
         step_times: Step times by the always-on timer.
+        held_back: Findings that the whole run or the state of the machine does not bear out.
+        headline: What a reader must know first.
 
     Returns:
         The verdict.
     """
     if lead is None:
         return _unrecorded(step_times)
-    where = _where(lead)
+    where = f"{headline} {_where(lead)}".strip()
     if lead.breakdown.truncated:
         return Verdict(
             where=where,
@@ -55,6 +65,10 @@ def judge(lead: RankAnalysis | None, findings: Sequence[Finding], step_times: St
             why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
             next=f"{top.action} {saving_text(top, lead)}{rest}".strip(),
         )
+    if held_back:
+        number = count_of(len(held_back), "finding")
+        why = f"{number} of the recorded steps held back. The first: {held_back[0].finding.title}."
+        return Verdict(where=where, why=why, next=held_back[0].reason)
     return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
 
 

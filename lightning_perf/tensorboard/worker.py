@@ -98,12 +98,12 @@ def main(channel: Channel) -> None:
     channel.send(answer)
 
 
-def work(task: Task, say: Callable[[Answer], None]) -> Answer:
+def work(task: Task, on_progress: Callable[[Answer], None]) -> Answer:
     """Make the document of a task and keep it.
 
     Args:
         task: The task.
-        say: Takes what it is at.
+        on_progress: Takes what it is at.
 
     Returns:
         How it ended.
@@ -111,7 +111,7 @@ def work(task: Task, say: Callable[[Answer], None]) -> Answer:
     from lightning_perf.lazy_imports import MissingExtraError
 
     try:
-        documents = _study(task, say) if task.kind == "study" else _report(task, say)
+        documents = _study(task, on_progress) if task.kind == "study" else _report(task, on_progress)
     except (StorageError, MissingExtraError) as error:
         return Failed(str(error), lasting=False)
     except _UnusableError as error:
@@ -131,15 +131,15 @@ class _UnusableError(Exception):
     """The files make no document; the message calls them by where they were found."""
 
 
-def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+def _report(task: Task, on_progress: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
     from lightning_perf.errors import TraceError
     from lightning_perf.report.document import ReportError
     from lightning_perf.tensorboard.make_report import make_report
 
     begin = FETCH_SHARE if task.url is not None else 0.0
-    paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
+    paths = fetch(task, lambda done, message: on_progress(Working(done * begin, message)))
     sizes = {str(path): file.size_bytes for path, file in zip(paths, task.files, strict=True)}
-    with _staged(task, paths) as folder, _watched(sizes, lambda done: say(_reading(begin, done))):
+    with _staged(task, paths) as folder, _watched(sizes, lambda done: on_progress(_reading(begin, done))):
         traces = [folder / _below(task, file) for file in task.files[: task.traces]]
         try:
             data = make_report(folder, traces, _place(task)).to_json(indent=None).encode()
@@ -149,13 +149,13 @@ def _report(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, b
     return [("report", data), ("page", excerpt_report(data))]
 
 
-def _study(task: Task, say: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
+def _study(task: Task, on_progress: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.tensorboard.make_report import make_study
 
     begin = FETCH_SHARE if task.url is not None else 0.0
-    paths = fetch(task, lambda done, message: say(Working(done * begin, message)))
-    say(Working(begin, "comparing"))
+    paths = fetch(task, lambda done, message: on_progress(Working(done * begin, message)))
+    on_progress(Working(begin, "comparing"))
     with _staged(task, paths) as folder:
         try:
             return [("study", msgspec.json.encode(make_study(folder)))]

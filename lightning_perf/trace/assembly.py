@@ -73,11 +73,19 @@ _DESTINATIONS = {
 _ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(?:step|zero_grad)#")
 
 _COLLECTIVE = re.compile(
-    # NCCL and RCCL (ncclDevKernel_…, ncclKernel_…, rccl_…), MSCCL++, oneCCL, NVSHMEM, DeepEP
-    r"nccl|rccl|mscclpp|mscclkernel|oneccl|nvshmem|deep_ep::"
+    # NCCL and RCCL (ncclDevKernel_…, ncclKernel_…, rccl_…), MSCCL++, oneCCL, NVSHMEM and its barriers on a stream
+    r"nccl|rccl|mscclpp|mscclkernel|oneccl|nvshmem|_on_stream_kernel"
+    # Experts on several devices: DeepEP, mangled or not, its forks under other namespaces (DeepSeek's own recordings
+    # have ``dpsk::ep::internode::dispatch``), TensorRT-LLM's and AMD's MORI
+    r"|deep_ep|\b(?:intra|inter)node(?:_ll)?::\w*(?:dispatch|combine|notify|barrier)|moea2a"
+    r"|ep(?:dispatch|combine)(?:intra|inter)node"
     # PyTorch's symmetric memory (torch/csrc/distributed/c10d/CUDASymmetricMemoryOps.cu) and TensorRT-LLM's, vLLM's
     r"|multimem_(?:all|one_shot|reduce)|(?:one|two)_shot_all_(?:reduce|gather)|cross_device_reduce|oneshotallreduce"
-    r"|twoshotallreduce|allreduce_fusion_kernel|quickreduce",
+    r"|twoshotallreduce|allreduce_fusion_kernel|quickreduce|lamport|(?:put|wait)_signal_kernel"
+    # Any function named after a collective, before its template arguments. Inductor's ``triton_poi_fused_all_reduce``
+    # copies what a collective left.
+    r"|^(?!triton_)(?:void )?(?:\(anonymous namespace\)|[^<(])*?"
+    r"(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
     re.IGNORECASE,
 )
 

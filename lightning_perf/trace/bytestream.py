@@ -70,8 +70,8 @@ class ByteStream:
                 self._size_bytes = file.seek(0, os.SEEK_END)
         except FileNotFoundError:
             raise TraceError(path, "does not exist", "Check the path") from None
-        except (OSError, ValueError) as fault:
-            raise TraceError(path, f"cannot be read ({fault})", "Check the file's permissions") from fault
+        except (OSError, ValueError) as error:
+            raise TraceError(path, f"cannot be read ({error})", "Check the file's permissions") from error
         if not magic:
             raise TraceError(path, "is empty", "Record the trace again: the recording may have been interrupted")
         for prefix, what in _OTHER_FORMATS.items():
@@ -89,10 +89,10 @@ class ByteStream:
             with self.path.open("rb", buffering=0) as file:
                 raw = iter(lambda: file.read(READ_BYTES), b"")
                 yield from self._inflate(raw) if self.is_gzip else raw
-        except OSError as fault:
+        except OSError as error:
             raise TraceError(
-                self.path, f"cannot be read ({fault})", "Check the disk and copy the file again"
-            ) from fault
+                self.path, f"cannot be read ({error})", "Check the disk and copy the file again"
+            ) from error
 
     def _inflate(self, raw: Iterator[bytes]) -> Iterator[bytes]:
         inflater: Any = _inflater.decompressobj(wbits=31)

@@ -23,12 +23,12 @@ from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.indexing import time_order
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["concatenate"]
+__all__ = ["CODED_COLUMNS", "concatenate"]
 
 _Codes = NDArray[np.int32]
 _Table = TypeVar("_Table", Spans, Annotations, Operators, RuntimeCalls, DeviceEvents)
 
-_CODED = {
+CODED_COLUMNS = {
     "name": "names",
     "thread": "threads",
     "input_types": "type_lists",
@@ -37,6 +37,7 @@ _CODED = {
     "dtype": "names",
     "group": "names",
 }
+"""Columns of codes, and the attribute of `Trace` that lists what each code means."""
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
@@ -119,8 +120,8 @@ def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> dict[str
     joined = {}
     for column in fields(tables[0]):
         parts = [getattr(table, column.name) for table in tables]
-        if column.name in _CODED:
-            maps = [codes[_CODED[column.name]] for codes in recode]
+        if column.name in CODED_COLUMNS:
+            maps = [codes[CODED_COLUMNS[column.name]] for codes in recode]
             parts = [codes[part] if len(part) else part for codes, part in zip(maps, parts, strict=True)]
         joined[column.name] = np.concatenate(parts)
     return joined

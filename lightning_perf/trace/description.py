@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DeviceProperties", "Metadata", "Problems", "Processor"]
+__all__ = ["DataLoading", "DeviceProperties", "Metadata", "Problems", "Processor"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,14 @@ class Processor:
         bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
         trains: Whether it is what the model trains on.
         load: Processes that were running or ready to, on the whole machine: the mean of the minute before.
-        page_faults: Faults that needed no disk, the median of the steps before: first uses of pages that the system
-            had to clear.
+        page_faults: Faults that needed no disk, the median of the steps between warm-up and recording: first uses of
+            pages that the system had to clear.
         page_fault_ns: What one of them costs one thread, tried out before the recording.
         allocator: Whose ``malloc`` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc`` or ``mimalloc``.
+        cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
+        machine_cpus: Logical processors of the whole machine, which the load is of.
+        core_wait: Share of the time that the training thread was ready to run and waited for a core, 0 to 1, from the
+            end of the warm-up to the recording.
     """
 
     name: str | None = None
@@ -58,6 +62,35 @@ class Processor:
     page_faults: float | None = None
     page_fault_ns: float | None = None
     allocator: str | None = None
+    cpus: int | None = None
+    machine_cpus: int | None = None
+    core_wait: float | None = None
+
+
+@dataclass(frozen=True)
+class DataLoading:
+    """How the batches are made, as `PerfCallback` notes it; ``None`` where that is not known.
+
+    Attributes:
+        kind: ``map`` or ``iterable``, by the dataset of a torch DataLoader; ``other`` for a loader of another make.
+        workers: Its worker processes (``num_workers``).
+        batch_size: Samples of a batch.
+        pin_memory: Whether it pins memory.
+        persistent_workers: Whether worker processes stay for the next epoch.
+        in_memory: Whether the dataset is a ``TensorDataset``, or a part of one.
+        batched: Whether it takes all samples of a batch at once: ``batch_size=None``, or a dataset with
+            ``__getitems__``.
+        uses_model: Whether the dataset or the sampler holds the model, so that the data depend on what it has learnt.
+    """
+
+    kind: str | None = None
+    workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    in_memory: bool | None = None
+    batched: bool | None = None
+    uses_model: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +112,7 @@ class Metadata:
         runtime_version: CUDA or HIP runtime version, as recorded.
         is_hip: Whether the device is an AMD one under HIP/ROCm.
         processor: The host's processor; ``None`` where nothing is recorded of it.
+        loader: How the batches were made.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -95,6 +129,7 @@ class Metadata:
     runtime_version: int | None = None
     is_hip: bool = False
     processor: Processor | None = None
+    loader: DataLoading | None = None
 
 
 @dataclass(frozen=True)

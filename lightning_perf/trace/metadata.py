@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.trace.description import DeviceProperties, Metadata, Processor
+from lightning_perf.trace.description import DataLoading, DeviceProperties, Metadata, Processor
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["PROCESSOR_KEY", "read_metadata"]
+__all__ = ["LOADER_KEY", "PROCESSOR_KEY", "read_metadata"]
 
 PROCESSOR_KEY = "lightning_perf.processor"
+LOADER_KEY = "lightning_perf.loader"
 """Where `PerfCallback` notes the processor."""
 
 _LARGEST_BASE_NS = 2**61
@@ -50,6 +51,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         runtime_version=_integer(document, "cuda_runtime_version") or _integer(document, "hip_runtime_version"),
         is_hip=any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
         processor=_processor(document.get(PROCESSOR_KEY)),
+        loader=_loader(document.get(LOADER_KEY)),
     )
 
 
@@ -83,6 +85,24 @@ def _processor(value: Any) -> Processor | None:
         page_faults=_number(value, "page_faults"),
         page_fault_ns=_number(value, "page_fault_ns"),
         allocator=_text(value, "allocator"),
+        cpus=_integer(value, "cpus"),
+        machine_cpus=_integer(value, "machine_cpus"),
+        core_wait=_number(value, "core_wait"),
+    )
+
+
+def _loader(value: Any) -> DataLoading | None:
+    if not isinstance(value, dict) or not value:
+        return None
+    return DataLoading(
+        kind=_text(value, "kind"),
+        workers=_integer(value, "workers"),
+        batch_size=_integer(value, "batch_size"),
+        pin_memory=_flag(value, "pin_memory"),
+        persistent_workers=_flag(value, "persistent_workers"),
+        in_memory=_flag(value, "in_memory"),
+        batched=_flag(value, "batched"),
+        uses_model=_flag(value, "uses_model"),
     )
 
 

@@ -227,8 +227,8 @@ def _is_cut_short(piece: bytes) -> bool:
         return False
     try:
         _raw_decoder.decode(b"[" + piece)
-    except msgspec.DecodeError as fault:
-        return "truncated" in str(fault)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
     except RecursionError:
         return False
     return True

@@ -289,5 +289,5 @@ def _with_successor(trial: Trial, kept: tuple[str, ...]) -> Trial:
 
 
 def _prediction(lever: Lever, scouted: Scouted) -> Prediction | None:
-    fitting = [prediction for prediction in scouted.predictions if prediction.kind in lever.mends]
+    fitting = [prediction for prediction in scouted.predictions if prediction.kind in lever.addresses]
     return max(fitting, key=lambda prediction: prediction.high, default=None)

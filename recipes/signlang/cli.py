@@ -7,7 +7,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from lightning_perf.terminal_text import LEGIBLE
+from lightning_perf.terminal_text import ASCII_FALLBACK
 from recipes.signlang.commands import compare, infer, predict, train
 from recipes.signlang.errors import RecipeError
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=LEGIBLE)  # names of files may hold what no encoding has
+            stream.reconfigure(errors=ASCII_FALLBACK)  # names of files may hold what no encoding has
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] not in _COMMANDS:
         given.insert(0, _DEFAULT)

@@ -36,7 +36,7 @@ def groups(tmp_path: Path) -> list[list[Path]]:
 
 def same(one: list[Recording], other: list[Recording]) -> bool:
     """Whether two results agree; errors are compared by what they say."""
-    faults = [[[str(fault) for fault in each.faults] for each in results] for results in (one, other)]
+    faults = [[[str(fault) for fault in each.errors] for each in results] for results in (one, other)]
     rest = [[(each.analyses, each.times) for each in results] for results in (one, other)]
     return faults[0] == faults[1] and rest[0] == rest[1]
 
@@ -84,7 +84,7 @@ def test_two_processes_share_the_work(
     together = analyze_recordings(groups)
     assert same(together, alone)
     assert [each.analyses[0].rank for each in together if each.analyses] == [0, 1, 2, 4]
-    assert "rank3.pt.trace.json" in str(together[3].faults[0])
+    assert "rank3.pt.trace.json" in str(together[3].errors[0])
     assert codes(workers) == [0, 0]
 
 

@@ -102,19 +102,11 @@ class TraceBuilder:
         return self.host("python_function", name, start_us, duration_us, thread=thread)
 
     def runtime(
-        self,
-        name: str,
-        start_us: float,
-        duration_us: float,
-        correlation: int | None = None,
-        *,
-        thread: int = MAIN,
-        driver: bool = False,
+        self, name: str, start_us: float, duration_us: float, correlation: int | None = None, *, thread: int = MAIN
     ) -> TraceBuilder:
-        """A call into the runtime, or the driver."""
+        """A call into the runtime."""
         args = {} if correlation is None else {"correlation": correlation}
-        cat = "cuda_driver" if driver else "cuda_runtime"
-        return self.host(cat, name, start_us, duration_us, thread=thread, **args)
+        return self.host("cuda_runtime", name, start_us, duration_us, thread=thread, **args)
 
     # Device events.
 

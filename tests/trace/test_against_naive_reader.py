@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_perf.trace.concatenate import CODED_COLUMNS
 from lightning_perf.trace.reader import read_trace
 from lightning_perf.trace.trace import Trace
 from tests.conftest import corpus_rows
@@ -16,25 +17,15 @@ from tests.support.naive_reader import read_naively
 
 FILES = [row["file"] for row in corpus_rows()]
 
-# Codes are compared by what they stand for: the order of interning is each reader's own.
-STRINGS = {
-    "name": "names",
-    "thread": "threads",
-    "input_types": "type_lists",
-    "input_shapes": "shape_lists",
-    "input_strides": "stride_lists",
-    "dtype": "names",
-    "group": "names",
-}
 TABLES = ("operators", "annotations", "python", "runtime", "device", "collectives", "memory")
 
 
 def values(trace: Trace, table: str, column: str) -> Any:
-    """A column with its strings looked up."""
+    """A column, its codes replaced by what they mean: each reader numbers its strings in an order of its own."""
     codes = getattr(getattr(trace, table), column)
-    if column not in STRINGS:
+    if column not in CODED_COLUMNS:
         return codes
-    strings = np.array([str(value) for value in getattr(trace, STRINGS[column])], dtype=object)
+    strings = np.array([str(value) for value in getattr(trace, CODED_COLUMNS[column])], dtype=object)
     return strings[codes] if len(codes) else codes
 
 

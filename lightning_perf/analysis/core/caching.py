@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 from lightning_perf.trace.trace import Trace
 
-__all__ = ["once_per_trace"]
+__all__ = ["cached_per_trace"]
 
 T = TypeVar("T")
 
 
-def once_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
+def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
     """Keep what a function of a recording returns for as long as the recording itself is kept.
 
     Args:

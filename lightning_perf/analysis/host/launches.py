@@ -120,6 +120,8 @@ class Launches:
         short_kernel_ns: Their time.
         outrun_kernels: Kernels shorter than the launch call of their own; those of a graph share one.
         launch_bound: Whether the step is launch-bound; None when the file is truncated.
+        empty_calls: Launch calls whose work is not in the recording. Calls that capture a graph start no work and are
+            not among them.
     """
 
     steps: int
@@ -135,6 +137,7 @@ class Launches:
     short_kernel_ns: int
     outrun_kernels: int
     launch_bound: LaunchBound | None
+    empty_calls: int = 0
 
 
 def launches(trace: Trace) -> Launches | None:
@@ -175,7 +178,26 @@ def launches(trace: Trace) -> Launches | None:
         short_kernel_ns=int(duration[short].sum()),
         outrun_kernels=int((duration[first] < trace.runtime.duration_ns[started_by])[alone].sum()),
         launch_bound=None if trace.problems.truncated or not wall_ns else _launch_bound(find_gaps(trace), wall_ns),
+        empty_calls=0 if trace.problems.truncated else int((calls & _lost_work(trace)).sum()),
     )
+
+
+def _lost_work(trace: Trace) -> BoolArray:
+    """Which launch calls have no device work of their correlation, though they did not capture a graph.
+
+    torch drops kernels at the start of a session whose converted times lie before it
+    (https://github.com/pytorch/pytorch/issues/192021).
+    """
+    runtime, worked = trace.runtime, trace.device.correlation
+    lost = trace.links.is_launch & (runtime.correlation > 0) & ~np.isin(runtime.correlation, worked)
+    begins = np.flatnonzero(trace.names_where(lambda name: "StreamBeginCapture" in name)[runtime.name])
+    ends = np.flatnonzero(trace.names_where(lambda name: "StreamEndCapture" in name)[runtime.name])
+    for thread in np.unique(runtime.thread[np.concatenate((begins, ends))]).tolist():
+        rows = np.flatnonzero(runtime.thread == thread)  # in the order of time
+        change = np.isin(rows, begins).astype(np.int64) - np.isin(rows, ends)
+        depth = np.cumsum(change)
+        lost[rows[depth - min(0, int(depth.min())) > 0]] = False  # one that began before the recording counts too
+    return lost
 
 
 def _exposed_ns(trace: Trace, starts: Int64Array, ends: Int64Array) -> int:

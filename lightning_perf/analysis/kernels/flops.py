@@ -20,6 +20,7 @@ __all__ = [
     "MOST_FLOPS",
     "Convolution",
     "convolution",
+    "is_depthwise",
     "operator_flops",
 ]
 
@@ -151,3 +152,16 @@ def convolution(name: str, shapes_json: str) -> Convolution | None:
     if len(shapes) <= max(data, weight) or len(shapes[data]) < 3 or len(shapes[data]) != len(shapes[weight]):
         return None
     return Convolution(shapes[data], shapes[weight], None if output is None else shapes[output])
+
+
+def is_depthwise(name: str, shapes_json: str) -> bool:
+    """Whether an operator convolves each channel on its own, forward or backward. Memory bounds such convolutions.
+
+    Example:
+        >>> is_depthwise("aten::cudnn_convolution", "[[8,64,32,32],[64,1,3,3]]")
+        True
+        >>> is_depthwise("aten::cudnn_convolution", "[[8,64,32,32],[64,64,3,3]]")
+        False
+    """
+    found = convolution(name, shapes_json)
+    return found is not None and len(found.data) > 2 and found.data[1] > 1 and found.weight[1:2] == (1,)

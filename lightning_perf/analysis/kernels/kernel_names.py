@@ -12,6 +12,7 @@ __all__ = [
     "NameRule",
     "is_product",
     "kernel_arithmetic",
+    "moves_data",
     "spelled_arithmetic",
 ]
 
@@ -51,6 +52,7 @@ _SPELLINGS: dict[str, str] = {
     "e4m3": "fp8",
     "e5m2": "fp8",
     "f8": "fp8",
+    "fp8": "fp8",
     "e2m1": "fp4",
     "f4": "fp4",
     "i8": "int8",
@@ -92,6 +94,7 @@ _SPELLINGS: dict[str, str] = {
 }
 
 _CUTLASS_NAMES = "https://github.com/NVIDIA/cutlass/blob/main/python/cutlass_library/gemm_operation.py"
+_GMMA_NAMES = "https://github.com/NVIDIA/cutlass/tree/main/include/cute/arch (mma_sm90_gmma.hpp, mma_sm100_umma.hpp)"
 _MMA_SHAPES = "https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions"
 _TENSILE_NAMES = "https://rocm.docs.amd.com/projects/Tensile/en/latest/ (solution and kernel names)"
 _XMMA_NAMES = "https://github.com/NVIDIA/TensorRT-LLM/issues/1541"
@@ -139,6 +142,22 @@ RULES: tuple[NameRule, ...] = (
           r"(?P<dtype>bf16|f16|tf32|f64|e4m3|e5m2|e2m1|s8|u8|f8)", None, True,
           "cutlass3x_sm90_tensorop_s64x256x16gemm_bf16_bf16_f32_bf16_bf16_128x256x64_2x1x1_0_tnn_align8",
           _CUTLASS_NAMES),
+    # In its symbols the instruction tells the types: of the sum, of A and of B. Blackwell's instructions take them as
+    # arguments.
+    _rule("CUTLASS 3 symbol", r"(?:MMA|SM90)_\d+x\d+x\d+_(?:F32|F16|S32)(?P<dtype>BF16|TF32|F16|E4M3|E5M2|S8|U8)", None,
+          True, "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>, cutlass::"
+          "gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<9, cute::tuple<cute::C<1> "
+          ">, cutlass::gemm::KernelTmaWarpSpecializedPingpong>, cutlass::bfloat16_t, cute::TiledMMA<cute::MMA_Atom<cute"
+          "::SM90::GMMA::MMA_64x64x16_F32BF16BF16_SS<(cute::SM90::GMMA::Major)0> > > > >", _GMMA_NAMES),
+    _rule("CUTLASS 3 symbol", r"SM100_MMA_\w+<cutlass::(?P<dtype>bfloat16_t|half_t|tfloat32_t|float_e[45]m\d_t)", None,
+          True, "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, cute::MMA_Atom<"
+          "cute::SM100_MMA_F16BF16_SS<cutlass::bfloat16_t, cutlass::bfloat16_t, float, 128> > > >", _GMMA_NAMES),
+    _rule("DeepGEMM", r"deep_gemm::(?:sm\d+_)?(?P<dtype>fp8|bf16|tf32)_", None, True,
+          "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 1024u, 1u>(float*, int*)",
+          "https://github.com/deepseek-ai/DeepGEMM/tree/main/deep_gemm/include/deep_gemm/impls"),
+    _rule("DeepSeek grouped GEMM", r"grouped_gemm::(?:\w+::)*?(?:\w*_)?(?P<dtype>fp8|bf16)\w*::GemmKernel", None, True,
+          "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::m_grouped_fp8_ptp128c::GemmKernel>(dpsk::grouped_gemm"
+          "::cuda::m_grouped_fp8_ptp128c::GemmKernel::Params)", "https://github.com/deepseek-ai/profile-data"),
     _rule("CUTLASS 3", r"cutlass3x_sm\d+_(?:bs)?tensorop_\w*?ue\w+?x(?P<dtype>f4|e2m1)", "fp4", True,
           "cutlass3x_sm100_bstensorop_s256x192x64gemm_block_scaled_ue4m3xf4_ue4m3xf4_f32_f16_f16_256x192x256",
           _CUTLASS_NAMES),
@@ -199,8 +218,8 @@ RULES: tuple[NameRule, ...] = (
     _rule("memory-efficient attention in FP32", r"fmha_cutlass[FB]_(?P<dtype>f32)_", None, False,
           "fmha_cutlassF_f32_aligned_64x64_rf_sm75", _MEM_EFFICIENT),
     # The f16 in these names stands for any 16-bit type: bf16 training calls the same.
-    _rule("cuDNN attention", r"cudnn_generated_fort_native_sdpa", None, True,
-          "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+    _rule("cuDNN attention", r"cudnn_generated_(?:fort_native|oss)_sdpa", None, True,
+          "cudnn_generated_oss_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_cga1x1x1_kernel0_0",
           "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"),
     _rule("flash attention", r"flash(?:::|_fwd|_bwd|attn).*?(?P<dtype>bfloat16_t|half_t|float_e4m3_t)", None, True,
           "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, "
@@ -276,8 +295,17 @@ class KernelArithmetic:
     family: str | None
 
 
+# What products launch beside their own kernels: changes of layout, sums of partial results, biases. PyTorch's own
+# convolutions, depthwise ones, are among ``at::native``.
+_HELPERS = (
+    r"splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::"
+    r"|deep_gemm::(?:transpose|pack)_|grouped_gemm::\w+::utils::"
+)
+_MOVES_DATA = re.compile(
+    rf"{_HELPERS}|col2im|vol2col|depthwise|_c1_k1_|^batched_transpose_|^SubTensorOp|^transpose_", re.IGNORECASE
+)
 _PRODUCT_KERNEL = re.compile(
-    r"^(?!.*(?:splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::))"
+    rf"^(?!.*(?:{_HELPERS}))"
     r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop_|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
     r"|dgrad2d|conv\w*_(?:fwd|bwd|xdl)|fmha|flash_(?:fwd|bwd)|flashattn|attn_fwd|attn_bwd|sdpa|^bmm_|^triton_tem_)",
     re.IGNORECASE,
@@ -331,6 +359,21 @@ def is_product(name: str) -> bool:
         (True, False)
     """
     return _PRODUCT_KERNEL.search(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def moves_data(name: str) -> bool:
+    """Whether memory bounds a kernel that a product or a convolution launched: its type tells its bytes, not its rate.
+
+    These are changes of layout, sums of partial results, products with a vector and depthwise convolutions.
+
+    Example:
+        >>> moves_data("void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>")
+        True
+        >>> moves_data("volta_sgemm_128x64_nt")
+        False
+    """
+    return _MOVES_DATA.search(name) is not None
 
 
 def _template_arithmetic(name: str) -> KernelArithmetic:

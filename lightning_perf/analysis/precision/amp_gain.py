@@ -1,8 +1,9 @@
 """Predicted gain of mixed precision, from a recording in FP32 or TF32: an interval, and what bounds it.
 
 Every compute kernel falls into one of four parts. Matrix products move to 16-bit Tensor Cores; kernels that take what
-those leave (activations, batch norm, pooling) move half the bytes; what autocast keeps in FP32, the optimizer and
-integer work stay; so does what is in 16 bits already. Host, input, launches and idle time stay as they are, so that
+those leave (activations, batch norm, pooling) and convolutions that memory bounds (depthwise ones, changes of layout)
+move half the bytes; what autocast keeps in FP32, the optimizer and integer work stay; so does what is in 16 bits
+already. Host, input, launches and idle time stay as they are, so that
 only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
 """
 
@@ -20,12 +21,12 @@ from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_avera
 from lightning_perf.analysis.host.host_pace import HostPace, bounded_by_host
 from lightning_perf.analysis.host.launches import Launches
 from lightning_perf.analysis.kernels.arithmetic import ARITHMETICS, TYPE_FOLLOWING, arithmetic_of
-from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS
-from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic
+from lightning_perf.analysis.kernels.flops import BACKWARD_CONVOLUTIONS, CONVOLUTIONS, FORMULAS, is_depthwise
+from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, moves_data
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
-from lightning_perf.hardware import DevicePeak, find_device
+from lightning_perf.hardware import DevicePeak, find_device, product_speed_up
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.indexing import distinct_rows
 from lightning_perf.trace.trace import Trace
@@ -40,15 +41,41 @@ __all__ = [
 
 
 FROM_FP32 = (2.0, 4.0)
+"""Least and most speed-up of FP32 products without Tensor Cores, where the device is not known."""
+
 FROM_TENSOR_CORES = (1.2, 2.0)
+"""Least and most speed-up of matrix products in TF32: peak rates are 2 times apart, and 16-bit operands have half the
+bytes. At 8192³ an H100 SXM reaches 1.8 times (416.6 and 762.9 TFLOP/s)."""
+
+FROM_TF32_CONVOLUTIONS = (1.2, 4.0)
+"""Least and most speed-up of convolutions in TF32. NVIDIA publishes 938 and 2470 images/s for ResNet-50 in TF32 and in
+mixed precision with channels last on one A100 80GB, 2.63 times
+(https://github.com/NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, NGC 21.03). Twice is the
+most that the other kernels gain, so that the convolutions gain about 3.4 times: 16-bit kernels need no change of layout
+around them."""
+
 FROM_THREE_PRODUCTS = (1.5, 6.0)
-HALF_THE_BYTES = (1.0, 2.0)
-"""Least and most speed-up of products without and with Tensor Cores, of memory-efficient attention in FP32, and of
-kernels that only move data. The most of the first is replaced by half the ratio of peak rates, where the device is
-known: large products reach about half. That attention makes each FP32 product of three in TF32 (CUTLASS's
+"""Least and most speed-up of memory-efficient attention in FP32. It makes each FP32 product of three in TF32 (CUTLASS's
 ``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
 
-ATTAINABLE = 0.5
+HALF_THE_BYTES = (1.0, 2.0)
+"""Least and most speed-up of kernels that only move data."""
+
+CAST_BYTES = 12
+"""Bytes that casts move for each element. A weight is read in 4 bytes and written in 2 for the forward pass, and its
+gradient the other way round. The input of an operator that autocast keeps in FP32 is read in 2 bytes and written in 4,
+and its result the other way round."""
+
+KEPT_IN_FP32 = frozenset(
+    f"aten::{name}"
+    for name in (
+        "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward",
+        "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data",
+    )
+)  # fmt: skip
+"""Operators between products that autocast keeps in FP32
+(https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32). The first input has as many
+elements as the result."""
 
 _OPTIMIZER = PHASES.index("optimizer")
 
@@ -89,7 +116,8 @@ class AmpGain:
         steps: Steps averaged over.
         step_ns: Mean step time.
         parts: The parts of the compute time, over all averaged steps.
-        casts_ns: Time a step that casting the weights and their gradients takes, at full bandwidth; 0 if not known.
+        casts_ns: Time per step of the casts that autocast adds, at full bandwidth: of weights and their gradients, and
+            around the operators that it keeps in FP32. 0 where the device or the shapes are not known.
         least_saving_ns: Saving a step, lower end; below 0 where the casts may cost more than is won.
         most_saving_ns: Upper end.
     """
@@ -135,13 +163,12 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
         return None
     properties = device_properties(trace, int(trace.device.device[kernels[0]]))
     peak = find_device(properties.name, properties.total_memory_bytes)
-    parts, weights = _parts(trace, kernels, peak)
+    parts, cast = _parts(trace, kernels, peak)
     half_ns = sum(part.time_ns for part in parts if part.name == "in 16 bits")
     total_ns = sum(part.time_ns for part in parts)
     if not total_ns or half_ns > total_ns / 2:
         return None
-    # A weight is read in 4 bytes and written in 2 for the forward pass, and its gradient the other way round.
-    casts_ns = 12 * weights / number / peak.bandwidth_bytes_per_s * 1e9 if peak is not None else 0.0
+    casts_ns = CAST_BYTES * cast / number / peak.bandwidth_bytes_per_s * 1e9 if peak is not None else 0.0
     least_ns = sum(part.time_ns - part.slowest_ns for part in parts) / number - casts_ns
     most_ns = sum(part.time_ns - part.fastest_ns for part in parts) / number
     exposed_ns = steps.category("device_compute").mean_ns or 0.0
@@ -161,7 +188,7 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
 
 
 def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[tuple[AmpPart, ...], int]:
-    """The parts, and how many elements of weights are multiplied in forward passes."""
+    """The parts, and how many elements autocast would cast."""
     owner = _owners(trace, kernels)
     owned = owner != NO_ROW
     sharing = np.bincount(owner[owned], minlength=1)  # kernels that one operator launched
@@ -183,9 +210,9 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
     read_ns = np.zeros(len(kinds))
     for row, (name, shapes, code, kernel, stepping, shared) in enumerate(kinds.tolist()):
         operator = trace.names[name] if name != NO_ROW else ""
-        part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping))
+        part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping), trace.shape_lists[shapes])
         names.append(part)
-        factors[row] = _factors(part, ARITHMETICS[code], trace.names[kernel], peak)
+        factors[row] = _factors(part, operator, ARITHMETICS[code], trace.names[kernel], peak)
         if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
             read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
     read = np.minimum(read_ns[index], time)
@@ -199,36 +226,36 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
         total_ns, fastest_ns, slowest_ns, bound_ns = sums
         parts.append(AmpPart(part, int(rows.sum()), int(total_ns), fastest_ns, slowest_ns, int(bound_ns)))
     parts.sort(key=lambda part: -part.time_ns)
-    return tuple(parts), _weight_elements(trace, np.unique(owner[owned]))
+    return tuple(parts), _cast_elements(trace, np.unique(owner[owned]))
 
 
-def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool) -> PartName:
+def _part(operator: str, arithmetic: str, kernel: str, in_optimizer: bool, shapes_json: str) -> PartName:
     if arithmetic in ("fp16", "bf16", "fp8", "fp4"):
         return "in 16 bits"
     if in_optimizer or arithmetic not in ("fp32", "tf32"):
         return "fixed"
-    if operator in _PRODUCTS:
+    if operator in _PRODUCTS and not (moves_data(kernel) or is_depthwise(operator, shapes_json)):
         on_tensor_cores = arithmetic == "tf32" or kernel_arithmetic(kernel).tensor_cores
         return "products on Tensor Cores" if on_tensor_cores else "products"
-    return "following" if operator in TYPE_FOLLOWING else "fixed"
+    return "following" if operator in _PRODUCTS | TYPE_FOLLOWING else "fixed"
 
 
-_PRODUCTS = FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
+_CONVOLUTIONS = CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()
+_PRODUCTS = FORMULAS.keys() | _CONVOLUTIONS
 
 
-def _factors(part: PartName, arithmetic: str, kernel: str, peak: DevicePeak | None) -> tuple[float, float]:
+def _factors(
+    part: PartName, operator: str, arithmetic: str, kernel: str, peak: DevicePeak | None
+) -> tuple[float, float]:
     if part == "following":
         return HALF_THE_BYTES
     if part == "products on Tensor Cores":
-        return FROM_THREE_PRODUCTS if arithmetic == "tf32" and "fmha_cutlass" in kernel else FROM_TENSOR_CORES
+        if arithmetic == "tf32" and "fmha_cutlass" in kernel:
+            return FROM_THREE_PRODUCTS
+        return FROM_TF32_CONVOLUTIONS if operator in _CONVOLUTIONS else FROM_TENSOR_CORES
     if part != "products":
         return 1.0, 1.0
-    least, most = FROM_FP32
-    if peak is not None and "fp16" in peak.flops_per_s and arithmetic in peak.flops_per_s:
-        ratio = peak.flops_per_s["fp16"] / peak.flops_per_s[arithmetic]
-        # A device that is hardly faster in 16 bits has no Tensor Cores, or ones for graphics.
-        return (least, ATTAINABLE * ratio) if ATTAINABLE * ratio >= least else (1.0, ratio)
-    return least, most
+    return (product_speed_up(peak, arithmetic, "fp16") if peak is not None else None) or FROM_FP32
 
 
 def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
@@ -247,18 +274,25 @@ def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
     return owner
 
 
-def _weight_elements(trace: Trace, operators: Int64Array) -> int:
-    """Elements of the weights of forward convolutions and of products with a bias, each call counted."""
+def _cast_elements(trace: Trace, operators: Int64Array) -> int:
+    """Elements that autocast casts, each call counted.
+
+    They are the weights of forward convolutions and of products with a bias, and what operators that autocast keeps in
+    FP32 take from products.
+    """
     shapes = np.int64(max(len(trace.shape_lists), 1))
     keys = trace.operators.name[operators] * shapes + trace.operators.input_shapes[operators]
     total = 0
     for key, calls in zip(*(part.tolist() for part in np.unique(keys, return_counts=True)), strict=True):
         name = trace.names[key // int(shapes)]
-        place = 1 if name in CONVOLUTIONS else {"aten::addmm": 2, "aten::linear": 1}.get(name)
+        place = 1 if name in CONVOLUTIONS else 0 if name in KEPT_IN_FP32 else _WEIGHT_PLACES.get(name)
         operands = _shapes(trace.shape_lists[key % int(shapes)])
         if place is not None and len(operands) > place:
             total += calls * prod(operands[place])
     return total
+
+
+_WEIGHT_PLACES = {"aten::addmm": 2, "aten::linear": 1}
 
 
 def _elements(shapes_json: str) -> int:

@@ -22,7 +22,8 @@ _KINDS: tuple[tuple[CollectiveKind, re.Pattern[str]], ...] = (
     ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
     ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    # DeepEP's dispatch sends tokens to the ranks of their experts, and combine sends the results back.
+    ("all_to_all", re.compile(r"all_?to_?all|moea2a|dispatch|combine", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
     ("reduce", re.compile(r"reduce", re.IGNORECASE)),
     ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
@@ -55,6 +56,8 @@ def collective_kind(name: str) -> CollectiveKind:
     Example:
         >>> collective_kind("_allgather_base"), collective_kind("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
         ('all_gather', 'reduce_scatter')
+        >>> collective_kind("void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)")
+        'all_to_all'
     """
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.caching import cached_per_trace
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge
 from lightning_perf.analysis.steps.phase_timeline import marks_by_phase
 from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, runtime_kinds
@@ -67,7 +67,7 @@ def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
     return np.flatnonzero(trace.device.kind == kind)
 
 
-@once_per_trace
+@cached_per_trace
 def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
     """The categories that the host fills and when each is active, in order of priority, without ``host_other``."""
     return tuple(_host_sets(trace))

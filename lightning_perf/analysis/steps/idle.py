@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps
-from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.caching import cached_per_trace
 from lightning_perf.analysis.core.intervals import Intervals, exclusive_ns, merge, subtract
 from lightning_perf.analysis.steps.categories import host_sets
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
@@ -60,7 +60,7 @@ class Gaps:
         return len(self.start_ns)
 
 
-@once_per_trace
+@cached_per_trace
 def device_busy(trace: Trace) -> Intervals:
     """When any device works."""
     return merge(trace.device.start_ns, trace.device.end_ns)
@@ -73,7 +73,7 @@ def queued_work(trace: Trace) -> Intervals:
     return merge(trace.runtime.end_ns[rows[linked]], trace.device.start_ns[linked])
 
 
-@once_per_trace
+@cached_per_trace
 def find_gaps(trace: Trace) -> Gaps:
     """Find the gaps and divide each among the classes: at each instant the first active class has the time."""
     averaged = averaged_steps(trace) & (trace.steps.end_ns > trace.steps.start_ns)

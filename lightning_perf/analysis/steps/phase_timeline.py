@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.caching import cached_per_trace
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract, union
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
 from lightning_perf.trace.trace import Trace
@@ -114,7 +114,7 @@ _OTHER = PHASES.index("other")
 _INNERMOST_FIRST = ("checkpoint", "validation", "transfer", "fetch", "backward", "forward", "optimizer")
 
 
-@once_per_trace
+@cached_per_trace
 def host_phases(trace: Trace) -> dict[str, Intervals]:
     """When the host is in each phase.
 
@@ -149,7 +149,7 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
     return found
 
 
-@once_per_trace
+@cached_per_trace
 def phase_timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
     """The host's phase over time.
 
@@ -177,7 +177,7 @@ def phases_at(trace: Trace, time_ns: Int64Array) -> NDArray[np.int8]:
     return found
 
 
-@once_per_trace
+@cached_per_trace
 def launch_phases(trace: Trace) -> NDArray[np.int8]:
     """For each device row the phase of the host when it made the call that started the work, a place in `PHASES`."""
     call = trace.links.device_runtime

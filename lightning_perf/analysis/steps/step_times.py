@@ -11,7 +11,7 @@ from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.run_files.steps import StepSample
 from lightning_perf.trace.columns import Int64Array
 
-__all__ = ["StepTimes", "summarize_step_times"]
+__all__ = ["HICCUPS", "WARMUP_STEPS", "StepTimes", "summarize_step_times"]
 
 WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
@@ -20,6 +20,9 @@ MIN_STEPS_A_SIDE = 8
 """Steps that each of two parts of a run must have before their medians are compared."""
 
 MAX_OUTLIERS_LISTED = 10
+
+HICCUPS = 2
+"""At most so many steps are hiccups: the longest waits, which do not make a run wait for data."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class StepTimes:
         outlier_steps: Steps beyond the outlier limit.
         outlier_excess_ns: What those took beyond the median, together.
         outliers: The longest of them, longest first.
+        data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest: what
+            remains when hiccups are put aside.
     """
 
     steps: int
@@ -73,6 +78,7 @@ class StepTimes:
     outlier_steps: int
     outlier_excess_ns: int
     outliers: tuple[StepSample, ...]
+    data_wait_share_steady: float | None = None
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
@@ -132,7 +138,16 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_steps=int(is_slow_outlier.sum()),
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
+        data_wait_share_steady=_steady_share(wait_ns, step_ns),
     )
+
+
+def _steady_share(wait_ns: Int64Array, step_ns: Int64Array) -> float | None:
+    if len(wait_ns) <= HICCUPS:
+        return None
+    steady = np.argsort(wait_ns, kind="stable")[:-HICCUPS]
+    total_ns = int(step_ns[steady].sum())
+    return int(wait_ns[steady].sum()) / total_ns if total_ns else 0.0
 
 
 def _after_profiling(samples: Sequence[StepSample]) -> float | None:

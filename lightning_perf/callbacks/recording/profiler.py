@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -21,6 +21,7 @@ from lightning_perf.callbacks.recording.torch_profiler import (
     new_recorder,
     recorder_is_taken,
 )
+from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.run_files.traces import export_trace
@@ -52,6 +53,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         on_window: Called with each window that has ended, whether it left a trace or not.
         budget: Refuses windows, each as a whole; None for no limit.
         page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
+        core_waits: Measures the waits for a core, which are noted in the trace; None where they are not measured.
+        loader: How batches are made, which is noted in the trace.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -71,6 +74,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         on_window: Callable[[RecordedWindow], None] = lambda _: None,
         budget: OverheadBudget | None = None,
         page_faults: PageFaultCounter | None = None,
+        core_waits: CoreWaits | None = None,
+        loader: Mapping[str, object] | None = None,
     ) -> None:
         self._state = state
         self._plan = plan
@@ -81,6 +86,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._on_window = on_window
         self._budget = budget
         self._page_faults = page_faults
+        self._core_waits = core_waits
+        self._loader = loader
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -194,7 +201,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
 
     def _prepared(self) -> profile:
         page_faults = self._page_faults.median_per_step() if self._page_faults is not None else None
-        prepared = new_recorder(self._options, self._device_type, page_faults)
+        core_wait = self._core_waits.share() if self._core_waits is not None else None
+        prepared = new_recorder(self._options, self._device_type, page_faults, core_wait, self._loader)
         with warnings.catch_warnings():
             # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
             # it advises (acc_events=True) makes Python objects of all events on the spot.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
 from lightning_perf.processor import processor_facts
-from lightning_perf.trace.metadata import PROCESSOR_KEY
+from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
 
 __all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken"]
 
@@ -39,7 +39,13 @@ class RecordingOptions:
     with_flops: bool = False
 
 
-def new_recorder(options: RecordingOptions, device_type: str, page_faults: float | None = None) -> profile:
+def new_recorder(
+    options: RecordingOptions,
+    device_type: str,
+    page_faults: float | None = None,
+    core_wait: float | None = None,
+    loader: Mapping[str, object] | None = None,
+) -> profile:
     """Make a profiler for one window, with no schedule of its own.
 
     Args:
@@ -47,6 +53,8 @@ def new_recorder(options: RecordingOptions, device_type: str, page_faults: float
         device_type: Type of the device that trains (``"cpu"``, ``"cuda"``, …); beside the host, it is recorded where
             torch has a recorder for it.
         page_faults: Of a step before, where they were counted.
+        core_wait: Share of the time that the training thread waited for a core before, where it is known.
+        loader: How batches are made, where it is known.
 
     Returns:
         The profiler, at rest.
@@ -63,8 +71,10 @@ def new_recorder(options: RecordingOptions, device_type: str, page_faults: float
         with_stack=options.with_stack,
         with_flops=options.with_flops,
     )
-    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults)
+    processor = processor_facts(trains=device_type == "cpu", page_faults=page_faults, core_wait=core_wait)
     recorder.preset_metadata_json(PROCESSOR_KEY, json.dumps(processor))
+    if loader:
+        recorder.preset_metadata_json(LOADER_KEY, json.dumps(loader))
     return recorder
 
 

@@ -6,6 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
+from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.page_faults import count_page_faults
 
@@ -13,11 +14,17 @@ __all__ = ["PageFaultCounter"]
 
 LAST_STEPS = 20
 LEAST_STEPS = 3
-"""The first steps take the memory that later ones use again: fewer tell nothing of these."""
+"""So many steps after the warm-up are the least that a median is taken of."""
+
+LATEST_STEPS = 3
+"""If these have fewer faults than the others, the run is still settling."""
 
 
 class PageFaultCounter(StepObserver):
-    """Counts the page faults of whole steps, except where the profiler runs: its own are not the training's.
+    """Counts the page faults of whole steps after the warm-up, except where the profiler runs.
+
+    The profiler's own faults are not the training's. Those of the first steps do not come back: they compile, and take
+    the memory that later steps use again.
 
     Args:
         state: The state of the fit.
@@ -32,7 +39,8 @@ class PageFaultCounter(StepObserver):
 
     def on_step_start(self) -> None:
         """Count from here."""
-        self._before = None if self._state.profiling else self._count()
+        warming_up = self._state.step < WARMUP_STEPS
+        self._before = None if self._state.profiling or warming_up else self._count()
 
     def on_step_end(self) -> None:
         """Keep the difference."""
@@ -50,5 +58,8 @@ class PageFaultCounter(StepObserver):
         self._before = None
 
     def median_per_step(self) -> float | None:
-        """Return the median of the last steps, or None when they are too few."""
-        return statistics.median(self._steps) if len(self._steps) >= LEAST_STEPS else None
+        """Return the median of the last steps, that of the latest if it is lower, or None when they are too few."""
+        steps = list(self._steps)
+        if len(steps) < LEAST_STEPS:
+            return None
+        return min(statistics.median(steps), statistics.median(steps[-LATEST_STEPS:]))

@@ -6,8 +6,8 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, worth_it
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["cpu_bf16"]
 
@@ -76,7 +76,7 @@ def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
     ]
     return finding(
         "cpu-bf16",
-        f"FP32 on a processor that multiplies bfloat16: {format_share(products_ns / step_ns(analysis))} of the step "
+        f"FP32 on a processor that multiplies bfloat16: {share_of_step(products_ns, analysis)} of the step "
         "is FP32 products",
         (f"{' and '.join(parts)}; {processor.name or 'the processor'} has {instruction}.",),
         'Train in mixed precision: Trainer(precision="bf16-mixed").',

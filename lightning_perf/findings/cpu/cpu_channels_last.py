@@ -6,8 +6,8 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, worth_it
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["cpu_channels_last"]
 
@@ -72,7 +72,7 @@ def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
     ]
     return finding(
         "cpu-channels-last",
-        f"Channels first on the processor: {format_share(total_ns / step_ns(analysis))} of the step works on pictures "
+        f"Channels first on the processor: {share_of_step(total_ns, analysis)} of the step works on pictures "
         "in that order",
         (f"{', '.join(named)}, by the strides of their inputs.",),
         "Keep pictures in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(…); "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, whole
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.findings.savings import each, share_of_step, step_ns, whole
+from lightning_perf.units import format_count, format_duration
 
 __all__ = ["cpu_overhead"]
 
@@ -34,9 +34,10 @@ def cpu_overhead(analysis: RankAnalysis) -> Finding | None:
     share = overhead_ns / step_ns(analysis)
     if share < MIN_OVERHEAD:
         return None
+    part = f"{share_of_step(overhead_ns, analysis)} of {whole(analysis)}"
     return finding(
         "cpu-overhead",
-        f"Too little to compute: {format_share(share)} of {whole(analysis)} is Python and short operators",
+        f"Too little to compute: {part} is Python and short operators",
         (
             (
                 f"{format_count(compute.short_calls / compute.steps)} of {format_count(compute.calls / compute.steps)} "

@@ -8,8 +8,8 @@ from lightning_perf.analysis.host.host_compute import HostKind
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.cpu.cpu_savings import host_saving_ns, rows, time_ns
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, worth_it
-from lightning_perf.units import format_duration, format_share
+from lightning_perf.findings.savings import each, share_of_step, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["cpu_threads"]
 
@@ -58,7 +58,7 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
         (
             (
                 f"Large operators take {format_duration(large_ns)} {each(analysis)}, "
-                f"{format_share(large_ns / step_ns(analysis))}, and torch divides each among its threads; the load of "
+                f"{share_of_step(large_ns, analysis)}, and torch divides each among its threads; the load of "
                 f"the machine was {processor.load:.1f} before the recording."
             ),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.host.loader_advice import advise
 from lightning_perf.findings.savings import whole
 from lightning_perf.units import format_duration, format_share
 
@@ -20,19 +21,25 @@ COLD_SHARE = 0.1
 to 6 % measured, benchmarks/results/planted.md)."""
 
 
-def input_bound(analysis: RankAnalysis) -> Finding | None:
+def input_bound(
+    analysis: RankAnalysis, *, wait_ns: float | None = None, step_ns: float | None = None
+) -> Finding | None:
     """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
 
     Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
     ends, except that a step cannot be shorter than making its batch takes the loader; on the processor, caches that it
     leaves cold may cost as much as a tenth of it besides. Cores shared with the training process may leave half of it.
+
+    Args:
+        analysis: The rank.
+        wait_ns: The wait per step, where the step log of the run has measured it in more steps than the recording.
+        step_ns: The step time that belongs to it.
     """
     breakdown, loading = analysis.breakdown, analysis.loading
-    waiting = breakdown.category("input")
-    step_ns = breakdown.wall.mean_ns
-    if loading is None or not waiting.mean_ns or not waiting.share or not step_ns or waiting.share < MIN_SHARE:
+    if wait_ns is None or step_ns is None:
+        wait_ns, step_ns = breakdown.category("input").mean_ns, breakdown.wall.mean_ns
+    if loading is None or breakdown.truncated or not wait_ns or not step_ns or wait_ns < MIN_SHARE * step_ns:
         return None
-    wait_ns = waiting.mean_ns
     low_ns = wait_ns / 2
     if loading.loader == "workers":
         # The loader's own period is the step that waits for it; twice the workers halve it at best.
@@ -48,20 +55,24 @@ def input_bound(analysis: RankAnalysis) -> Finding | None:
                 "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more); half of the "
                 "wait stays where they compete for cores."
             )
+    advice = advise(analysis, wait_ns, step_ns)
+    if advice.may_win_nothing:
+        low_ns = 0.0
     evidence = [f"The training thread waits {format_duration(wait_ns)} of {format_duration(step_ns)} for its batch."]
-    if loading.fetch_ns:
+    if loading.fetch_ns and not _is_special(analysis):
         evidence.append(_who(loading.loader))
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
+    evidence += advice.evidence
     return finding(
         "input-bound",
-        f"Input-bound: {format_share(waiting.share)} of {whole(analysis)} waits for data",
+        f"Input-bound: {format_share(wait_ns / step_ns)} of {whole(analysis)} waits for data",
         evidence,
-        _action(loading.loader),
+        advice.action,
         saving_ns=(low_ns, best_ns),
         step_ns=step_ns,
-        model=model,
+        model=advice.model or model,
         rank=analysis.rank,
     )
 
@@ -76,13 +87,7 @@ def _who(loader: str | None) -> str:
     return "The recording does not tell whether the loader has worker processes."
 
 
-def _action(loader: str | None) -> str:
-    if loader == "workers":
-        return (
-            "Raise num_workers towards the number of cores, set persistent_workers=True, and make each batch cheaper: "
-            "decode smaller images, cache decoded ones, or move augmentation to the device."
-        )
-    return (
-        "Load in worker processes: DataLoader(…, num_workers=4, pin_memory=True, persistent_workers=True); "
-        "raise num_workers while the wait shrinks."
-    )
+def _is_special(analysis: RankAnalysis) -> bool:
+    """Whether the advice says itself where the batches come from."""
+    facts = analysis.metadata.loader
+    return facts is not None and facts.kind == "other"

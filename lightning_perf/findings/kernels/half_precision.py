@@ -71,8 +71,8 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         f'Train in mixed precision: Trainer(precision="{precision}").',
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="FP32 products speed up 2 times to half the ratio of the device's peak rates, TF32 ones 1.2 to 2 times, "
-        "kernels that take their results up to 2 times; none gets faster than memory; weights have to be cast, and the "
-        "host has to keep up.",
+        model="FP32 products speed up at least 2 times and at most 1.1 times the ratio of the device's peak rates, "
+        "TF32 ones 1.2 to 2 times (convolutions 4 times), kernels that take their results up to 2 times. Memory and "
+        "the host limit the gain, and casts cost time.",
         rank=analysis.rank,
     )

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import re
+
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
+from lightning_perf.findings.kernels.half_precision import device_in_use
 from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
+from lightning_perf.hardware import find_device, product_speed_up
+from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import format_count, format_duration
 
 __all__ = ["tf32_off"]
 
-SPEED_UP = (2.0, 5.0)
-"""Least and most speed-up of FP32 products by TF32: peak rates are 8 times higher on A100 (156 against 19.5 TFLOP/s,
-https://www.nvidia.com/en-us/data-center/a100/), large products get about half of that."""
+DATA_CENTRE = (2.0, 8.8)
+OTHERS = (1.0, 2.2)
+"""Least and most speed-up of FP32 products by TF32 on a device without a row in `lightning_perf.hardware`, such as a
+slice of one (MIG) or a laptop's. Compute capabilities 8.0, 9.0 and 10.0 have peak rates about 8 times apart (A100: 156
+and 19.5 TFLOP/s), all others at most 2 times."""
 
 
 def tf32_off(analysis: RankAnalysis) -> Finding | None:
     """Find FP32 matrix products that TF32 would put on Tensor Cores.
 
-    Model: they speed up 2 to 5 times, nothing else does.
+    Model: they speed up by at most 1.1 times the ratio of the device's peak rates, and nothing else does.
     """
     arithmetic = analysis.arithmetic
     unused = [row for row in arithmetic.eligible_unused if row.reason == "tf32_off"] if arithmetic is not None else []
     if arithmetic is None or not unused:
         return None
+    factors = _speed_up(device_in_use(analysis))
+    if factors is None:
+        return None
     steps = max(arithmetic.steps, 1)
     time_ns = sum(row.time_ns for row in unused) / steps
-    low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in SPEED_UP))
+    low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in factors))
     if not worth_it(high_ns, analysis):
         return None
     kernels = format_count(sum(row.kernels for row in unused) / steps)
@@ -38,6 +48,18 @@ def tf32_off(analysis: RankAnalysis) -> Finding | None:
         "(convolutions: torch.backends.cudnn.allow_tf32 = True). Inputs are rounded to 10 bits of mantissa.",
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="The products speed up 2 to 5 times.",
+        model=f"The products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
         rank=analysis.rank,
     )
+
+
+def _speed_up(device: DeviceProperties | None) -> tuple[float, float] | None:
+    """The least and most speed-up on a device; `None` where it has no TF32."""
+    if device is None:
+        return OTHERS
+    peak = find_device(device.name, device.total_memory_bytes)
+    if peak is not None:
+        return product_speed_up(peak, "fp32", "tf32")
+    is_amd = re.search(r"AMD|Radeon|Instinct", device.name or "") is not None  # whose gfx9 reads as capability 9.0
+    data_centre = not is_amd and device.compute_minor == 0 and device.compute_major in (8, 9, 10)
+    return DATA_CENTRE if data_centre else OTHERS

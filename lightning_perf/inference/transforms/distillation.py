@@ -11,12 +11,12 @@ from lightning_perf.inference.model.subject import Subject
 from lightning_perf.inference.transforms.base import FineTune, Transform, check_outputs, copy_module, require_training
 
 __all__ = [
-    "Alone",
     "Distil",
+    "StudentBaseline",
 ]
 
 
-class Alone(Transform):
+class StudentBaseline(Transform):
     """Trains a student on the labels alone.
 
     Without this row nobody can tell whether the teacher taught the student of ``distil-NAME`` anything.

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightning_perf.inference.errors import InferenceError
 from lightning_perf.inference.transforms.base import Transform
-from lightning_perf.inference.transforms.distillation import Alone, Distil
+from lightning_perf.inference.transforms.distillation import Distil, StudentBaseline
 from lightning_perf.inference.transforms.pruning import Prune, Sparsify
 from lightning_perf.inference.transforms.separable import Separable
 from lightning_perf.inference.transforms.weight_sharing import Share
@@ -70,6 +70,6 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
         return Distil(student, students[student])
     student = name.removeprefix("alone-")
     if student != name and student in students:
-        return Alone(student, students[student])
+        return StudentBaseline(student, students[student])
     names = [*TRANSFORM_NAMES, *(f"{how}-{student}" for student in students for how in ("distil", "alone"))]
     raise InferenceError(f"There is no transform {name!r}. Transforms are {', '.join(names)}.")

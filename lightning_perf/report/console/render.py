@@ -17,6 +17,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, table, verdict_block
 from lightning_perf.report.console.precision import precision_section
@@ -25,13 +26,14 @@ from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sentences import trust_line
 from lightning_perf.report.verdict import saving_text
-from lightning_perf.terminal_text import UNBREAKABLE, legible, plain, prose
+from lightning_perf.terminal_text import UNBREAKABLE, ascii_fallback, plain, prose
 from lightning_perf.units import format_duration, format_rate, format_share
 
 __all__ = [
     "ReportConsole",
     "captures_section",
     "findings_section",
+    "held_back_section",
     "print_report",
     "render",
     "step_times_section",
@@ -60,6 +62,13 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
         if saving:
             lines.append(prose(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+
+
+def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]:
+    """One paragraph for each finding that is held back, with the reason."""
+    yield Text("\nHeld back", style="bold")
+    for each in held_back:
+        yield hanging("-", Text.assemble(prose(f"{each.finding.title}."), " ", prose(each.reason, "dim")), gap=1)
 
 
 def trust_text(trust: Trust) -> Text:
@@ -147,6 +156,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield trust_text(report.trust)
     if report.findings:
         yield from findings_section(report.findings, lead)
+    if report.held_back:
+        yield from held_back_section(report.held_back)
     if len(report.ranks) > 1:
         yield from _section("Ranks", ranks_table(report))
     if lead is not None:
@@ -199,7 +210,7 @@ class _LegibleStream:
     def write(self, text: str) -> int:
         if not self.stream.isatty():
             text = _TRAILING.sub("", text)
-        return self.stream.write(legible(text, getattr(self.stream, "encoding", None)))
+        return self.stream.write(ascii_fallback(text, getattr(self.stream, "encoding", None)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -55,7 +55,7 @@ class Lever:
         name: Its name in tables and in ``--levers``, as ``channels-last``.
         family: Of levers of one family one at most holds, as of precisions.
         change: What it does to a training.
-        mends: Kinds of findings whose predicted saving is this lever's.
+        addresses: Kinds of findings whose predicted saving is this lever's.
         changes_training: Whether it makes another training of it (batch size): then it is measured, and never kept by
             itself.
     """
@@ -63,5 +63,5 @@ class Lever:
     name: str
     family: str
     change: Change
-    mends: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
     changes_training: bool = False

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from lightning_perf.analysis.core.caching import once_per_trace
+from lightning_perf.analysis.core.caching import cached_per_trace
 from lightning_perf.trace.trace import Trace
 from tests.support.trace_builder import TraceBuilder
 
@@ -11,7 +11,7 @@ from tests.support.trace_builder import TraceBuilder
 def test_once_for_each_recording_and_not_for_longer_than_that() -> None:
     calls: list[int] = []
 
-    @once_per_trace
+    @cached_per_trace
     def operators(trace: Trace) -> list[int]:
         calls.append(len(trace.operators))
         return calls[-1:]

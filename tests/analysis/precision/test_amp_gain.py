@@ -90,7 +90,12 @@ def test_saving_by_hand_without_known_peaks():
 
 @pytest.mark.parametrize(
     ("device", "factor"),
-    [(A100, 312 / 19.5 / 2), (V100, 125 / 15.7 / 2), (UNKNOWN, 4.0), ({**A100, "name": "Quadro GP100"}, 20.7 / 10.3)],
+    [
+        (A100, 1.1 * 312 / 19.5),
+        (V100, 1.1 * 125 / 15.7),
+        (UNKNOWN, 4.0),
+        ({**A100, "name": "Quadro GP100"}, 1.1 * 20.7 / 10.3),
+    ],
 )
 def test_products_are_bound_by_the_peaks_of_the_device(device, factor):
     _, parts = predicted(recording(device, MM))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFaultCounter
 
@@ -9,7 +10,7 @@ from lightning_perf.callbacks.steps.page_fault_counter import LAST_STEPS, PageFa
 class Bench:
     def __init__(self) -> None:
         self.faults: int | None = 1_000
-        self.state = FitState()
+        self.state = FitState(step=WARMUP_STEPS)
         self.counter = PageFaultCounter(self.state, count=lambda: self.faults)
 
     def begin(self) -> None:
@@ -36,6 +37,30 @@ def test_the_median_of_the_last_steps() -> None:
     for _ in range(LAST_STEPS):
         bench.step(3)
     assert bench.counter.median_per_step() == 3
+
+
+def test_a_compiled_training_is_not_told_of_the_faults_of_its_compilation() -> None:
+    # Measured: 11,570 faults were named, of which the steps after the compilation had one.
+    bench = Bench()
+    for step, faults in enumerate([301_000, 48_000, 11_570, 11_570, 11_570, 1, 1, 1]):
+        bench.state.step = step
+        bench.step(faults)
+    assert bench.counter.median_per_step() == 1
+
+
+def test_a_warm_up_longer_than_usual_is_seen_by_its_latest_steps() -> None:
+    bench = Bench()
+    for faults in (11_570, 11_570, 11_570, 11_570, 2, 1, 1):
+        bench.step(faults)
+    assert bench.counter.median_per_step() == 1
+
+
+def test_a_fit_that_was_recorded_before_its_warm_up_ended_names_none() -> None:
+    bench = Bench()
+    for step, faults in enumerate([301_000, 48_000, 11_570, 11_570, 1, 1]):
+        bench.state.step = step
+        bench.step(faults)
+    assert bench.counter.median_per_step() is None
 
 
 @pytest.mark.parametrize("spoiled", ["on_step_dropped", "on_training_pause"])

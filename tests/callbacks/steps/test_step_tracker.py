@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -54,13 +56,15 @@ class Loop:
             self.state, self.trainer, at_start=[self.diary], at_end=[self.diary], phases=[self.diary]
         )
 
-    def fetch(self) -> None:
-        self.tracker.on_action_start(Signal.FETCH)
-        self.tracker.on_action_end(Signal.FETCH)
+    @contextmanager
+    def action(self, signal: Signal) -> Iterator[None]:
+        self.tracker.on_action_start(signal)
+        yield
+        self.tracker.on_action_end(signal)
 
-    def forward(self) -> None:
-        self.tracker.on_action_start(Signal.FORWARD)
-        self.tracker.on_action_end(Signal.FORWARD)
+    def fetch(self) -> None:
+        with self.action(Signal.FETCH):
+            pass
 
     def backward(self) -> None:
         self.tracker.on_backward_start()
@@ -151,8 +155,8 @@ def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
     for _ in range(3):
         loop.tracker.on_action_start(Signal.VALIDATION)
     assert loop.entries() == "step 0, end, pause"
-    loop.tracker.on_action_start(Signal.TRANSFER)  # validation's own batches
-    loop.tracker.on_action_end(Signal.TRANSFER)
+    with loop.action(Signal.TRANSFER):  # validation's own batches
+        pass
     loop.fetch()
     loop.train(optimizer_steps=0)
     loop.tracker.on_action_start(Signal.VALIDATION)
@@ -167,14 +171,13 @@ def test_validation_ends_a_whole_step_and_interrupts_another() -> None:
 
 def test_phases_of_automatic_optimization() -> None:
     loop = Loop()
-    tracker = loop.tracker
-    tracker.on_batch_start()
-    tracker.on_action_start(Signal.AUTOMATIC_STEP)
-    for _ in range(2):  # an optimizer may evaluate its closure again
-        loop.forward()
-        loop.backward()
-        tracker.on_optimizer_start()
-    tracker.on_action_end(Signal.AUTOMATIC_STEP)
+    loop.tracker.on_batch_start()
+    with loop.action(Signal.AUTOMATIC_STEP):
+        for _ in range(2):  # an optimizer may evaluate its closure again
+            with loop.action(Signal.FORWARD):
+                pass
+            loop.backward()
+            loop.tracker.on_optimizer_start()
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (optimizer, optimizer), (forward, forward), (optimizer, "
         "optimizer), (backward, backward), (optimizer, optimizer)"
@@ -183,14 +186,11 @@ def test_phases_of_automatic_optimization() -> None:
 
 def test_nested_phases_are_told_one_after_the_other() -> None:
     loop = Loop()
-    tracker = loop.tracker
-    tracker.on_batch_start()
-    tracker.on_action_start(Signal.FORWARD)
-    loop.backward()
-    tracker.on_action_start(Signal.MANUAL_STEP)
-    tracker.on_optimizer_start()
-    tracker.on_action_end(Signal.MANUAL_STEP)
-    tracker.on_action_end(Signal.FORWARD)
+    loop.tracker.on_batch_start()
+    with loop.action(Signal.FORWARD):
+        loop.backward()
+        with loop.action(Signal.MANUAL_STEP):
+            loop.tracker.on_optimizer_start()
     assert loop.entries(phases=True) == (
         "step 0, (forward, forward), (backward, backward), (forward, forward), (optimizer, optimizer), "
         "(forward, forward)"
@@ -260,8 +260,8 @@ def test_a_checkpoint_is_noted_for_its_step_alone() -> None:
     loop.fetch()
     loop.train()
     assert not loop.state.checkpoint_saved
-    loop.tracker.on_action_start(Signal.CHECKPOINT)
-    loop.tracker.on_action_end(Signal.CHECKPOINT)
+    with loop.action(Signal.CHECKPOINT):
+        pass
     assert loop.state.checkpoint_saved
     loop.fetch()
     assert not loop.state.checkpoint_saved

@@ -49,4 +49,4 @@ def test_what_levers_mend_are_findings_that_exist():
     folder = Path(lightning_perf.findings.__file__).parent
     written = "".join(path.read_text() for path in folder.rglob("*.py"))
     for lever in LEVERS:
-        assert all(f'"{kind}"' in written for kind in lever.mends), lever.name
+        assert all(f'"{kind}"' in written for kind in lever.addresses), lever.name

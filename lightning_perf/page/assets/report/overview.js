@@ -6,7 +6,7 @@ import * as format from "../text/format.js";
 import { label } from "../text/labels.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
-import { findingsList } from "./sections/findings.js";
+import { findingsList, heldBackList } from "./sections/findings.js";
 import { stepTimes } from "./sections/step_times.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
 import { trustLine, windowsPart } from "./sections/trust.js";
@@ -20,6 +20,9 @@ function render({ report, rank }) {
     rank && summary(report, rank),
     rank && chartAndTable(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report)) : null,
+    report.held_back?.length
+      ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
+      : null,
     rank && [phases(rank), arithmetic(rank)],
     capturesPart(report.captures),
     report.step_times && stepTimes(report.step_times),

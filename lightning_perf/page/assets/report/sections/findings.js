@@ -16,6 +16,15 @@ export function findingsList({ findings, ranks, lead }) {
   );
 }
 
+/** Findings of the recorded steps that the whole run or the state of the machine does not bear out, and why. */
+export function heldBackList(heldBack) {
+  return h(
+    "ul",
+    {},
+    heldBack.map(({ finding, reason }) => h("li", {}, `${finding.title}. `, h("span", { class: "faint" }, reason))),
+  );
+}
+
 // Whose step the shares are of, where it is not that of the verdict.
 function whose(finding, rank) {
   return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;

@@ -20,6 +20,9 @@ export function trustLine(trust) {
         ? `${format.share(linked / trust.kernels)} of ${format.count(trust.kernels)} kernels have their launch`
         : "every kernel has its launch"
       : null,
+    trust.empty_launches
+      ? `${format.count(trust.empty_launches)} ${trust.empty_launches === 1 ? "launch" : "launches"} without recorded work: device times are too low`
+      : null,
     trust.cost_ns === null
       ? null
       : `the profiler cost ${format.duration(trust.cost_ns)}${trust.cost_share === null ? "" : `, ${format.share(trust.cost_share)} of the run`}`,

@@ -1,0 +1,112 @@
+"""How a Trainer's batches are made, as a recording notes it: the advice on waits for data depends on it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+
+from lightning_perf.callbacks.lightning_compat import Trainer
+
+__all__ = ["data_loading", "reaches_model"]
+
+LIGHTNING = ("lightning", "pytorch_lightning")
+
+MAX_OBJECTS = 2_000
+MAX_ITEMS = 50
+"""Objects below a dataset that are looked at, and items of one collection: enough to find a model that it holds."""
+
+Facts = dict[str, str | int | bool | None]
+
+
+def data_loading(trainer: Trainer) -> Facts:
+    """Describe the training data's loader, as `lightning_perf.trace.description.DataLoading` does.
+
+    Of several loaders, the one that allows least speaks.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+
+    Returns:
+        The facts; empty where there is no loader.
+    """
+    found = [_facts(loader, trainer.lightning_module) for loader in tree_leaves(trainer.train_dataloader)]
+    order = ("other", "iterable", "map")
+    return min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})
+
+
+def _facts(loader: Any, module: Any) -> Facts:
+    if not isinstance(loader, DataLoader):
+        return {"kind": "other", "uses_model": reaches_model(loader, module)}
+    dataset = loader.dataset
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    batch_size = getattr(sampler, "batch_size", None)
+    below = dataset
+    while isinstance(below, Subset):
+        below = below.dataset
+    return {
+        "kind": "iterable" if isinstance(dataset, IterableDataset) else "map",
+        "workers": loader.num_workers,
+        "batch_size": batch_size if isinstance(batch_size, int) else None,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "in_memory": isinstance(below, TensorDataset),
+        "batched": loader.batch_sampler is None or (below is dataset and hasattr(dataset, "__getitems__")),
+        "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
+    }
+
+
+def reaches_model(root: Any, module: Any) -> bool:
+    """Whether an object holds the model or a part of it: then its data depend on what the model has learnt.
+
+    Args:
+        root: A dataset or a sampler.
+        module: The LightningModule.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 2)
+        >>> reaches_model({"policy": model}, model), reaches_model([torch.nn.ReLU()], model)
+        (True, False)
+    """
+    own = {id(part) for part in module.modules()} | {id(parameter) for parameter in module.parameters()}
+    queue, seen = deque([root]), {id(root)}
+    while queue and len(seen) < MAX_OBJECTS:
+        value = queue.popleft()
+        if id(value) in own:
+            return True
+        for child in _children(value):
+            if id(child) not in seen:
+                seen.add(id(child))
+                queue.append(child)
+    return False
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """What an object refers to, except through Python modules, classes, tensors and Lightning's objects."""
+    if isinstance(value, (str, bytes, int, float, torch.Tensor, type, types.ModuleType, type(None))):
+        return
+    if isinstance(value, types.MethodType):
+        yield value.__self__
+        yield value.__func__
+    elif isinstance(value, types.FunctionType):
+        yield from inspect.getclosurevars(value).nonlocals.values()
+    elif isinstance(value, functools.partial):
+        yield from (value.func, *value.args, *value.keywords.values())
+    elif isinstance(value, dict):
+        yield from list(value.values())[:MAX_ITEMS]
+    elif isinstance(value, (list, tuple)):
+        yield from value[:MAX_ITEMS]
+    elif not _of_lightning(value) and hasattr(value, "__dict__"):
+        yield from list(vars(value).values())[:MAX_ITEMS]
+
+
+def _of_lightning(value: Any) -> bool:
+    """Whether it is a Trainer or a data module, which a dataset may hold for other reasons."""
+    return hasattr(type(value), "prepare_data") or type(value).__module__.split(".")[0] in LIGHTNING

@@ -1,0 +1,360 @@
+"""Findings come from a few recorded steps. Here the whole run confirms, narrows or holds back each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
+from lightning_perf.analysis.trust import Trust
+from lightning_perf.findings.contention import contention, is_busy
+from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
+from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
+from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.trace.description import Processor
+from lightning_perf.units import format_count, format_duration, format_ratio, format_share
+
+__all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
+
+NOTABLE = 1.2
+"""From this ratio on between recorded steps and the run's median step, the recording shows another stretch."""
+
+UNLIKE = 2.0
+"""From this ratio on, shares of the recorded steps say nothing about the run's usual step."""
+
+HOST_PACED = frozenset({"host-work", "launch-bound"})
+"""Findings of a training on a device that a busy host makes by itself."""
+
+LEAST_RUN_STEPS = 5
+"""Fewer steps outside of the recording cannot contradict it."""
+
+LEAST_RECORDED = 4
+"""With fewer recorded steps none can be told from the others."""
+
+CATEGORIES = {
+    "allocator": "runtime_alloc",
+    "exposed-communication": "communication",
+    "host-work": "host_other",
+    "input-bound": "input",
+    "launch-bound": "kernel_launch",
+    "memsets": "memset",
+    "pageable-copies": "memcpy_h2d",
+    "sync-points": "runtime_sync",
+}
+"""The category of the step time in which each kind of finding lies; that of the others cannot be told."""
+
+LABELS = {
+    "allocator": "asked the driver for memory",
+    "exposed-communication": "communicated",
+    "host-work": "ran Python",
+    "input-bound": "waited for data",
+    "launch-bound": "launched kernels",
+    "memsets": "cleared memory",
+    "pageable-copies": "copied to the device",
+    "sync-points": "synchronized",
+}
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A finding of the recorded steps that the whole run does not bear out.
+
+    Attributes:
+        finding: The finding, with the figures of the recorded steps.
+        reason: Why it is held back, in one or two sentences.
+    """
+
+    finding: Finding
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """How the recorded steps compare with the steps of the run that were not recorded.
+
+    Attributes:
+        recorded_ns: Median recorded step.
+        usual_ns: Median step of the run.
+        ratio: The first over the second.
+        kind: ``usual``; ``fast`` or ``slow``, a stretch of the run unlike the rest; ``profiled``, where the profiler
+            itself may be what made the steps slow.
+    """
+
+    recorded_ns: float
+    usual_ns: float
+    ratio: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The findings after the whole run was asked.
+
+    Attributes:
+        findings: Those that hold, the most to save first, with the run's figures where it has any.
+        held_back: Those that do not.
+        notes: What one or two recorded steps caused: outliers, and no causes.
+        headline: What a reader must know before the verdict: the machine was busy, or the stretch unusual. Empty where
+            there is nothing.
+    """
+
+    findings: tuple[Finding, ...]
+    held_back: tuple[HeldBack, ...] = ()
+    notes: tuple[str, ...] = ()
+    headline: str = ""
+
+
+def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | None) -> Stretch | None:
+    """Compare the recorded steps with those of the run.
+
+    Args:
+        lead: The rank that the report speaks of first.
+        run: The steps of the run that were not recorded.
+        trusted: What the profiler did to the run.
+
+    Returns:
+        The comparison; None where there is nothing to compare.
+    """
+    if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
+        return None
+    walls = [step.wall_ns for step in lead.breakdown.steps if step.complete]
+    if not walls:
+        return None
+    recorded_ns = float(np.median(walls))
+    ratio = recorded_ns / run.p50_ns
+    windows = trusted.windows if trusted is not None else ()
+    overheads = [each.overhead.estimate for each in windows if each.overhead is not None and not each.window.capture]
+    if ratio >= NOTABLE:
+        kind = "slow" if overheads and max(overheads) < NOTABLE else "profiled"
+    else:
+        kind = "fast" if 0 < ratio <= 1 / NOTABLE else "usual"
+    return Stretch(recorded_ns, run.p50_ns, ratio, kind)
+
+
+def check_findings(
+    found: Sequence[Finding],
+    ranks: Sequence[RankAnalysis],
+    *,
+    run: StepTimes | None = None,
+    run_rank: int | None = None,
+    lead: RankAnalysis | None = None,
+    trusted: Trust | None = None,
+) -> Checked:
+    """Set the findings of the recorded steps against the whole run.
+
+    What was estimated while others competed for the cores is held back. Waits for data are judged by the step log,
+    which measured them in every step. What one or two recorded steps cause is an outlier. Recorded steps that are much
+    faster or slower than the run's are not what its steps look like.
+
+    Args:
+        found: The findings, from `find`.
+        ranks: The analyses that they were found in.
+        run: The step log of the run; None for a recording without one.
+        run_rank: The rank that wrote the step log; None where it is not known.
+        lead: The rank that the report speaks of first.
+        trusted: What the profiler did to the run.
+
+    Returns:
+        What holds, what does not, and why.
+    """
+    usable = run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+    analyses = {analysis.rank: analysis for analysis in ranks}
+    place = stretch(lead, usable, trusted)
+    findings: list[Finding] = []
+    held_back: list[HeldBack] = []
+    notes: list[str] = []
+    for finding in found:
+        analysis = analyses.get(finding.rank, lead)
+        own = usable if _same_rank(finding.rank, run_rank, ranks) else None
+        judged = finding if analysis is None else _judge(finding, analysis, own, place)
+        if isinstance(judged, Finding):
+            findings.append(judged)
+        elif isinstance(judged, HeldBack):
+            held_back.append(judged)
+        else:
+            notes.append(judged)
+    if usable is not None and not any(finding.kind == "input-bound" for finding in found):
+        missed = _missed_waits(ranks, usable, run_rank)
+        if missed is not None:
+            findings.append(missed)
+    findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
+    busy = contention(lead.metadata.processor) if lead is not None else ""
+    headline = f"{busy} {_headline(place)}".strip()
+    return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), headline)
+
+
+def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
+    """Worker processes need cores, too: where those are busy, they may win nothing."""
+    if finding.kind != "input-bound" or analysis is None or not is_busy(analysis.metadata.processor):
+        return finding
+    warning = "The cores are busy: further worker processes compete for them, and may make the training slower."
+    return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
+
+
+def _same_rank(rank: int | None, run_rank: int | None, ranks: Sequence[RankAnalysis]) -> bool:
+    return rank is None or run_rank is None or rank == run_rank or len(ranks) == 1
+
+
+def _order(finding: Finding) -> tuple[float, float, str]:
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    return (1.0, 1.0, finding.kind) if low is None or high is None else (-(low + high) / 2, -high, finding.kind)
+
+
+def _judge(
+    finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
+) -> Finding | HeldBack | str:
+    if finding.saving_high_ms is None:
+        return finding
+    if finding.kind == "input-bound" and run is not None:
+        return _waits(finding, analysis, run)
+    processor = analysis.metadata.processor
+    if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
+        busy = contention(processor)
+        if busy:
+            return HeldBack(finding, f"Estimated under contention. {busy} {_calm(processor)}")
+    if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
+        reason = (
+            f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
+            f"{format_duration(place.usual_ns)}: their shares are not those of its usual step. Record other steps: "
+            "PerfCallback(skip_first=…, repeat=3)."
+        )
+        return HeldBack(finding, reason)
+    return _hiccups(finding, analysis, run)
+
+
+def _calm(processor: Processor) -> str:
+    fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
+    return f"Record again on a quiet machine{fewer}."
+
+
+def _unlike(place: Stretch) -> bool:
+    return max(place.ratio, 1 / place.ratio) >= UNLIKE
+
+
+def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding | HeldBack | str:
+    """The waits for data by the step log, as far as nothing on a device hides them."""
+    share, steady = _exposed_waits(analysis, run)
+    recorded = analysis.breakdown.category("input").share or 0.0
+    said = f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}"
+    hiccup = _hiccup_text(finding, analysis)
+    if steady < MIN_WAIT_SHARE:
+        if share >= MIN_WAIT_SHARE:
+            return f"{said}, but {format_share(steady)} without the {HICCUPS} longest waits: an outlier, and no cause."
+        if hiccup:
+            return f"{hiccup} {said}: an outlier, and no cause."
+        reason = f"{said}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
+        return HeldBack(finding, reason)
+    judged = input_bound(analysis, wait_ns=share * run.mean_ns, step_ns=run.mean_ns)
+    if judged is None:
+        return finding
+    evidence = f"{said}; the {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
+    return replace(judged, evidence=(*judged.evidence, evidence))
+
+
+def _exposed_waits(analysis: RankAnalysis, run: StepTimes) -> tuple[float, float]:
+    """The run's share of waits, and that without its longest ones; less what a device hid in the recorded steps."""
+    exposed = 1.0
+    loading = analysis.loading
+    if analysis.breakdown.has_device and loading is not None and loading.fetch_ns:
+        waited_ns = (analysis.breakdown.category("input").mean_ns or 0.0) * max(loading.steps, 1)
+        exposed = min(1.0, waited_ns / loading.fetch_ns)
+    steady = run.data_wait_share if run.data_wait_share_steady is None else run.data_wait_share_steady
+    return exposed * run.data_wait_share, exposed * steady
+
+
+def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int | None) -> Finding | None:
+    """Waits that the recorded steps happen not to show. On a device they might be hidden: then nobody knows."""
+    for analysis in ranks:
+        if analysis.breakdown.truncated or analysis.breakdown.has_device or not analysis.breakdown.marked:
+            continue
+        if not _same_rank(analysis.rank, run_rank, ranks):
+            continue
+        share, steady = _exposed_waits(analysis, run)
+        if min(share, steady) < MIN_WAIT_SHARE:
+            continue
+        found = input_bound(analysis, wait_ns=share * run.mean_ns, step_ns=run.mean_ns)
+        if found is not None:
+            recorded = analysis.breakdown.category("input").share
+            evidence = (
+                f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}; the recorded steps "
+                f"hardly show it ({format_share(recorded)})."
+            )
+            return replace(found, evidence=(*found.evidence, evidence))
+    return None
+
+
+def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) -> Finding | str:
+    """The finding by the median of the recorded steps, where one or two of them make its mean."""
+    times = _recorded(finding, analysis)
+    if times is None:
+        return finding
+    of_step_ns, walls_ns = times
+    mean_ns, usual_ns, wall_ns = float(of_step_ns.mean()), float(np.median(of_step_ns)), float(np.median(walls_ns))
+    factor = usual_ns / mean_ns
+    low_ms, high_ms = (finding.saving_low_ms or 0.0) * factor, (finding.saving_high_ms or 0.0) * factor
+    text = _hiccup_text(finding, analysis)
+    if high_ms * 1e6 < MIN_SHARE * wall_ns or (finding.kind == "input-bound" and usual_ns < MIN_WAIT_SHARE * wall_ns):
+        rest = ""
+        if run is not None and run.total_ns:
+            share = format_share(run.outlier_excess_ns / run.total_ns)
+            rest = f" Slow steps have {share} of the run's time."
+        return f"{text} The median step has {format_duration(usual_ns)} of it: an outlier, and no cause.{rest}"
+    if finding.kind == "input-bound":
+        judged = input_bound(analysis, wait_ns=usual_ns, step_ns=wall_ns)
+        if judged is not None:
+            return replace(judged, evidence=(*judged.evidence, f"{text} Judged by the median step."))
+    return replace(
+        finding,
+        evidence=(*finding.evidence, f"{text} The saving is that of the median step."),
+        severity=severity_of(high_ms, wall_ns / 1e6),
+        saving_low_ms=low_ms,
+        saving_high_ms=high_ms,
+        step_ms=wall_ns / 1e6,
+    )
+
+
+def _recorded(finding: Finding, analysis: RankAnalysis) -> tuple[np.ndarray, np.ndarray] | None:
+    """The finding's time in each recorded step and their wall times, where one or two steps have most of it."""
+    name = CATEGORIES.get(finding.kind)
+    steps = analysis.breakdown.steps
+    complete = np.array([step.complete for step in steps], dtype=np.bool_)
+    if name is None or int(complete.sum()) < LEAST_RECORDED:
+        return None
+    per_step = analysis.breakdown.category(name).per_step_ns
+    if per_step is None:
+        return None
+    times = np.array(per_step, dtype=np.int64)[complete]
+    walls = np.array([step.wall_ns for step in steps], dtype=np.int64)[complete]
+    largest = min(HICCUPS, (len(times) - 1) // 2)
+    rest = np.sort(times)[:-largest]
+    if not times.sum() or float(rest.mean()) >= float(times.mean()) / 2:
+        return None
+    return times, walls
+
+
+def _hiccup_text(finding: Finding, analysis: RankAnalysis) -> str:
+    """Which recorded steps have most of the time; empty where it is spread over all."""
+    times = _recorded(finding, analysis)
+    if times is None:
+        return ""
+    of_step_ns = times[0]
+    largest = np.sort(of_step_ns)[::-1][: min(HICCUPS, (len(of_step_ns) - 1) // 2)]
+    few = int((largest > 2 * float(np.median(of_step_ns))).sum()) or 1
+    what = LABELS.get(finding.kind, "waited")
+    return (
+        f"{few} of the {len(of_step_ns)} recorded steps {what} for {format_duration(float(largest[:few].sum()))}, "
+        f"the others for {format_duration(float(np.median(of_step_ns)))} each."
+    )
+
+
+def _headline(place: Stretch | None) -> str:
+    if place is None or place.kind not in ("slow", "fast"):
+        return ""
+    return (
+        f"Recorded in an unusually {place.kind} stretch: the run's median step takes "
+        f"{format_duration(place.usual_ns)}, the recorded ones {format_duration(place.recorded_ns)} "
+        f"({format_ratio(place.ratio)})."
+    )

@@ -1,0 +1,245 @@
+"""Findings of a few recorded steps, set against the step log of the whole run: hand-made traces and logs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import lightning_perf
+from lightning_perf.report.document import PerfReport
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
+from tests.findings.host_recordings import on_processor
+from tests.findings.recordings import BF16_GEMM
+from tests.support.trace_builder import TraceBuilder
+
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+COMPUTE_US = 1980
+WINDOW = range(100, 105)
+
+
+def recorded(*waits_us: float, compute_us: float = COMPUTE_US) -> TraceBuilder:
+    """Steps on a processor, each of which waits for its batch and then computes."""
+    builder, now = on_processor(threads=8), 0.0
+    for number, wait_us in zip(WINDOW, waits_us, strict=False):
+        builder.step(number, now, wait_us + compute_us).annotation(FETCH, now, wait_us)
+        builder.op("aten::mm", now + wait_us, compute_us)
+        now += wait_us + compute_us
+    return builder
+
+
+def folder(
+    path: Path,
+    trace: TraceBuilder,
+    run: Sequence[tuple[float, float]],
+    *,
+    before_us: float | None = None,
+    rank: int = 0,
+) -> Path:
+    """A run's folder: its trace, and the step time and data wait in µs of each step outside of the window.
+
+    Warm-up, five steps, comes on top. `before_us` replaces the time of the steps before the window.
+    """
+    trace.write(path / "rank0.1000000001.pt.trace.json.gz")
+    samples, times = [], list(run)
+    for step in range(5 + len(times) + len(WINDOW)):
+        profiled = step in WINDOW
+        step_us, wait_us = (9000, 5000) if profiled or step < 5 else times.pop(0)
+        if before_us is not None and step < WINDOW[0]:
+            step_us = before_us
+        samples.append(StepSample(step, round(1000 * step_us), round(1000 * wait_us), None, None, profiled))
+    STEPS.append(STEPS.path(path, rank), *samples)
+    return path
+
+
+def printed(report: PerfReport) -> str:
+    file = io.StringIO()
+    report.print(file=file, width=200)
+    return file.getvalue()
+
+
+def test_two_hiccups_in_five_recorded_steps_are_narrowed_to_the_waits_of_the_run(tmp_path: Path) -> None:
+    # Measured: "67.5 % waits, saves 33.8 to 74.3 %" above a table that said 5.8 % over 19,987 steps.
+    trace = recorded(110, 10_110, 110, 10_110, 110)
+    report = lightning_perf.analyze(folder(tmp_path, trace, [(2000, 116)] * 19_987))
+    (finding,) = report.findings
+    assert finding.title == "Input-bound: 5.8 % of the step waits for data"
+    assert finding.step_ms == pytest.approx(2.0)
+    assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((0, 0.116 * 1.1))  # torch has all cores
+    assert finding.severity == "moderate"
+    assert finding.evidence[-1] == (
+        "Over the run's 19,987 steps the wait is 5.8 %; the 5 recorded steps waited 67.5 %."
+    )
+    assert "Input-bound: 5.8 %" in report.verdict.why
+    assert "67.5 %" not in report.verdict.why
+
+
+def test_hiccups_are_an_outlier_where_the_run_does_not_wait(tmp_path: Path) -> None:
+    trace = recorded(60, 10_060, 60, 10_060, 60)
+    report = lightning_perf.analyze(folder(tmp_path, trace, [(2000, 60)] * 500))
+    assert not report.findings
+    assert not report.held_back
+    note = report.notes[0]
+    assert note == (
+        "2 of the 5 recorded steps waited for data for 20.1 ms, the others for 60.0 µs each. Over the run's 500 steps "
+        "the wait is 3.0 %: an outlier, and no cause."
+    )
+    assert "Input-bound" not in printed(report)
+    assert note in " ".join(printed(report).split())
+
+
+def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    report = lightning_perf.analyze(folder(tmp_path, recorded(*[1980] * 5), [(2000, 20)] * 500))
+    assert report.findings == ()
+    (held,) = report.held_back
+    assert held.finding.title.startswith("Input-bound: 50.0 %")
+    assert held.reason == "Over the run's 500 steps the wait is 1.0 %, 50.0 % only in the 5 recorded steps."
+    assert held.reason in " ".join(printed(report).split())
+    assert "### Held back" in report.to_markdown()
+    assert "1.0 %, 50.0 % only" in report.to_markdown()
+    assert report.verdict.why.startswith("1 finding of the recorded steps held back. The first: Input-bound: 50.0 %")
+    assert PerfReport.from_json(report.to_json()).held_back == report.held_back
+
+
+def test_one_long_wait_of_the_run_is_no_cause(tmp_path: Path) -> None:
+    run = [(2000.0, 10.0)] * 200
+    run[150] = (102_000.0, 100_000.0)  # a fifth of the run's time
+    report = lightning_perf.analyze(folder(tmp_path, recorded(10, 10, 4000, 10, 10), run))
+    assert not report.findings
+    assert not report.held_back
+    assert any("20.4 %, but 0.5 % without the 2 longest waits" in note for note in report.notes)
+
+
+def test_a_loader_that_makes_batches_in_bursts_is_input_bound_all_the_same(tmp_path: Path) -> None:
+    run = [(2000.0, 0.0), (2000.0, 0.0), (2000.0, 0.0), (6000.0, 4000.0)] * 100
+    report = lightning_perf.analyze(folder(tmp_path, recorded(5, 5, 4000, 5, 5), run))
+    (finding,) = report.findings
+    assert finding.title.startswith("Input-bound: 33.3 %")
+
+
+def test_a_wait_that_the_recorded_steps_missed_is_found_in_the_step_log(tmp_path: Path) -> None:
+    report = lightning_perf.analyze(folder(tmp_path, recorded(*[20] * 5), [(2000, 800)] * 500))
+    (finding,) = report.findings
+    assert finding.title == "Input-bound: 40.0 % of the step waits for data"
+    assert finding.saving_high_ms == pytest.approx(0.88)
+    assert finding.evidence[-1] == (
+        "Over the run's 500 steps the wait is 40.0 %; the recorded steps hardly show it (1.0 %)."
+    )
+
+
+def test_waits_that_the_device_hides_do_not_count(tmp_path: Path) -> None:
+    """The fetch takes half of each step; in the recording, all but an eighth of it is hidden by work on the device."""
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB")
+    for place, number in enumerate(WINDOW):
+        now = 2000 * place
+        builder.step(number, now, 2000).annotation(FETCH, now, 1000).op("aten::mm", now + 1000, 900)
+        builder.launch(BF16_GEMM, call_us=now + 1000, call_duration_us=8, start_us=now + 1010, duration_us=980)
+        builder.device("kernel", BF16_GEMM, now, 900)
+    report = lightning_perf.analyze(folder(tmp_path, builder, [(2000, 1000)] * 500))
+    finding = next(finding for finding in report.findings if finding.kind == "input-bound")
+    assert finding.title.startswith("Input-bound: 6.2 %")
+
+
+def test_without_a_step_log_recorded_steps_are_judged_by_their_median(tmp_path: Path) -> None:
+    path = recorded(30, 10_030, 30, 10_030, 30).write(tmp_path / "trace.json")
+    report = lightning_perf.analyze(path)
+    assert report.findings == ()
+    assert any(note.startswith("2 of the 5 recorded steps waited for data for 20.1 ms") for note in report.notes)
+    path = recorded(500, 10_500, 500, 10_500, 500).write(tmp_path / "trace.json")
+    (finding,) = lightning_perf.analyze(path).findings
+    assert finding.title.startswith("Input-bound: 20.2 %")  # 500 of 2480 µs
+    assert finding.saving_high_ms == pytest.approx(0.55)
+
+
+def test_without_a_step_log_waits_in_all_steps_stay_as_they_are(tmp_path: Path) -> None:
+    (finding,) = lightning_perf.analyze(recorded(500, 700, 400, 600, 500).write(tmp_path / "trace.json")).findings
+    assert finding.saving_high_ms == pytest.approx(0.54 * 1.1)
+    assert not any("recorded steps" in line for line in finding.evidence)
+
+
+def test_a_fast_stretch_is_said_in_the_headline_and_its_findings_are_held_back(tmp_path: Path) -> None:
+    trace = on_processor(threads=8)
+    for place, number in enumerate(WINDOW):
+        trace.step(number, place * 1_030_000, 1_030_000)
+        for call in range(1030):  # Python and operators of 5 µs: too little to compute
+            trace.op("aten::add", place * 1_030_000 + 1000 * call, 5)
+    run = folder(tmp_path, trace, [(5_020_000, 0)] * 200)
+    report = lightning_perf.analyze(run)
+    assert report.verdict.where.startswith(
+        "Recorded in an unusually fast stretch: the run's median step takes 5.02 s, the recorded ones 1.03 s (0.205×)."
+    )
+    assert report.findings == ()
+    (held,) = report.held_back
+    assert held.finding.kind == "cpu-overhead"
+    assert "The recorded steps took 1.03 s, the run's median step 5.02 s" in held.reason
+
+
+def stalling(walls_us: Sequence[float], allocated_us: Sequence[float]) -> TraceBuilder:
+    """Steps on a device that ask the driver for memory while it idles."""
+    builder, now = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB"), 0.0
+    for number, wall, allocated in zip(WINDOW, walls_us, allocated_us, strict=True):
+        builder.step(number, now, wall)
+        if allocated:
+            builder.runtime("cudaMalloc", now + 10, allocated)
+        begin = now + 20 + allocated
+        builder.op("aten::mm", begin, 50)
+        builder.launch(BF16_GEMM, call_us=begin + 10, call_duration_us=8, start_us=begin + 20, duration_us=900)
+        now += wall
+    return builder
+
+
+def test_one_step_that_asks_the_driver_for_memory_is_an_outlier(tmp_path: Path) -> None:
+    builder = stalling([1000, 1000, 6000, 1000, 1000], [0, 0, 5000, 0, 0])
+    report = lightning_perf.analyze(folder(tmp_path, builder, [(1000, 0)] * 300))
+    assert "allocator" not in {finding.kind for finding in report.findings}
+    assert any("1 of the 5 recorded steps asked the driver for memory for 5.00 ms" in note for note in report.notes)
+    assert any("Slow steps have 0 % of the run's time." in note for note in report.notes)
+
+
+def test_calls_to_the_driver_in_every_step_stay_a_finding(tmp_path: Path) -> None:
+    builder = stalling([2000] * 5, [1000] * 5)
+    report = lightning_perf.analyze(folder(tmp_path, builder, [(2000, 0)] * 300))
+    assert "allocator" in {finding.kind for finding in report.findings}
+
+
+@pytest.mark.parametrize(("before_us", "slow"), [(4000, True), (None, False)], ids=["slow stretch", "profiler"])
+def test_a_slow_stretch_is_told_from_the_cost_of_the_profiler(
+    tmp_path: Path, before_us: float | None, slow: bool
+) -> None:
+    builder = stalling([4000] * 5, [1000] * 5)
+    run = folder(tmp_path, builder, [(1000, 0)] * 300, before_us=before_us)
+    samples = [
+        StepSample(s.step, 4_000_000 if s.profiled else s.step_ns, s.data_wait_ns, None, None, s.profiled)
+        for s in STEPS.read(STEPS.path(run, 0))
+    ]
+    STEPS.path(run, 0).write_bytes(STEPS.encode(*samples))
+    WINDOWS.append(WINDOWS.path(run, 0), RecordedWindow("", WINDOW[0], WINDOW[-1], 5, 0, 0, 1))
+    report = lightning_perf.analyze(run)
+    assert report.verdict.where.startswith("Recorded in an unusually slow stretch") == slow
+    assert ("allocator" in {held.finding.kind for held in report.held_back}) == slow
+    assert ("allocator" in {finding.kind for finding in report.findings}) != slow
+
+
+def test_a_run_of_which_every_step_was_profiled_says_nothing_against_the_recording(tmp_path: Path) -> None:
+    recorded(*[500] * 5).write(tmp_path / "rank0.1000000001.pt.trace.json.gz")
+    samples = [StepSample(step, 2_000_000, 0, None, None, True) for step in range(20)]
+    STEPS.append(STEPS.path(tmp_path, 0), *samples)
+    (finding,) = lightning_perf.analyze(tmp_path).findings
+    assert finding.title.startswith("Input-bound: 20.2 %")
+
+
+def test_no_cost_exceeds_the_step(tmp_path: Path) -> None:
+    # Measured: "145.9 %". 50,000 faults at 2 µs would take 100 ms of steps of 10 ms.
+    from tests.findings.cpu.test_cpu_page_faults import recording
+
+    path = recording(page_faults=50_000.0).write(tmp_path / "trace.json")
+    report = lightning_perf.analyze(path)
+    shares = [word for finding in report.findings for line in finding.evidence for word in line.split(" %")[:-1]]
+    assert shares
+    assert all(float(word.split()[-1]) <= 100 for word in shares)
+    assert all((each.saving_high_ms or 0) <= (each.step_ms or 0) for each in report.findings)
