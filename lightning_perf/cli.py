@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors=ASCII_FALLBACK
-            )  # nearest ASCII where there is no Unicode
+            stream.reconfigure(errors=ASCII_FALLBACK)  # nearest ASCII where there is no Unicode
     options = _parser().parse_args(arguments)
     code = SUCCESS
     try:

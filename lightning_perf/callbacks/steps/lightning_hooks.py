@@ -86,14 +86,6 @@ _OWNER = "_lightning_perf_hooks"
 _LIGHTNING = ("lightning", "pytorch_lightning")
 
 
-class _Signals(dict[str, "Signal | None"]):
-    """The signal of each action that has occurred; None for an action without one."""
-
-    def __missing__(self, action: str) -> Signal | None:
-        signal = self[action] = read_signal(action)
-        return signal
-
-
 class ProfilerHooks:
     """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
 
@@ -111,7 +103,7 @@ class ProfilerHooks:
     def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener, on_error: OnError) -> None:
         self._profiler = profiler
         self._on_error = on_error
-        self._signals = _Signals()
+        self._signals: dict[str, Signal | None] = {}
         self._wrappers: dict[str, Callable[..., Any]] = {
             "start": self._before(profiler.start, on_start),
             "stop": self._after(profiler.stop, on_stop),
@@ -139,6 +131,10 @@ class ProfilerHooks:
             else:
                 setattr(self._profiler, name, original)
 
+    def _read(self, action: str) -> Signal | None:
+        signal = self._signals[action] = read_signal(action)
+        return signal
+
     def _notify(self, listener: Listener, signal: Signal) -> None:
         try:
             listener(signal)
@@ -151,7 +147,10 @@ class ProfilerHooks:
         signals = self._signals
 
         def hooked_start(action_name: str) -> None:
-            signal = signals[action_name]
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._read(action_name)
             if signal is not None and self._on:
                 self._notify(listener, signal)
             start(action_name)
@@ -163,7 +162,10 @@ class ProfilerHooks:
 
         def hooked_stop(action_name: str) -> None:
             stop(action_name)
-            signal = signals[action_name]
+            try:
+                signal = signals[action_name]
+            except KeyError:
+                signal = self._read(action_name)
             if signal is not None and self._on:
                 self._notify(listener, signal)
 
@@ -176,7 +178,7 @@ class ProfilerHooks:
         def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
             if action_name in contexts and self._on:
                 return contexts[action_name]
-            if action_name not in signals and signals[action_name] is None:
+            if action_name not in signals and self._read(action_name) is None:
                 contexts[action_name] = nullcontext(action_name)
             return profile(action_name)
 
