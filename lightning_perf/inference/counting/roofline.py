@@ -18,9 +18,11 @@ class Peaks:
         device: Its name.
         dtype: Arithmetic, as ``float32``.
         threads: CPU threads that share the work; None on a GPU.
-        flops_per_s: Floating-point operations a second.
+        flops_per_s: Floating-point operations per second.
         bandwidth_bytes_per_s: Memory traffic, read and written, in bytes a second.
-        source: Where the two come from.
+        source: Where the rates come from.
+        convolution_flops_per_s: Floating-point operations per second of all layers but linear ones, where those differ:
+            PyTorch computes FP32 convolutions in TF32 by default, and FP32 matrix products not. None where they do not.
     """
 
     device: str
@@ -29,6 +31,24 @@ class Peaks:
     flops_per_s: float
     bandwidth_bytes_per_s: float
     source: str
+    convolution_flops_per_s: float | None = None
+
+    def flops_per_s_of(self, kind: str) -> float:
+        """Return the peak rate of a layer by the name of its class.
+
+        Convolutions, recurrent layers and attention have switches of their own, so that only linear layers are sure to
+        be matrix products. The rate of any other layer is the faster one, for the bound to stay a bound.
+
+        Example:
+            >>> peaks = Peaks("A100 40GB", "float32", None, 19.5e12, 1555e9, "an example", 156e12)
+            >>> peaks.flops_per_s_of("Linear") / 1e12, peaks.flops_per_s_of("Conv2d") / 1e12
+            (19.5, 156.0)
+        """
+        if self.convolution_flops_per_s is None or "Linear" in kind:
+            return self.flops_per_s
+        if "Conv" in kind:
+            return self.convolution_flops_per_s
+        return max(self.flops_per_s, self.convolution_flops_per_s)
 
 
 @dataclass(frozen=True)
@@ -64,7 +84,7 @@ class Roofline:
     Attributes:
         peaks: What the device can do.
         layers: Each layer by itself.
-        compute_ms: FLOPs of the model divided by the peak rate.
+        compute_ms: FLOPs of the model divided by the peak rate, each layer's by its own.
         memory_ms: Bytes that any execution must move, weights, input and output once, divided by the bandwidth.
         bound_ms: The larger of the two.
         layer_by_layer_ms: Sum of the layers' bounds: the least time when each layer reads and writes memory, as eager
@@ -115,15 +135,14 @@ def bound_latency(count: Count, peaks: Peaks) -> Roofline:
     if not (peaks.flops_per_s > 0 and peaks.bandwidth_bytes_per_s > 0):
         raise ValueError(f"peak rates must be above 0, got {peaks}")
 
-    def times_ms(flops: int, moved_bytes: int) -> tuple[float, float]:
-        return 1e3 * flops / peaks.flops_per_s, 1e3 * moved_bytes / peaks.bandwidth_bytes_per_s
-
     layers = []
     for layer in count.layers:
-        compute_ms, memory_ms = times_ms(layer.flops, layer.bytes_moved)
+        compute_ms = 1e3 * layer.flops / peaks.flops_per_s_of(layer.kind)
+        memory_ms = 1e3 * layer.bytes_moved / peaks.bandwidth_bytes_per_s
         limit: Literal["compute", "memory"] = "compute" if compute_ms > memory_ms else "memory"
         layers.append(LayerBound(layer.path, layer.kind, compute_ms, memory_ms, max(compute_ms, memory_ms), limit))
-    compute_ms, memory_ms = times_ms(count.flops, count.compulsory_bytes)
+    compute_ms = sum(layer.compute_ms for layer in layers)
+    memory_ms = 1e3 * count.compulsory_bytes / peaks.bandwidth_bytes_per_s
     return Roofline(
         peaks=peaks,
         layers=tuple(layers),

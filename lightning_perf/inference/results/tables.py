@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.measurement.accuracy import Accuracy
 from lightning_perf.inference.results.tradeoff import Cell, Row, Tradeoff
 from lightning_perf.statistics.values import Estimate
@@ -145,14 +146,20 @@ def count_line(tradeoff: Tradeoff) -> str | None:
     if bound is None:
         return f"{line}."
     peaks = bound.peaks
+    rates = f"{format_flop_rate(peaks.flops_per_s)}{_of_convolutions(peaks)}"
     line += (
-        f". At {format_flop_rate(peaks.flops_per_s)} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
+        f". At {rates} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
         f"({peaks.source}) it takes {format_milliseconds(bound.bound_ms)} at least"
     )
     latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
     if latency is not None:
         line += f"; the original takes {format_ratio(latency.p50_ms / bound.bound_ms)} that"
     return f"{line} ({_where(tradeoff.cells[0])})."
+
+
+def _of_convolutions(peaks: Peaks) -> str:
+    rate = peaks.convolution_flops_per_s
+    return "" if rate is None else f" (convolutions {format_flop_rate(rate)})"
 
 
 def layer_table(tradeoff: Tradeoff, top: int) -> Table:

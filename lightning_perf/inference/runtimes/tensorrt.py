@@ -80,6 +80,9 @@ def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> Non
 def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
     """Load an engine. It holds native code of whoever built it.
 
+    It runs on a stream of its own, which waits for the caller's and which the caller's waits for. On the default stream
+    TensorRT would synchronize with the device in every call. Its warnings are printed.
+
     Args:
         path: The file.
         device: The GPU; of the kind that it was built on.
@@ -91,7 +94,7 @@ def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
     with variant_errors(f"TensorRT cannot load {path.name}"):
         import tensorrt
 
-        runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.ERROR))
+        runtime = tensorrt.Runtime(tensorrt.Logger(tensorrt.Logger.WARNING))
         with torch.cuda.device(device):
             engine = runtime.deserialize_cuda_engine(path.read_bytes())
             if engine is None:
@@ -100,22 +103,27 @@ def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
                     "build it again here"
                 )
             context = engine.create_execution_context()
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def call(inputs: Tensor) -> Tensor:
         with torch.cuda.device(device), torch.inference_mode():
-            parts = [_execute(context, part) for part in torch.split(inputs.to(dtype).contiguous(), MAX_BATCH)]
+            parts = [_execute(context, part, stream) for part in torch.split(inputs.to(dtype).contiguous(), MAX_BATCH)]
             return (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
 
     return call
 
 
-def _execute(context: Any, inputs: Tensor) -> Tensor:
+def _execute(context: Any, inputs: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    # Both tensors belong to the caller's stream. It waits at the end, so that their memory is not given away too early.
+    callers = torch.cuda.current_stream(inputs.device)
     context.set_input_shape(INPUT_NAME, tuple(inputs.shape))
     outputs = torch.empty(tuple(context.get_tensor_shape(OUTPUT_NAME)), dtype=inputs.dtype, device=inputs.device)
     context.set_tensor_address(INPUT_NAME, inputs.data_ptr())
     context.set_tensor_address(OUTPUT_NAME, outputs.data_ptr())
-    if not context.execute_async_v3(torch.cuda.current_stream().cuda_stream):
+    stream.wait_stream(callers)
+    if not context.execute_async_v3(stream.cuda_stream):
         raise VariantError("TensorRT could not run the engine")
+    callers.wait_stream(stream)
     return outputs
 
 

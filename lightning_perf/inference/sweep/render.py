@@ -105,10 +105,10 @@ def _footnotes(sweep: Sweep) -> list[str]:
             f"{first} against itself: {format_ratio(sweep.noise.low)} to {format_ratio(sweep.noise.high)}. "
             "Smaller differences mean nothing here."
         )
-    lines.append(
-        f"of peak: the least time for the arithmetic at {format_flop_rate(peaks.flops_per_s)} ({peaks.source}) "
-        "over the median."
-    )
+    rates = format_flop_rate(peaks.flops_per_s)
+    if peaks.convolution_flops_per_s is not None:
+        rates += f", of convolutions {format_flop_rate(peaks.convolution_flops_per_s)}"
+    lines.append(f"of peak: the least time for the arithmetic at {rates} ({peaks.source}) over the median.")
     if sweep.macs_correlation is not None:
         lines.append(f"Rank correlation of MACs and median latency: {sweep.macs_correlation:.2f}.")
     return lines
@@ -141,7 +141,8 @@ def draw_sweep(sweep: Sweep) -> Figure:
         figure = new_figure(5.5)
         axes = figure.subplots()
         macs = [(row.macs or 0) / 1e9 for row in rows]
-        line = [2e12 * ends / sweep.peaks.flops_per_s for ends in (min(macs), max(macs))]
+        rate = max(sweep.peaks.flops_per_s, sweep.peaks.convolution_flops_per_s or 0.0)
+        line = [2e12 * ends / rate for ends in (min(macs), max(macs))]
         axes.plot([min(macs), max(macs)], line, color=FAINT, linestyle="--", label="at the peak rate of arithmetic")
         points: list[tuple[str, float, float]] = []
         for row, x in zip(rows, macs, strict=True):

@@ -57,3 +57,20 @@ def test_it_survives_json_and_needs_no_torch():
     assert msgspec.json.decode(msgspec.json.encode(bound), type=Roofline) == bound
     code = "import sys, lightning_perf.inference.counting.roofline as r; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_convolutions_and_linear_layers_have_rates_of_their_own() -> None:
+    """An A100 multiplies matrices in FP32 at 19.5 TFLOP/s, and convolves at the 156 TFLOP/s of TF32."""
+    module = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Flatten(), nn.Linear(8 * 64, 10))
+    count = count_model(module, (8, 8, 8))
+    bound = bound_latency(count, Peaks("A100", "float32", None, 19.5e12, 1555e9, "made up", 156e12))
+    convolution, linear = (layer for layer in bound.layers if layer.compute_ms)
+    assert convolution.compute_ms == pytest.approx(1e3 * 2 * 64 * 8 * 8 * 9 / 156e12)
+    assert linear.compute_ms == pytest.approx(1e3 * 2 * 512 * 10 / 19.5e12)
+    assert bound.compute_ms == pytest.approx(convolution.compute_ms + linear.compute_ms)
+
+
+def test_a_layer_of_unknown_kind_is_bound_by_the_faster_rate() -> None:
+    for rates in ((19.5e12, 156e12), (156e12, 19.5e12)):
+        found = Peaks("A100", "float32", None, rates[0], 1555e9, "made up", rates[1])
+        assert found.flops_per_s_of("MultiheadAttention") == 156e12

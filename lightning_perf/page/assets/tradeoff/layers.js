@@ -87,7 +87,9 @@ function least({ layers: all, peaks }) {
   const device = [
     peaks.device,
     peaks.dtype,
-    `${format.flopRate(peaks.flops_per_s)} and ${format.bandwidth(peaks.bandwidth_bytes_per_s)}`,
+    `${format.flopRate(peaks.flops_per_s)}${
+      peaks.convolution_flops_per_s ? ` (convolutions ${format.flopRate(peaks.convolution_flops_per_s)})` : ""
+    } and ${format.bandwidth(peaks.bandwidth_bytes_per_s)}`,
     peaks.source,
   ];
   return section(
