@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.precision import RunPrecision
 
-__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics"]
+__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "stop_live_bar"]
 
 # The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
 
@@ -54,6 +54,7 @@ def report_fit(
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
     if show:
+        _give(fit.errors, "the progress bar is not stopped before the report", stop_live_bar, trainer)
         _give(fit.errors, "the report is not shown", print_fit_report, report)
     _give(fit.errors, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
 
@@ -109,6 +110,22 @@ def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
     if metrics:
         for logger in loggers:
             logger.log_metrics(metrics, step=step)
+
+
+def stop_live_bar(trainer: Trainer) -> None:
+    """Stop a progress bar that rich redraws in place: it would draw over the report, and erase lines of it.
+
+    Training is over, and the bar's own teardown, which stops it again, comes only after the report.
+
+    Args:
+        trainer: The Trainer.
+    """
+    from rich.progress import Progress
+
+    for callback in trainer.callbacks:
+        progress = getattr(callback, "progress", None)
+        if isinstance(progress, Progress):
+            progress.stop()
 
 
 def print_fit_report(report: PerfReport) -> None:
