@@ -55,7 +55,8 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
         candidate: The same of the candidate, in the same order of blocks.
 
     Returns:
-        The difference; standard error with n - 1 degrees of freedom.
+        The difference; standard error with n - 1 degrees of freedom. It is 0 when all differences are equal, which makes
+        them their own interval.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
@@ -66,7 +67,7 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
         return Difference(value, None, None, n, PAIRED_T, "one pair of runs does not tell the spread")
     sd = float(differences.std(ddof=1))
     if sd <= ROUNDING * float(np.abs(pairs).max()):
-        return Difference(value, None, None, n, PAIRED_T, f"all {n} differences are equal: no spread to judge by")
+        sd, value = 0.0, float(differences[0])
     return Difference(value, sd / math.sqrt(n), n - 1, n, PAIRED_T)
 
 

@@ -30,7 +30,7 @@ class NonInferiority:
         lower_bound: One-sided lower bound of candidate - baseline, or None.
         upper_bound: One-sided upper bound, or None.
         confidence: Of each bound.
-        p: p-value of "lower by the margin or more"; None without bounds.
+        p: p-value of "lower by the margin or more"; None without bounds, and when all differences are equal.
         reason: Why bounds are None.
     """
 
@@ -65,7 +65,8 @@ def non_inferiority(difference: Difference, margin: float, confidence: float = 0
     reach = t_quantile(confidence, df) * error
     low, high = value - reach, value + reach
     kept = Kept.KEPT if low > -margin else Kept.LOST if high < -margin else Kept.UNDECIDED
-    return NonInferiority(kept, margin, low, high, confidence, 1 - t_cdf((value + margin) / error, df))
+    p = 1 - t_cdf((value + margin) / error, df) if error else None
+    return NonInferiority(kept, margin, low, high, confidence, p)
 
 
 def equivalence_p(difference: Difference, margin: float) -> float | None:
@@ -76,9 +77,9 @@ def equivalence_p(difference: Difference, margin: float) -> float | None:
         margin: Half-width of the region of equivalence.
 
     Returns:
-        The larger of the two one-sided p-values, or None when the spread is not known.
+        The larger of the two one-sided p-values, or None when the spread is not known or zero.
     """
     value, error, df = difference.value, difference.standard_error, difference.df
-    if value is None or error is None or df is None:
+    if value is None or not error or df is None:
         return None
     return max(1 - t_cdf((value + margin) / error, df), t_cdf((value - margin) / error, df))

@@ -133,7 +133,7 @@ def _expm1(logarithm: float | None) -> float | None:
 
 
 def _detectable(difference: Difference, confidence: float) -> float | None:
-    if difference.standard_error is None or difference.df is None:
+    if not difference.standard_error or difference.df is None:
         return None
     # The power of a t test depends on its degrees of freedom and standard error alone, paired or not.
     size = max(2, round(difference.df) + 1)

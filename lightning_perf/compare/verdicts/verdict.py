@@ -93,6 +93,8 @@ def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResu
     if ratio.low is None or ratio.high is None:
         return f"Inconclusive: {candidate} against {baseline} has {change} without an interval, since {ratio.reason}."
     ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"
+    if ratio.low == ratio.high:
+        ends = "the same in every block"
     change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
     speed_up = ratio.map(lambda value: 1 / value)
     ends = f"{format_factor(speed_up.low)} to {format_factor(speed_up.high)}"
@@ -112,11 +114,14 @@ def _accuracy_details(
     details = []
     if accuracy is not None:
         points = f"{100 * accuracy.margin:.3g}"
-        margin = f"margin {points} point{'' if points == '1' else 's'}"
+        points += f" point{'' if points == '1' else 's'}"
+        margin = f"margin {points}"
         bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
         if accuracy.lower_bound is None or accuracy.upper_bound is None:
             seen = f"{format_points(change)}; " if change is not None else ""
             details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
+        elif accuracy.lower_bound == accuracy.upper_bound:
+            details.append(f"Accuracy {accuracy.kept.value}: {format_points(change)} in every block (margin {points}).")
         elif accuracy.kept is Kept.KEPT:
             worse = collapsed is not None and collapsed.worse
             kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"

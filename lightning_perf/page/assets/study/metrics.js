@@ -50,6 +50,7 @@ export function changeText(name, value) {
 
 /** An interval of a change: "+1.0 % to +2.0 %". */
 export function intervalText(name, { low, high }) {
+  if (Number.isFinite(low) && low === high) return "the same in every block";
   return Number.isFinite(low) && Number.isFinite(high)
     ? `${changeText(name, low)} to ${changeText(name, high)}`
     : format.NOT_AVAILABLE;
