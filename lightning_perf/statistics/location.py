@@ -55,8 +55,8 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
         candidate: The same of the candidate, in the same order of blocks.
 
     Returns:
-        The difference; standard error with n - 1 degrees of freedom. It is 0 when all differences are equal, which makes
-        them their own interval.
+        The difference; standard error with n - 1 degrees of freedom. It is 0 when all differences are equal: they are
+        then their own interval.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
