@@ -128,7 +128,7 @@ def test_accuracy_that_is_nan_is_a_collapsed_run_and_not_a_number(arms):
     assert comparison.arms[1].collapsed.value == 1.0
     assert comparison.arms[1].metrics["accuracy"].n == 0
     assert comparison.arms[1].metrics["accuracy"].reason == "no run has a number"
-    assert candidate.accuracy.lower_bound is None
+    assert (candidate.accuracy.kept.value, candidate.accuracy.lower_bound) == ("lost", None)
     assert candidate.accuracy.reason
     assert candidate.collapse_p == pytest.approx(stats.fisher_exact([[0, 6], [6, 0]]).pvalue)
     assert "Collapsed runs: 6 of 6" in " ".join(candidate.verdict.details)

@@ -8,6 +8,8 @@ export const METRICS = {
   throughput: { title: "throughput", unit: "samples/s", scale: "ratio", higherIsBetter: true },
   time_to_accuracy: { title: "time to accuracy", unit: "s", scale: "ratio", higherIsBetter: false },
   accuracy: { title: "accuracy", unit: "share", scale: "difference", higherIsBetter: true },
+  loss: { title: "loss", unit: "", scale: "ratio", higherIsBetter: false },
+  score: { title: "score", unit: "", scale: "ratio", higherIsBetter: true },
   device_memory: { title: "peak device memory", unit: "bytes", scale: "ratio", higherIsBetter: false },
   host_memory: { title: "peak host memory", unit: "bytes", scale: "ratio", higherIsBetter: false },
 };
