@@ -60,6 +60,8 @@ def test_a_block_without_a_number_is_left_out_whole():
         ([None], [1.0], None, "no pair of runs"),
         ([1.0], [2.0], 2.0, "one pair"),
         ([1.0, 2.0], [1.0], None, "cannot be paired"),
+        ([1.0, 2.0, 3.0], [1.1, 2.2, 3.3], 1.1, "differences are equal"),
+        ([5.0, 5.0], [5.0, 5.0], 1.0, "differences are equal"),
         ([1.0, 0.0], [1.0, 1.0], None, "zero or negative"),
         ([1.0, 2.0], [-1.0, 1.0], None, "zero or negative"),
     ],
@@ -75,8 +77,8 @@ def test_degenerate_pairs_have_no_interval_and_say_why(base, candidate, value, r
     ("base", "candidate", "value"),
     [([1.0, 2.0, 3.0], [1.1, 2.2, 3.3], 1.1), ([5.0, 5.0], [5.0, 5.0], 1.0), ([0.3, 0.7], [0.3, 0.7], 1.0)],
 )
-def test_equal_paired_ratios_are_their_own_interval(base, candidate, value):
-    ratio = paired_ratio(base, candidate)
+def test_equal_paired_ratios_that_are_not_timed_are_their_own_interval(base, candidate, value):
+    ratio = paired_ratio(base, candidate, timed=False)
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((value, value, value))
     assert (ratio.low, ratio.high) == (ratio.value, ratio.value)
 

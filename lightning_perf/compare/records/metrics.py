@@ -76,6 +76,11 @@ class Metric:
     scale: Scale
     higher_is_better: bool
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it rests on a clock, so that two runs never give exactly the same."""
+        return self.unit in ("s", "ms", "samples/s")
+
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric

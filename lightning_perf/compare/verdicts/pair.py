@@ -83,7 +83,9 @@ class Pair:
         """The candidate against the baseline in a metric, with the interval that the design calls for; see `values`."""
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
-            return (paired_ratio if self.blocked else unpaired_ratio)(base, candidate, self.confidence)
+            if not self.blocked:
+                return unpaired_ratio(base, candidate, self.confidence)
+            return paired_ratio(base, candidate, self.confidence, timed=METRICS[metric].is_timed)
         return interval(self.difference(base, candidate), self.confidence)
 
     def collapsed(self) -> CollapseCounts:

@@ -128,8 +128,6 @@ def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResu
     if ratio.low is None or ratio.high is None:
         return f"Inconclusive: {candidate} against {baseline} has {change} without an interval, since {ratio.reason}."
     ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"
-    if ratio.low == ratio.high:
-        ends = "the same in every block"
     change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
     speed_up = ratio.map(lambda value: 1 / value)
     ends = f"{format_factor(speed_up.low)} to {format_factor(speed_up.high)}"

@@ -101,8 +101,9 @@ def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
         assert spread.reason
 
 
-def test_constant_values_apart_have_no_interval_and_say_why(arms):
-    comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6, blocked=False))
+@pytest.mark.parametrize("blocked", [True, False])
+def test_constant_times_have_no_interval_and_say_why(arms, blocked):
+    comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6, blocked=blocked))
     result = metric(comparison, "step_time")
     assert result.deterministic
     assert result.estimate.value == pytest.approx(0.94)

@@ -45,14 +45,14 @@ def test_accuracy_that_is_lower_in_every_block_is_lost(arms):
     assert exit_code(comparison) == 1
 
 
-def test_an_equal_ratio_in_every_block_is_its_own_interval(arms):
+def test_equal_memory_in_every_block_is_its_own_interval_and_equal_times_are_not(arms):
     comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6))
-    (result,) = (result for result in comparison.candidates[0].metrics if result.metric == "step_time")
-    assert (result.estimate.low, result.estimate.high) == (result.estimate.value, result.estimate.value)
-    assert result.estimate.value == pytest.approx(0.94)
-    assert result.detectable is None
-    assert comparison.candidates[0].verdict.kind.value == "faster"
-    assert "(95 % interval the same in every block)" in comparison.candidates[0].verdict.headline
+    results = {result.metric: result for result in comparison.candidates[0].metrics}
+    memory = results["host_memory"]
+    assert (memory.estimate.low, memory.estimate.value, memory.estimate.high) == (1.0, 1.0, 1.0)
+    assert memory.detectable is None
+    assert results["step_time"].estimate.low is None
+    assert comparison.candidates[0].verdict.kind.value == "inconclusive"
 
 
 def losses(arms: dict[str, list[RunRecord]], of_arm: dict[str, tuple[float | None, ...]], metric: str) -> Arms:
