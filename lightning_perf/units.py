@@ -56,6 +56,7 @@ _COLUMN_UNITS = {
     "bytes": ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB")),
     "share": ((0.01, "%"),),
     "samples/s": ((1.0, "samples/s"),),
+    "": ((1.0, ""),),
 }
 """The units that a column of each unit can show, the smallest first, each as a multiple of the given unit."""
 
@@ -284,7 +285,7 @@ def column_format(unit: str, values: Sequence[float | None]) -> ColumnFormat:
     """Choose unit and decimals for a column of values: four digits of the largest.
 
     Args:
-        unit: The unit that the values are in: ``s``, ``ms``, ``bytes``, ``share`` or ``samples/s``.
+        unit: The unit that the values are in: ``s``, ``ms``, ``bytes``, ``share``, ``samples/s``, or empty.
         values: The values.
 
     Example:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lightning_perf.compare.records.record import RunRecord, find_records
-from lightning_perf.compare.study.results import study_arms, study_notes
+from lightning_perf.compare.study.results import failed_blocks, study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings
@@ -49,7 +49,7 @@ def compare_runs(
     if isinstance(arms, Mapping):
         return compare_arms({name: _records(runs) for name, runs in arms.items()}, settings)
     folder = Path(arms)
-    comparison = compare_arms(study_arms(folder), settings)
+    comparison = compare_arms(study_arms(folder), settings, failed_blocks=failed_blocks(folder))
     return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
 
 

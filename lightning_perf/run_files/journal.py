@@ -43,13 +43,23 @@ class RunBegan(msgspec.Struct, frozen=True, tag="run began"):
 
 
 class RunOver(msgspec.Struct, frozen=True, tag="run over"):
-    """A run ended. `problem` is the reason why it does not count, `revision` the code that it ran."""
+    """A run ended.
+
+    Attributes:
+        arm: The run's arm.
+        attempt: The attempt of the block.
+        seconds: How long it took.
+        problem: Why it does not count, or None.
+        revision: The code that it ran.
+        invalid: Whether it trained to its end and only its times do not count.
+    """
 
     arm: str
     attempt: int
     seconds: float
     problem: str | None = None
     revision: str | None = None
+    invalid: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
@@ -105,6 +115,7 @@ class BlockState:
         done: Whether all its runs are finished.
         problem: What went wrong last in a run, or None.
         failure: Why it was given up, or None.
+        failed: Arms with a run that did not finish, in all attempts.
     """
 
     attempt: int
@@ -120,6 +131,7 @@ class BlockState:
     done: bool
     problem: str | None
     failure: str | None
+    failed: frozenset[str] = frozenset()
 
 
 # The driver of a block may die at any byte, and another goes on in the same file.
@@ -175,6 +187,7 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     """
     attempt, failures, begun, told = 0, 0, 0, False
     finished: set[str] = set()
+    failed: set[str] = set()
     open_run: RunBegan | None = None
     last_run: RunBegan | None = None
     seconds: list[float] = []
@@ -196,6 +209,7 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
                 if entry.revision is not None:
                     code.append(CodeSeen(entry.arm, entry.revision, began_unix_s))
             else:
+                failed |= set() if entry.invalid else {entry.arm}
                 problem = f"the run of {entry.arm} failed ({entry.problem})"
                 events.append(f"{problem}; the whole block is repeated.")
                 attempt, failures, finished = entry.attempt + 1, failures + 1, set()
@@ -221,6 +235,7 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
         done=over is not None and over.done,
         problem=problem,
         failure=over.problem if over is not None else None,
+        failed=frozenset(failed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Collapsed runs: trainings that failed to learn. Counted as an endpoint of their own, not averaged in."""
+"""Runs that failed to learn, or did not finish. Counted as an endpoint of their own, not averaged in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from lightning_perf.statistics.distributions import scipy_stats
 from lightning_perf.statistics.values import Estimate, Numbers, finite
 
-__all__ = ["CollapseCounts", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
+__all__ = ["CollapseCounts", "baseline_limit", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
 
 LEAST_DROP = 0.10
 """Accuracy below the median of all runs that a collapse has at least."""
@@ -18,14 +18,18 @@ MAD_FACTOR = 5 * 1.4826
 """A collapse is also beyond five robust standard deviations (1.4826 MAD is the SD of normal values)."""
 
 
+LEAST_SHARE = 0.5
+"""Share of the baseline's median by which a loss or score is worse at least before its run counts as diverged."""
+
+
 @dataclass(frozen=True)
 class CollapseCounts:
-    """Collapsed runs of two arms.
+    """Runs of two arms that collapsed, or that did not finish.
 
     Attributes:
-        baseline: Collapsed runs of the baseline.
+        baseline: Such runs of the baseline.
         of_baseline: All its runs.
-        candidate: Collapsed runs of the candidate.
+        candidate: Such runs of the candidate.
         of_candidate: All its runs.
     """
 
@@ -36,7 +40,7 @@ class CollapseCounts:
 
     @property
     def worse(self) -> bool:
-        """Whether a larger share of the candidate's runs collapsed."""
+        """Whether they are a larger share of the candidate's runs."""
         return self.candidate * self.of_baseline > self.baseline * self.of_candidate
 
     @property
@@ -68,6 +72,32 @@ def collapse_limit(accuracies: Numbers) -> float | None:
     median = float(np.median(values))
     deviation = float(np.median(np.abs(values - median)))
     return median - max(LEAST_DROP, MAD_FACTOR * deviation)
+
+
+def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: float | None = None) -> float | None:
+    """Value beyond which a run is far worse than the baseline: five robust standard deviations from its median.
+
+    Unlike `collapse_limit` it does not depend on the candidates, so it also finds one whose runs all failed to learn.
+
+    Args:
+        values: The baseline's runs.
+        higher_is_better: Which direction is good.
+        least: The least distance from the median; None for half of the median's size.
+
+    Returns:
+        The limit, or None with fewer than two runs.
+
+    Example:
+        >>> baseline_limit([0.30, 0.31, 0.29], higher_is_better=False)
+        0.45
+    """
+    numbers = finite(values)
+    if len(numbers) < 2:
+        return None
+    median = float(np.median(numbers))
+    deviation = float(np.median(np.abs(numbers - median)))
+    reach = max(LEAST_SHARE * abs(median) if least is None else least, MAD_FACTOR * deviation)
+    return median - reach if higher_is_better else median + reach
 
 
 def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:

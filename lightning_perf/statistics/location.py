@@ -55,7 +55,8 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
         candidate: The same of the candidate, in the same order of blocks.
 
     Returns:
-        The difference; standard error with n - 1 degrees of freedom.
+        The difference; standard error with n - 1 degrees of freedom. It is 0 when all differences are equal: they are
+        then their own interval.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
@@ -66,7 +67,7 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
         return Difference(value, None, None, n, PAIRED_T, "one pair of runs does not tell the spread")
     sd = float(differences.std(ddof=1))
     if sd <= ROUNDING * float(np.abs(pairs).max()):
-        return Difference(value, None, None, n, PAIRED_T, f"all {n} differences are equal: no spread to judge by")
+        sd, value = 0.0, float(differences[0])
     return Difference(value, sd / math.sqrt(n), n - 1, n, PAIRED_T)
 
 
@@ -113,7 +114,7 @@ def interval(difference: Difference, confidence: float = 0.95) -> Estimate:
     return Estimate(value, value - reach, value + reach, confidence, difference.n, difference.method)
 
 
-def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
+def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, timed: bool = True) -> Estimate:
     """Ratio candidate / baseline over blocks: the geometric mean of the blocks' ratios, with its t interval.
 
     Blocks share a device and a seed, so what they have in common cancels in each block's ratio. Run times are
@@ -123,6 +124,8 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) ->
         base: One positive value a block.
         candidate: The same of the candidate, in the same order of blocks.
         confidence: Wanted coverage.
+        timed: Whether the values are measured times. Exactly equal ratios of such come from copied runs or a coarse
+            clock, and have no interval. Other values are their own interval when they are equal.
 
     Returns:
         The ratio; below 1 the candidate has less. The speed-up of times is ``estimate.map(lambda r: 1 / r)``.
@@ -135,7 +138,11 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) ->
     logs = _logarithms(base, candidate)
     if isinstance(logs, str):
         return Estimate(None, None, None, confidence, 0, f"{PAIRED_T} on logarithms", logs)
-    return _ratio(paired_difference(*logs), confidence)
+    difference = paired_difference(*logs)
+    if timed and difference.standard_error == 0:
+        reason = f"all {difference.n} differences are equal: no spread to judge by"
+        difference = Difference(difference.value, None, None, difference.n, PAIRED_T, reason)
+    return _ratio(difference, confidence)
 
 
 def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:

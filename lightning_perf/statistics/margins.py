@@ -30,7 +30,7 @@ class NonInferiority:
         lower_bound: One-sided lower bound of candidate - baseline, or None.
         upper_bound: One-sided upper bound, or None.
         confidence: Of each bound.
-        p: p-value of "lower by the margin or more"; None without bounds.
+        p: p-value of "lower by the margin or more"; None without bounds, and when all differences are equal.
         reason: Why bounds are None.
     """
 
@@ -65,4 +65,5 @@ def non_inferiority(difference: Difference, margin: float, confidence: float = 0
     reach = t_quantile(confidence, df) * error
     low, high = value - reach, value + reach
     kept = Kept.KEPT if low > -margin else Kept.LOST if high < -margin else Kept.UNDECIDED
-    return NonInferiority(kept, margin, low, high, confidence, 1 - t_cdf((value + margin) / error, df))
+    p = 1 - t_cdf((value + margin) / error, df) if error else None
+    return NonInferiority(kept, margin, low, high, confidence, p)

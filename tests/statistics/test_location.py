@@ -74,6 +74,16 @@ def test_degenerate_pairs_have_no_interval_and_say_why(base, candidate, value, r
 
 
 @pytest.mark.parametrize(
+    ("base", "candidate", "value"),
+    [([1.0, 2.0, 3.0], [1.1, 2.2, 3.3], 1.1), ([5.0, 5.0], [5.0, 5.0], 1.0), ([0.3, 0.7], [0.3, 0.7], 1.0)],
+)
+def test_equal_paired_ratios_that_are_not_timed_are_their_own_interval(base, candidate, value):
+    ratio = paired_ratio(base, candidate, timed=False)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((value, value, value))
+    assert (ratio.low, ratio.high) == (ratio.value, ratio.value)
+
+
+@pytest.mark.parametrize(
     ("base", "candidate", "value", "reason"),
     [
         ([], [1.0, 2.0], None, "no run of the baseline"),

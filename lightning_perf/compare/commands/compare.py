@@ -41,7 +41,8 @@ INCONCLUSIVE = 4
 INVALID_RUNS = 5
 
 EXIT_CODES = (
-    "Exit codes: 0 passed, or a verdict; 1 a gate failed; 2 wrong usage; 3 refused as unfair; 4 inconclusive; "
+    "Exit codes: 0 passed, or a verdict; 1 a gate failed, or a candidate diverged or did not finish; "
+    "2 wrong usage; 3 refused as unfair; 4 inconclusive; "
     "5 runs invalid or missing."
 )
 """What the exit codes of ``compare`` and ``study`` mean, for the end of a ``--help``."""
@@ -75,7 +76,13 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--treatment", action="append", default=[], metavar="FACT", help="what is under test, as precision"
     )
-    group.add_argument("--allow", action="append", default=[], metavar="FACT", help="what may differ besides, as code")
+    group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="FACT",
+        help="what may differ, e.g. code; failures or divergence allow a candidate more of them than the baseline",
+    )
     group.add_argument(
         "--gate", action="append", default=[], metavar="GATE", help="what must hold: step_time<=1.05, accuracy>=-0.01"
     )
@@ -83,11 +90,17 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--accuracy", metavar="METRIC", help="the logged metric that is the accuracy (default: by its name)"
     )
     group.add_argument(
+        "--quality",
+        metavar="METRIC[:min|max]",
+        help="another logged metric that says how well a run learned, e.g. val_loss:min (default: the accuracy, else a "
+        "score or loss by its name)",
+    )
+    group.add_argument(
         "--margin",
         type=share,
         default=0.01,
         metavar="SHARE",
-        help="loss of accuracy that does not matter (default: 0.01)",
+        help="loss of accuracy, or share of another quality, that does not matter (default: 0.01)",
     )
     group.add_argument("--goal", type=share, metavar="SHARE", help="accuracy for the time to accuracy")
     group.add_argument(
@@ -110,6 +123,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         treatment=tuple(options.treatment),
         allow=tuple(options.allow),
         accuracy=options.accuracy,
+        quality=options.quality,
         margin=options.margin,
         goal=options.goal,
         collapse_below=options.collapse_below,
@@ -195,6 +209,8 @@ def report_errors(action: Callable[[], int]) -> int:
 def exit_code(comparison: Comparison | Unfair) -> int:
     """Return the exit code of a comparison: by its gates, or without gates by whether there is a verdict.
 
+    A candidate that diverged or did not finish fails, whatever the gates are.
+
     Args:
         comparison: The document, or that of a refused comparison.
 
@@ -207,6 +223,10 @@ def exit_code(comparison: Comparison | Unfair) -> int:
 
     if isinstance(comparison, Unfair):
         return UNFAIR
+    if any(
+        candidate.verdict.kind in (VerdictKind.DIVERGED, VerdictKind.UNFINISHED) for candidate in comparison.candidates
+    ):
+        return GATE_FAILED
     if comparison.gates:
         outcomes = {gate.outcome for gate in comparison.gates}
         if GateOutcome.FAILED in outcomes:

@@ -136,7 +136,7 @@ class _Block:
                 self._note(journal.Lost(f"the run of {arm} was stopped"))
                 raise
         end = _end_of(run_folder, code)
-        self._note(journal.RunOver(arm, attempt, time.monotonic() - begin, end.problem, end.revision))
+        self._note(journal.RunOver(arm, attempt, time.monotonic() - begin, end.problem, end.revision, end.invalid))
 
     def _state(self) -> journal.BlockState:
         return journal.read_block(self.folder, self.block, self.journal_of)
@@ -147,11 +147,12 @@ class _Block:
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """How a run ended: why it does not count (or None), its training time, and the code it ran."""
+    """How a run ended: why it does not count (or None), its training time, its code, whether only its times are bad."""
 
     problem: str | None
     train_time_s: float = 0.0
     revision: str | None = None
+    invalid: bool = False
 
 
 def _end_of(run_folder: Path, code: int) -> _RunEnd:
@@ -168,7 +169,7 @@ def _end_of(run_folder: Path, code: int) -> _RunEnd:
         if record.outcome is not Outcome.FINISHED:
             return _RunEnd(f"its training was {record.outcome.value}, see {log}")
         if record.problems:
-            return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}")
+            return _RunEnd(f"its times are invalid: {'; '.join(record.problems)}", invalid=True)
     revision = records[0].facts.get("code.revision")
     return _RunEnd(None, records[0].train_time_s or 0.0, str(revision) if revision is not None else None)
 

@@ -76,7 +76,7 @@ class LocalEngine:
         stop = threading.Event()
         errors: list[BaseException] = []
 
-        def work(device: Device) -> None:
+        def work(device: Device, over: threading.Event) -> None:
             try:
                 while not stop.is_set():
                     run_block(folder, waiting.get_nowait(), device, stop)
@@ -85,21 +85,38 @@ class LocalEngine:
             except BaseException as error:
                 errors.append(error)
                 stop.set()
+            finally:
+                over.set()
 
-        threads = [threading.Thread(target=work, args=(device,), name=device.name) for device in self._devices]
+        # Not Thread.join: until Python 3.12, Ctrl-C during a join makes the next one return at once, with the thread
+        # still running. The program would then end and kill a run that was about to save its state.
+        running: list[threading.Event] = []
         try:
-            for thread in threads:
-                thread.start()
-            while alive := [thread for thread in threads if thread.is_alive()]:
-                alive[0].join(TICK_S)  # one that is over would not wait, and the loop disturb the runs of the others
+            for device in self._devices:
+                over = threading.Event()
+                threading.Thread(target=work, args=(device, over), name=device.name).start()
+                running.append(over)
+            while alive := [over for over in running if not over.is_set()]:
+                alive[0].wait(TICK_S)  # one that is over would not wait, and the loop disturb the runs of the others
                 tick()
         finally:
             stop.set()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+            _wait_for_all(running)
         if errors:
             raise errors[0]
+
+
+def _wait_for_all(running: Sequence[threading.Event]) -> None:
+    """Wait until each thread has ended its run, however often Ctrl-C is pressed: a run has a limited time to end."""
+    interrupted = None
+    for over in running:
+        while not over.is_set():
+            try:
+                over.wait(TICK_S)
+            except KeyboardInterrupt as error:  # noqa: PERF203  (it only waits)
+                interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def _gpu_uuids() -> list[str]:

@@ -190,6 +190,8 @@ def _figures(result: MetricResult) -> str:
 
     if estimate.low is None or estimate.high is None:
         return f"{text(estimate.value)} ({'the same in every run' if result.deterministic else 'no interval'})"
+    if estimate.low == estimate.high:
+        return f"{text(estimate.value)} (the same in every block)"
     return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"
 
 

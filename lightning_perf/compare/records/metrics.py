@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -10,11 +11,42 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import Epoch, RunRecord
 from lightning_perf.statistics.censored import ReachTime
 
-__all__ = ["METRICS", "Accuracy", "Metric", "Scale", "find_accuracy", "reach_time", "run_values"]
-
+__all__ = [
+    "METRICS",
+    "QUALITY_METRICS",
+    "Metric",
+    "Quality",
+    "Scale",
+    "find_accuracy",
+    "find_quality",
+    "is_broken",
+    "reach_time",
+    "run_values",
+]
 
 LOWER_IS_BETTER = ("loss", "err")
 """Parts of the names of metrics that are no accuracy, whatever their values."""
+
+LOWER_WORDS = ("perplexity", "ppl", "nll", "bpb", "bpc", "wer", "cer", "mae", "mse", "rmse", "mape", "fid")
+HIGHER_WORDS = (
+    "auc",
+    "auroc",
+    "f1",
+    "iou",
+    "miou",
+    "dice",
+    "map",
+    "ap",
+    "bleu",
+    "rouge",
+    "psnr",
+    "ssim",
+    "r2",
+    "score",
+)
+"""Whole words in the names of metrics whose better direction everybody knows."""
+
+_WORD = re.compile(r"[^\W_]+")
 
 ROUNDING = 1e-6
 
@@ -33,7 +65,7 @@ class Metric:
     Attributes:
         name: Its name, as in a gate.
         title: Its name for people.
-        unit: ``s``, ``ms``, ``samples/s``, ``share`` or ``bytes``.
+        unit: ``s``, ``ms``, ``samples/s``, ``share`` or ``bytes``; empty for a number without a unit.
         scale: Ratio for what is positive by nature, difference for shares.
         higher_is_better: Which direction is good.
     """
@@ -44,6 +76,11 @@ class Metric:
     scale: Scale
     higher_is_better: bool
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it rests on a clock, so that two runs never give exactly the same."""
+        return self.unit in ("s", "ms", "samples/s")
+
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
@@ -53,26 +90,45 @@ METRICS: Mapping[str, Metric] = {
         Metric("throughput", "throughput", "samples/s", Scale.RATIO, higher_is_better=True),
         Metric("time_to_accuracy", "time to accuracy", "s", Scale.RATIO, higher_is_better=False),
         Metric("accuracy", "accuracy", "share", Scale.DIFFERENCE, higher_is_better=True),
+        Metric("loss", "loss", "", Scale.RATIO, higher_is_better=False),
+        Metric("score", "score", "", Scale.RATIO, higher_is_better=True),
         Metric("device_memory", "peak device memory", "bytes", Scale.RATIO, higher_is_better=False),
         Metric("host_memory", "peak host memory", "bytes", Scale.RATIO, higher_is_better=False),
     )
 }
 
 
+QUALITY_METRICS = ("accuracy", "loss", "score")
+"""Metrics that say how well a run learned. A comparison has at most one of them."""
+
+
 @dataclass(frozen=True)
-class Accuracy:
-    """The metric that is the runs' accuracy.
+class Quality:
+    """The logged metric that says how well a run learned: its accuracy, its loss or another score.
 
     Attributes:
         name: Its name among the metrics of the epochs.
         in_percent: Whether it was logged in per cent, and not as a share of 1.
+        metric: The entry of `METRICS` that it fills: ``accuracy`` for a share of 1, ``loss`` when lower is better, else
+            ``score``.
     """
 
     name: str
     in_percent: bool = False
+    metric: str = "accuracy"
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a share of right answers, compared in percentage points."""
+        return self.metric == "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Which direction is good."""
+        return METRICS[self.metric].higher_is_better
 
     def at(self, epoch: Epoch) -> float | None:
-        """The accuracy after an epoch, as a share; None for nan, and where the epoch has none."""
+        """The value after an epoch, an accuracy as a share; None for nan, and where the epoch has none."""
         value = epoch.metrics.get(self.name)
         return value / 100 if value is not None and self.in_percent else value
 
@@ -81,7 +137,96 @@ class Accuracy:
         return any(self.name in epoch.metrics for epoch in run.epochs)
 
 
-def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Accuracy | None:
+def find_quality(runs: Sequence[RunRecord], accuracy: str | None = None, quality: str | None = None) -> Quality | None:
+    """Find the metric that says how well the runs learned.
+
+    Args:
+        runs: The runs.
+        accuracy: Name of the accuracy, when the user gave it.
+        quality: Name of any other metric with its direction, such as ``val_loss:min``, when the user gave it. The
+            direction may be left out for names such as ``val_loss`` or ``test_f1``.
+
+    Returns:
+        The given metric. Otherwise the accuracy, then a score, then a loss, by names that every run with epochs has;
+        one of validation before one of training. None when there is none.
+
+    Raises:
+        CompareError: The given name is in no run, its direction is unknown, or it is not an accuracy.
+    """
+    if quality is not None:
+        if accuracy is not None:
+            raise CompareError(f"--accuracy {accuracy} and --quality {quality}: choose one of them.")
+        return _read_quality(runs, quality)
+    found = find_accuracy(runs, accuracy)
+    if found is not None:
+        return found
+    known = _common_metrics(runs)
+    directions = {name: direction for name in known if (direction := _direction(name)) is not None}
+    # Validation says more than training, and a score more than a loss.
+    best = min(directions, key=lambda name: (_rank(name)[0], directions[name] == "loss", _rank(name)), default=None)
+    return Quality(best, metric=directions[best]) if best is not None else None
+
+
+def _read_quality(runs: Sequence[RunRecord], text: str) -> Quality:
+    name, _, mode = text.rpartition(":")
+    if mode not in ("min", "max"):
+        name, mode = text, ""
+    _check_logged(runs, name)
+    if mode != "min" and "acc" in name.lower() and not _is_loss(name):
+        accuracy = _read_scale(runs, name)
+        if accuracy is not None:
+            return accuracy
+    metric = {"min": "loss", "max": "score"}.get(mode) or _direction(name)
+    if metric is None:
+        raise CompareError(f"--quality {name}: is higher or lower better? Write {name}:max or {name}:min.")
+    return Quality(name, metric=metric)
+
+
+def _direction(name: str) -> str | None:
+    """The metric that a name stands for, or None where its direction is not known."""
+    words = {word.lower() for word in _WORD.findall(name)}
+    if _is_loss(name) or words & set(LOWER_WORDS):
+        return "loss"
+    return "score" if words & set(HIGHER_WORDS) else None
+
+
+def _is_loss(name: str) -> bool:
+    return any(part in name.lower() for part in LOWER_IS_BETTER)
+
+
+def is_broken(run: RunRecord, quality: Quality | None, baseline: Sequence[RunRecord]) -> bool:
+    """Whether a run diverged: its quality, or a loss that is a number in all runs of the baseline, ended as nan or inf.
+
+    Args:
+        run: The run.
+        quality: The metric that says how well it learned, or None.
+        baseline: The runs of the baseline.
+    """
+    names = {name for epoch in run.epochs for name in epoch.metrics if _is_loss(name)}
+    if quality is not None and quality.is_in(run) and _last_logged(run, quality.name) is None:
+        return True
+    return any(
+        _last_logged(run, name) is None and all(_last_logged(other, name) is not None for other in baseline)
+        for name in names
+    )
+
+
+def _last_logged(run: RunRecord, name: str) -> float | None:
+    return next((epoch.metrics[name] for epoch in reversed(run.epochs) if name in epoch.metrics), None)
+
+
+def _common_metrics(runs: Sequence[RunRecord]) -> set[str]:
+    of_runs = [{name for epoch in run.epochs for name in epoch.metrics} for run in runs if run.epochs]
+    return set.intersection(*of_runs) if of_runs else set()
+
+
+def _check_logged(runs: Sequence[RunRecord], name: str) -> None:
+    logged = {metric for run in runs for epoch in run.epochs for metric in epoch.metrics}
+    if name not in logged:
+        raise CompareError(f'No run has a metric "{name}". They have: {", ".join(sorted(logged)) or "none"}.')
+
+
+def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality | None:
     """Find the metric that is the accuracy.
 
     Args:
@@ -95,29 +240,32 @@ def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Accurac
     Raises:
         CompareError: The given name is in no run, or is no accuracy.
     """
-    of_runs = [{name for epoch in run.epochs for name in epoch.metrics} for run in runs if run.epochs]
     if name is not None:
-        if not any(name in metrics for metrics in of_runs):
-            found = ", ".join(sorted(set().union(*of_runs))) or "none"
-            raise CompareError(f'No run has a metric "{name}". They have: {found}.')
-        if any(word in name.lower() for word in LOWER_IS_BETTER):
-            raise CompareError(f"{name}: looks like a metric that is better when lower. An accuracy is when higher.")
+        _check_logged(runs, name)
+        if _is_loss(name):
+            raise CompareError(
+                f"{name}: looks like a metric that is better when lower, and an accuracy is better when higher. "
+                f"Give --quality {name}:min instead."
+            )
         accuracy = _read_scale(runs, name)
         if accuracy is None:
-            raise CompareError(f"{name}: is no accuracy: it has values outside of 0 to 1, and of 0 to 100 %.")
+            raise CompareError(
+                f"{name}: is no accuracy: it has values outside of 0 to 1, and of 0 to 100 %. "
+                f"Give --quality {name}:max instead."
+            )
         return accuracy
-    known = set.intersection(*of_runs) if of_runs else set()
-    candidates = (_read_scale(runs, metric) for metric in sorted(known, key=_rank) if "acc" in metric.lower())
+    known = sorted(_common_metrics(runs), key=_rank)
+    candidates = (_read_scale(runs, metric) for metric in known if "acc" in metric.lower() and not _is_loss(metric))
     return next((accuracy for accuracy in candidates if accuracy is not None), None)
 
 
-def _read_scale(runs: Sequence[RunRecord], name: str) -> Accuracy | None:
+def _read_scale(runs: Sequence[RunRecord], name: str) -> Quality | None:
     """Whether values are shares or per cent; None when they can be neither."""
     logged = [value for run in runs for epoch in run.epochs if (value := epoch.metrics.get(name)) is not None]
     low, high = min(logged, default=0.0), max(logged, default=0.0)
     if low < 0 or high > 100 + ROUNDING:
         return None
-    return Accuracy(name, in_percent=high > 1 + ROUNDING)
+    return Quality(name, in_percent=high > 1 + ROUNDING)
 
 
 def _rank(metric: str) -> tuple[int, int, str]:
@@ -126,30 +274,31 @@ def _rank(metric: str) -> tuple[int, int, str]:
     return kind, len(metric), metric
 
 
-def run_values(run: RunRecord, accuracy: Accuracy | None, goal: float | None) -> dict[str, float | None]:
+def run_values(run: RunRecord, quality: Quality | None, goal: float | None) -> dict[str, float | None]:
     """Read every metric from a run.
 
     Args:
         run: The run.
-        accuracy: The accuracy among its metrics, or None.
+        quality: The metric that says how well it learned, or None.
         goal: Accuracy to be reached for ``time_to_accuracy``, or None.
 
     Returns:
         A value for each of `METRICS`; None where the run has none. A time to accuracy is None for a run that missed it.
     """
-    reach = reach_time(run, accuracy, goal)
+    reach = reach_time(run, quality, goal)
+    learned = dict.fromkeys(QUALITY_METRICS) | ({quality.metric: _last(run, quality)} if quality is not None else {})
     return {
         "step_time": run.steps.mean_ns / 1e6 if run.steps else None,
         "train_time": run.train_time_s,
         "throughput": run.steps.samples_per_second if run.steps else None,
         "time_to_accuracy": reach.time_s if reach and reach.reached else None,
-        "accuracy": _last(run, accuracy),
+        **learned,
         "device_memory": run.peak_device_bytes,
         "host_memory": run.peak_host_bytes,
     }
 
 
-def reach_time(run: RunRecord, accuracy: Accuracy | None, goal: float | None) -> ReachTime | None:
+def reach_time(run: RunRecord, accuracy: Quality | None, goal: float | None) -> ReachTime | None:
     """When a run first reached an accuracy, or the end of its training if it did not.
 
     Args:
@@ -169,7 +318,5 @@ def reach_time(run: RunRecord, accuracy: Accuracy | None, goal: float | None) ->
     return ReachTime(run.epochs[-1].train_time_s, False)
 
 
-def _last(run: RunRecord, accuracy: Accuracy | None) -> float | None:
-    if accuracy is None:
-        return None
-    return next((accuracy.at(epoch) for epoch in reversed(run.epochs) if accuracy.name in epoch.metrics), None)
+def _last(run: RunRecord, quality: Quality) -> float | None:
+    return next((quality.at(epoch) for epoch in reversed(run.epochs) if quality.name in epoch.metrics), None)

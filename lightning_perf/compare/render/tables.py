@@ -179,6 +179,8 @@ def _change(result: MetricResult, estimate: Estimate) -> tuple[str, str]:
     text = format_change if METRICS[result.metric].scale is Scale.RATIO else _points
     if estimate.low is None or estimate.high is None:
         return text(estimate.value), "the same in every run" if result.deterministic else NOT_AVAILABLE
+    if estimate.low == estimate.high:
+        return text(estimate.value), "the same in every block"
     return text(estimate.value), f"{text(estimate.low)} to {text(estimate.high)}"
 
 

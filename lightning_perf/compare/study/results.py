@@ -11,7 +11,7 @@ from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 
-__all__ = ["block_states", "code_changes", "study_arms", "study_notes"]
+__all__ = ["block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
 
 
 def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
@@ -42,6 +42,25 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
     if empty:
         raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let the study go on.")
     return {name: tuple(runs) for name, runs in arms.items()}
+
+
+def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:
+    """Return the blocks in which a run of each arm failed, also those whose run left no record.
+
+    Args:
+        folder: The study's folder.
+
+    Returns:
+        The numbers of the blocks by arm. The warm-up does not count.
+
+    Raises:
+        CompareError: The folder holds no study.
+    """
+    study = read_study(folder)
+    states = {block: read_block(folder, block) for block in range(1, study.blocks + 1)}
+    return {
+        arm.name: frozenset(block for block, state in states.items() if arm.name in state.failed) for arm in study.arms
+    }
 
 
 def block_states(study: Study, folder: Path) -> dict[int, BlockState]:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
 from lightning_perf.compare.records.fairness import Fairness, check_fairness
-from lightning_perf.compare.records.metrics import METRICS, Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.compare.records.metrics import (
+    METRICS,
+    QUALITY_METRICS,
+    Quality,
+    find_quality,
+    reach_time,
+    run_values,
+)
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
-from lightning_perf.compare.verdicts.gates import GateResult, Settings, judge
+from lightning_perf.compare.verdicts.gates import (
+    ALLOW_DIVERGENCE,
+    ALLOW_FAILURES,
+    GateOutcome,
+    GateResult,
+    Settings,
+    judge,
+)
+from lightning_perf.compare.verdicts.learned import Learned, has_collapsed, judge_learning, quality_limit
 from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.prediction import check_prediction
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.unfinished import count_unfinished
 from lightning_perf.compare.verdicts.verdict import describe_verdict
 from lightning_perf.run_files.run_record import Outcome
 from lightning_perf.statistics import censored
-from lightning_perf.statistics.collapse import clopper_pearson, collapse_limit
+from lightning_perf.statistics.collapse import CollapseCounts, clopper_pearson
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.drift import measure_drift
-from lightning_perf.statistics.margins import non_inferiority
 from lightning_perf.statistics.spread import compare_spread
 from lightning_perf.statistics.values import Estimate, finite
 
@@ -32,12 +47,18 @@ _Block = tuple[str, int]
 """A study and the number of a block of it."""
 
 
-def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | None = None) -> Comparison:
+def compare_arms(
+    arms: Mapping[str, Sequence[RunRecord]],
+    settings: Settings | None = None,
+    *,
+    failed_blocks: Mapping[str, Collection[int]] | None = None,
+) -> Comparison:
     """Compare arms with the first of them.
 
     Args:
         arms: The runs of each arm, by its name.
         settings: What was declared before looking.
+        failed_blocks: Blocks of a study, by arm, in which a run failed; those that left a record are found without it.
 
     Returns:
         The comparison.
@@ -73,17 +94,35 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
     if any(check.unfair for check in fairness.values()):
         raise UnfairError(names[0], {name: check.unfair for name, check in fairness.items() if check.unfair})
 
-    accuracy = find_accuracy(everything, settings.accuracy)
-    values = {run.path: run_values(run, accuracy, settings.goal) for runs in arms.values() for run in runs}
+    quality = find_quality(everything, settings.accuracy, settings.quality)
+    if quality is not None and not quality.is_accuracy and (settings.goal, settings.collapse_below) != (None, None):
+        raise CompareError(
+            f"--goal and --collapse-below belong to an accuracy, and {quality.name} is a {quality.metric}. "
+            "Leave them out, or name the accuracy with --accuracy METRIC."
+        )
+    accuracy = quality if quality is not None and quality.is_accuracy else None
+    values = {run.path: run_values(run, quality, settings.goal) for runs in arms.values() for run in runs}
+    base_runs = used[names[0]]
+    of_quality = {run.path: values[run.path][quality.metric] if quality is not None else None for run in everything}
     limit = settings.collapse_below
-    if limit is None and accuracy is not None:
-        limit = collapse_limit([values[run.path]["accuracy"] for run in everything])
-    collapsed = {run.path: _collapsed(run, values[run.path]["accuracy"], accuracy, limit) for run in everything}
+    if limit is None and quality is not None:
+        limit = quality_limit(
+            quality, [of_quality[run.path] for run in base_runs], [of_quality[run.path] for run in everything]
+        )
+    collapsed = {run.path: has_collapsed(run, of_quality[run.path], quality, limit, base_runs) for run in everything}
     points = _points(arms, left_out, values, collapsed)
     of_arm = {name: [point for point in points if point.arm == name and point.left_out is None] for name in names}
     confidence = 1 - (1 - settings.confidence) / (len(names) - 1)
     pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence) for name in names[1:]}
-    candidates = [_candidate(pair, settings, accuracy, fairness[name], arms[names[0]]) for name, pair in pairs.items()]
+    learned = {
+        name: judge_learning(pair, quality, limit, settings.margin) if quality is not None else None
+        for name, pair in pairs.items()
+    }
+    unfinished = count_unfinished(arms, blocked=blocked, failed_blocks=failed_blocks)
+    candidates = [
+        _candidate(pair, settings, quality, learned[name], unfinished[name], fairness[name], arms[names[0]])
+        for name, pair in pairs.items()
+    ]
     in_order = [point for point in points if point.left_out is None]
     return Comparison(
         baseline=names[0],
@@ -94,7 +133,7 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
         accuracy_metric=accuracy.name if accuracy is not None else None,
         accuracy_goal=settings.goal,
         collapse_limit=limit,
-        arms=tuple(_arm(name, of_arm[name], used[name], left_out[name], accuracy, settings) for name in names),
+        arms=tuple(_arm(name, of_arm[name], used[name], left_out[name], quality, settings) for name in names),
         candidates=tuple(candidates),
         runs=tuple(points),
         drift=measure_drift(
@@ -102,12 +141,16 @@ def compare_arms(arms: Mapping[str, Sequence[RunRecord]], settings: Settings | N
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, accuracy)),
+        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, quality)),
         gates=tuple(
-            result for candidate in candidates for result in _gates(candidate, pairs[candidate.arm], settings, accuracy)
+            result
+            for candidate in candidates
+            for result in _gates(candidate, pairs[candidate.arm], settings, learned[candidate.arm])
         ),
         equivalence=settings.equivalence,
         hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
+        quality_metric=quality.name if quality is not None else None,
+        quality_is=quality.metric if quality is not None else None,
     )
 
 
@@ -148,17 +191,22 @@ def _reason(run: RunRecord, last_attempts: Mapping[_Block, int]) -> str | None:
 
 
 def _candidate(
-    pair: Pair, settings: Settings, accuracy: Accuracy | None, fairness: Fairness, baseline: Sequence[RunRecord]
+    pair: Pair,
+    settings: Settings,
+    quality: Quality | None,
+    learned: Learned | None,
+    unfinished: CollapseCounts,
+    fairness: Fairness,
+    baseline: Sequence[RunRecord],
 ) -> Candidate:
     results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
     by_name = {result.metric: result for result in results}
-    kept = None
-    if accuracy is not None:
-        kept = non_inferiority(pair.difference(*pair.values("accuracy")), settings.margin, pair.confidence)
-    collapsed = pair.collapsed() if accuracy is not None else None
+    kept = learned.kept if learned is not None else None
+    collapsed = learned.collapsed if learned is not None else None
+    is_accuracy = quality is not None and quality.is_accuracy
     first = None
     if pair.blocked and settings.goal is not None:
-        base, candidate = ([reach_time(r, accuracy, settings.goal) for r in records] for records in pair.records)
+        base, candidate = ([reach_time(r, quality, settings.goal) for r in records] for records in pair.records)
         first = censored.first_to_reach(base, candidate)
     time_logs = [logarithms(values) for values in pair.values("step_time")]
     verdict = describe_verdict(
@@ -166,29 +214,38 @@ def _candidate(
         candidate=pair.candidate,
         results=results,
         accuracy=kept,
-        accuracy_change=by_name["accuracy"].estimate.value if "accuracy" in by_name else None,
+        accuracy_change=learned.change if learned is not None else None,
         collapsed=collapsed,
         blocked=pair.blocked,
         equivalence=settings.equivalence,
+        quality=quality,
+        diverged=learned is not None and learned.diverged,
+        unfinished=unfinished,
+        allow=settings.allow,
     )
     return Candidate(
         arm=pair.candidate,
         verdict=verdict,
         metrics=results,
-        accuracy=kept,
+        accuracy=kept if is_accuracy else None,
         collapse_p=collapsed.p if collapsed is not None else None,
         first_to_accuracy=first,
         time_spread=compare_spread(*time_logs, paired=pair.blocked) if len(finite(time_logs[0])) else None,
-        accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if accuracy is not None else None,
+        accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if is_accuracy else None,
         differences=fairness.differences,
         prediction=check_prediction(
             baseline, pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
         ),
+        quality=kept if not is_accuracy else None,
+        unfinished=unfinished,
     )
 
 
-def _gates(candidate: Candidate, pair: Pair, settings: Settings, accuracy: Accuracy | None) -> Iterable[GateResult]:
+def _gates(candidate: Candidate, pair: Pair, settings: Settings, learned: Learned | None) -> Iterable[GateResult]:
     results = {result.metric: result for result in candidate.metrics}
+    at_limit = None
+    if learned is not None and learned.limit is not None:
+        at_limit = pair.estimate(learned.quality.metric, of_collapsed=learned.limit)
     for gate in settings.gates:
         result = results.get(gate.metric)
         yield judge(
@@ -196,8 +253,14 @@ def _gates(candidate: Candidate, pair: Pair, settings: Settings, accuracy: Accur
             candidate.arm,
             result.estimate if result else None,
             deterministic=result.deterministic if result else False,
-            collapsed=pair.collapsed() if accuracy is not None else None,
+            collapsed=learned.collapsed if learned is not None and ALLOW_DIVERGENCE not in settings.allow else None,
+            with_collapsed=at_limit,
+            diverged=learned is not None and learned.diverged,
         )
+    unfinished = candidate.unfinished
+    if settings.gates and unfinished is not None and unfinished.worse and ALLOW_FAILURES not in settings.allow:
+        reason = f"{'blocks with a run' if pair.blocked else 'runs'} that did not finish: {unfinished}"
+        yield GateResult(ALLOW_FAILURES, candidate.arm, GateOutcome.FAILED, None, None, None, reason)
 
 
 def _hardware(run: RunRecord) -> str | None:
@@ -206,13 +269,6 @@ def _hardware(run: RunRecord) -> str | None:
     if name is None:
         return None
     return f"{name}, {threads} thread{'' if threads == 1 else 's'}" if threads is not None else str(name)
-
-
-def _collapsed(run: RunRecord, value: float | None, accuracy: Accuracy | None, limit: float | None) -> bool:
-    """A run whose accuracy is no number has diverged: collapsed as well. One that logged none tells nothing."""
-    if accuracy is None or not accuracy.is_in(run):
-        return False
-    return value is None or (limit is not None and value < limit)
 
 
 def _check_each_once(paths: Iterable[Path]) -> None:
@@ -267,19 +323,19 @@ def _arm(
     points: Sequence[Run],
     records: Sequence[RunRecord],
     left_out: Mapping[Path, str],
-    accuracy: Accuracy | None,
+    quality: Quality | None,
     settings: Settings,
 ) -> Arm:
-    reach = [time for run in records if (time := reach_time(run, accuracy, settings.goal)) is not None]
+    reach = [time for run in records if (time := reach_time(run, quality, settings.goal)) is not None]
     collapsed = sum(point.collapsed for point in points)
     unknown = Estimate(None, None, None, settings.confidence, 0, "Clopper–Pearson", "the runs have no accuracy")
     return Arm(
         name=name,
         used=len(points),
         left_out=dict(Counter(left_out.values())),
-        collapsed=clopper_pearson(collapsed, len(points)) if accuracy is not None else unknown,
+        collapsed=clopper_pearson(collapsed, len(points)) if quality is not None else unknown,
         metrics={
-            metric: describe([None if metric == "accuracy" and p.collapsed else p.values[metric] for p in points])
+            metric: describe([None if metric in QUALITY_METRICS and p.collapsed else p.values[metric] for p in points])
             for metric in METRICS
         },
         reached_goal=sum(time.reached for time in reach) if settings.goal is not None else None,

@@ -14,6 +14,7 @@ from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
+from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import Summary
 from lightning_perf.statistics.drift import Drift
 from lightning_perf.statistics.margins import NonInferiority
@@ -30,12 +31,14 @@ SCHEMA_VERSION = 1
 
 
 class VerdictKind(str, Enum):
-    """What the step times say of a candidate."""
+    """The outcome of a candidate: by its step times, unless its runs diverged or did not finish."""
 
     FASTER = "faster"
     SLOWER = "slower"
     EQUIVALENT = "equivalent"
     INCONCLUSIVE = "inconclusive"
+    DIVERGED = "diverged"
+    UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Verdict:
     """A comparison in words.
 
     Attributes:
-        kind: Faster, slower, equivalent or inconclusive, by the step time (or the next metric that runs have).
+        kind: Faster, slower, equivalent or inconclusive, by the step time (or the next metric that runs have). Diverged
+            or unfinished when more of the candidate's runs than of the baseline's failed to learn or to finish.
         headline: The outcome in a sentence, with its interval.
         details: Accuracy, collapsed runs, exact test, what could have been seen: a sentence each.
         next: What would make it surer, or None.
@@ -131,6 +135,8 @@ class Candidate:
         verdict: The outcome in words.
         metrics: One result a metric that both arms have.
         accuracy: Whether accuracy was kept; None when there is no accuracy.
+        quality: The same of a loss or score, in shares of the baseline's mean, positive when better; None without one.
+        unfinished: Blocks of both arms in which a run did not finish, or such runs outside of blocks.
         collapse_p: Fisher's exact p-value of equal shares of collapsed runs, or None.
         first_to_accuracy: Sign test of who reached the goal first; None without a goal or blocks.
         time_spread: Spread of the step times (logarithms), or None when there are none.
@@ -150,6 +156,8 @@ class Candidate:
     accuracy_spread: Spread | None
     differences: tuple[Difference, ...]
     prediction: Prediction | None = None
+    quality: NonInferiority | None = None
+    unfinished: CollapseCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,7 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
         allowed: Facts that may differ besides.
         accuracy_metric: Name of the accuracy among the runs' metrics, or None.
         accuracy_goal: Accuracy for the time to accuracy, or None.
-        collapse_limit: Accuracy below which a run counts as collapsed, or None.
+        collapse_limit: Accuracy (or score) below which, or loss above which, a run counts as collapsed, or None.
         arms: The arms, the baseline first.
         candidates: The results, one for each arm but the first.
         runs: All runs, also those left out, by start.
@@ -173,6 +181,8 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
         gates: Outcome of the gates, when there were any.
         equivalence: Times within this share of each other count as equivalent.
         hardware: The devices that the used runs ran on.
+        quality_metric: Name of the logged metric that says how well runs learned, the accuracy or another, or None.
+        quality_is: Which entry of the metrics it fills: ``accuracy``, ``loss`` or ``score``; None without.
         schema_version: `SCHEMA_VERSION` of the writer.
     """
 
@@ -192,6 +202,8 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
     gates: tuple[GateResult, ...] = ()
     equivalence: float = 0.01
     hardware: tuple[str, ...] = ()
+    quality_metric: str | None = None
+    quality_is: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)

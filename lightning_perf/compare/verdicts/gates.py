@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 
-__all__ = ["Gate", "GateOutcome", "GateResult", "Settings", "judge", "parse_gate"]
+__all__ = ["ALLOW_DIVERGENCE", "ALLOW_FAILURES", "Gate", "GateOutcome", "GateResult", "Settings", "judge", "parse_gate"]
 
 DEFAULT_LEVEL = 0.05
+
+ALLOW_FAILURES = "failures"
+ALLOW_DIVERGENCE = "divergence"
+"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -50,9 +54,12 @@ class Settings:
 
     Attributes:
         treatment: Facts under test, by name or group; those that a study declared are added.
-        allow: Facts that may differ besides.
+        allow: Facts that may differ besides. `ALLOW_FAILURES` and `ALLOW_DIVERGENCE` allow runs of a candidate that do
+            not finish or do not learn.
         accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
-        margin: The largest loss of accuracy that does not matter, as a share.
+        quality: Name of another metric that says how well a run learned, with its direction, such as ``val_loss:min``.
+        margin: The largest loss that does not matter: of accuracy as a share of 1, of another quality as a share of the
+            baseline's mean.
         goal: Accuracy for the time to accuracy.
         collapse_below: Accuracy below which a run has collapsed; None derives it from all runs.
         equivalence: Times within this share of each other are equivalent.
@@ -63,6 +70,7 @@ class Settings:
     treatment: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     accuracy: str | None = None
+    quality: str | None = None
     margin: float = 0.01
     goal: float | None = None
     collapse_below: float | None = None
@@ -132,11 +140,14 @@ def judge(
     *,
     deterministic: bool = False,
     collapsed: CollapseCounts | None = None,
+    with_collapsed: Estimate | None = None,
+    diverged: bool = False,
 ) -> GateResult:
     """Judge a gate by the interval, so that noise neither passes nor fails it.
 
-    A least accuracy is not held by the runs that learned alone: where more of the candidate's runs collapsed it does
-    not pass, and it fails where the exact test says that this was no chance.
+    A least quality is not held by the runs that learned alone: where more of the candidate's runs collapsed it does
+    not pass. It fails where the exact test says that this was no chance, where all of them collapsed, and where it
+    fails with the collapsed runs counted at the limit, since each of them lost more than that.
 
     Args:
         gate: The gate.
@@ -144,15 +155,25 @@ def judge(
         estimate: The metric's result; None when the runs do not have it.
         deterministic: Whether every run of each arm gave the same number, which then is its own interval.
         collapsed: Collapsed runs of both arms; None without accuracy.
+        with_collapsed: The metric's result with collapsed runs counted at the limit of a collapse, where there is one.
+        diverged: Whether so many more of the candidate's runs collapsed, or ended as nan, that this is not chance.
 
     Returns:
         The outcome.
     """
     result = _judge_interval(gate, arm, estimate, deterministic)
-    if gate.metric != "accuracy" or gate.upper or collapsed is None or not collapsed.worse:
+    if gate.metric not in QUALITY_METRICS or collapsed is None or not collapsed.worse:
+        return result
+    if gate.upper == METRICS[gate.metric].higher_is_better:  # the gate limits how good it may be
         return result
     level = 1 - estimate.confidence if estimate is not None else DEFAULT_LEVEL
-    failed = result.outcome is GateOutcome.FAILED or (collapsed.p or 0.0) < level
+    at_limit = _judge_interval(gate, arm, with_collapsed, deterministic=False)
+    failed = (
+        diverged
+        or GateOutcome.FAILED in (result.outcome, at_limit.outcome)
+        or (collapsed.p or 0.0) < level
+        or collapsed.candidate == collapsed.of_candidate
+    )
     outcome = GateOutcome.FAILED if failed else GateOutcome.INCONCLUSIVE
     return replace(result, outcome=outcome, reason=f"collapsed runs: {collapsed}")
 

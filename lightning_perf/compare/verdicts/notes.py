@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from lightning_perf.compare.records.fairness import Fairness
-from lightning_perf.compare.records.metrics import Accuracy
+from lightning_perf.compare.records.metrics import Quality
 from lightning_perf.compare.records.record import RunRecord
 
 __all__ = ["fairness_notes", "run_notes"]
@@ -41,20 +41,25 @@ def fairness_notes(
     return tuple(notes)
 
 
-def run_notes(used: Mapping[str, Sequence[RunRecord]], accuracy: Accuracy | None) -> tuple[str, ...]:
+def run_notes(used: Mapping[str, Sequence[RunRecord]], quality: Quality | None) -> tuple[str, ...]:
     """What single runs leave to be said.
 
     Args:
         used: The runs of each arm that count.
-        accuracy: The accuracy among their metrics, or None.
+        quality: The metric that says how well they learned, or None.
     """
     notes = _profiling_notes(used)
-    if accuracy is not None and accuracy.in_percent:
-        notes.append(f"{accuracy.name} is logged in per cent and was divided by 100: goal and margin are shares.")
+    if quality is None:
+        notes.append(
+            "Nothing checks that the candidates still learn: the runs have no metric in common such as val_acc or "
+            "val_loss. Log one, or name another with --quality."
+        )
+    elif quality.in_percent:
+        notes.append(f"{quality.name} is logged in per cent and was divided by 100: goal and margin are shares.")
     for name, runs in used.items():
-        without = sum(not accuracy.is_in(run) for run in runs) if accuracy is not None else 0
-        if accuracy is not None and without:
-            notes.append(f"{name}: {without} of {len(runs)} runs logged no {accuracy.name}.")
+        without = sum(not quality.is_in(run) for run in runs) if quality is not None else 0
+        if quality is not None and without:
+            notes.append(f"{name}: {without} of {len(runs)} runs logged no {quality.name}.")
         remarks = Counter(remark for run in runs for remark in run.remarks)
         notes += [f"{name}: in {count} of {len(runs)} runs {remark}." for remark, count in remarks.items()]
         unread = [run.steps_problem for run in runs if run.steps_problem is not None]

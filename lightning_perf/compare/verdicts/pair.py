@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from lightning_perf.compare.records.metrics import METRICS, Scale
+from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
 from lightning_perf.statistics.collapse import CollapseCounts
@@ -66,13 +66,27 @@ class Pair:
                 for rs in self.records
             ]
 
-    def values(self, metric: str) -> tuple[Values, Values]:
-        """One value a run of either arm; accuracy without collapsed runs."""
+    def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
+        """One value a run of either arm.
+
+        Args:
+            metric: The metric.
+            of_collapsed: Of a metric of quality, the value that stands for a collapsed run; None leaves the run out.
+        """
+        learned = metric in QUALITY_METRICS
         base, candidate = (
-            [None if metric == "accuracy" and p.collapsed else p.values[metric] for p in points]
-            for points in self.points
+            [of_collapsed if learned and p.collapsed else p.values[metric] for p in points] for points in self.points
         )
         return base, candidate
+
+    def estimate(self, metric: str, *, of_collapsed: float | None = None) -> Estimate:
+        """The candidate against the baseline in a metric, with the interval that the design calls for; see `values`."""
+        base, candidate = self.values(metric, of_collapsed=of_collapsed)
+        if METRICS[metric].scale is Scale.RATIO:
+            if not self.blocked:
+                return unpaired_ratio(base, candidate, self.confidence)
+            return paired_ratio(base, candidate, self.confidence, timed=METRICS[metric].is_timed)
+        return interval(self.difference(base, candidate), self.confidence)
 
     def collapsed(self) -> CollapseCounts:
         """Collapsed runs of either arm."""
@@ -99,12 +113,9 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     if not len(finite(base)) or not len(finite(candidate)):
         return None
     summaries = describe(base), describe(candidate)
+    estimate = pair.estimate(name)
     if metric.scale is Scale.RATIO:
-        ratio = paired_ratio if pair.blocked else unpaired_ratio
-        estimate = ratio(base, candidate, pair.confidence)
         base, candidate = logarithms(base), logarithms(candidate)
-    else:
-        estimate = interval(pair.difference(base, candidate), pair.confidence)
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
         # Leaving out the runs that missed the goal would favour the arm that misses it more.
@@ -133,7 +144,7 @@ def _expm1(logarithm: float | None) -> float | None:
 
 
 def _detectable(difference: Difference, confidence: float) -> float | None:
-    if difference.standard_error is None or difference.df is None:
+    if not difference.standard_error or difference.df is None:
         return None
     # The power of a t test depends on its degrees of freedom and standard error alone, paired or not.
     size = max(2, round(difference.df) + 1)

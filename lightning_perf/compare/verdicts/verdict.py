@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from lightning_perf.compare.records.metrics import METRICS
+from lightning_perf.compare.records.metrics import METRICS, Quality
 from lightning_perf.compare.verdicts.comparison import MetricResult, Verdict, VerdictKind
+from lightning_perf.compare.verdicts.gates import ALLOW_DIVERGENCE, ALLOW_FAILURES
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.margins import Kept, NonInferiority
 from lightning_perf.statistics.power import blocks_needed, minimal_detectable_effect
 from lightning_perf.statistics.values import Estimate
-from lightning_perf.units import TENFOLD, format_change, format_factor, format_points, two_digits
+from lightning_perf.units import NOT_AVAILABLE, TENFOLD, format_change, format_factor, format_points, two_digits
 
 __all__ = ["classify", "describe_verdict", "detectable_text"]
 
@@ -55,6 +56,10 @@ def describe_verdict(
     collapsed: CollapseCounts | None,
     blocked: bool,
     equivalence: float,
+    quality: Quality | None = None,
+    diverged: bool = False,
+    unfinished: CollapseCounts | None = None,
+    allow: Collection[str] = (),
 ) -> Verdict:
     """Describe a candidate's results: the headline, details and what to do next.
 
@@ -62,29 +67,59 @@ def describe_verdict(
         baseline: The baseline's name.
         candidate: The candidate's name.
         results: Its results.
-        accuracy: Whether accuracy was kept; None without accuracy.
-        accuracy_change: Mean change of the accuracy, or None.
-        collapsed: Collapsed runs of both; None without accuracy.
+        accuracy: Whether the accuracy, or another quality, was kept; None without one.
+        accuracy_change: Its mean change, or None.
+        collapsed: Collapsed runs of both; None without a quality.
         blocked: Whether runs are paired.
         equivalence: Times within this share of each other are equivalent.
+        quality: The metric that says how well runs learned; None stands for an accuracy.
+        diverged: Whether so many more of the candidate's runs collapsed that this is not chance.
+        unfinished: Blocks of both in which a run did not finish, or such runs outside of blocks.
+        allow: What was declared to be allowed.
 
     Returns:
         The verdict.
     """
     by_name = {result.metric: result for result in results}
     time = next((by_name[name] for name in TIMES if name in by_name), None)
-    details = _accuracy_details(accuracy, accuracy_change, collapsed)
+    if quality is None or quality.is_accuracy:
+        details = _accuracy_details(accuracy, accuracy_change, collapsed)
+    else:
+        details = _quality_details(quality, accuracy, accuracy_change, collapsed)
+    if unfinished is not None and (unfinished.baseline or unfinished.candidate):
+        details.append(f"{'Blocks with a run' if blocked else 'Runs'} that did not finish: {unfinished}.")
     if time is None or time.estimate.value is None:
         reason = time.estimate.reason if time else "the runs have no times"
-        return Verdict(VerdictKind.INCONCLUSIVE, f"Inconclusive: {reason}.", tuple(details), None)
-    kind = classify(time.estimate, equivalence)
-    details += _certainty_details(time, blocked)
-    return Verdict(
-        kind,
-        _headline(kind, baseline, candidate, time, equivalence),
-        tuple(details),
-        _next(kind, time, accuracy, blocked),
-    )
+        kind, headline, next_step = VerdictKind.INCONCLUSIVE, f"Inconclusive: {reason}.", None
+    else:
+        kind = classify(time.estimate, equivalence)
+        details += _certainty_details(time, blocked)
+        headline = _headline(kind, baseline, candidate, time, equivalence)
+        next_step = _next(kind, time, accuracy, blocked)
+    if unfinished is not None and unfinished.worse and ALLOW_FAILURES not in allow:
+        kind = VerdictKind.UNFINISHED
+        what = f"in {_of(unfinished, 'block')}" if blocked else _of(unfinished, "run")
+        share = f"{baseline}: {unfinished.baseline} of {unfinished.of_baseline}"
+        headline = f"{candidate} did not finish {what} ({share}). Of the rest: {headline}"
+        next_step = f"Find out why these runs failed. If failures do not matter: --allow {ALLOW_FAILURES}."
+    elif collapsed is not None and collapsed.worse and ALLOW_DIVERGENCE not in allow:
+        share = f"{baseline}: {collapsed.baseline} of {collapsed.of_baseline}"
+        if diverged:
+            kind = VerdictKind.DIVERGED
+            headline = f"{candidate} diverged or collapsed in {_of(collapsed, 'run')} ({share}). {headline}"
+            next_step = f"Make the candidate learn first. If this does not matter: --allow {ALLOW_DIVERGENCE}."
+        elif kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
+            kind = VerdictKind.INCONCLUSIVE
+            headline = (
+                f"Inconclusive whether {candidate} learns as reliably as {baseline}: "
+                f"{_of(collapsed, 'run')} diverged or collapsed ({share}). {headline}"
+            )
+            next_step = "A new study of more blocks shows whether it collapses more often."
+    return Verdict(kind, headline, tuple(details), next_step)
+
+
+def _of(counts: CollapseCounts, unit: str) -> str:
+    return f"{counts.candidate} of {counts.of_candidate} {unit}{'' if counts.of_candidate == 1 else 's'}"
 
 
 def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResult, equivalence: float) -> str:
@@ -112,11 +147,16 @@ def _accuracy_details(
     details = []
     if accuracy is not None:
         points = f"{100 * accuracy.margin:.3g}"
-        margin = f"margin {points} point{'' if points == '1' else 's'}"
+        points += f" point{'' if points == '1' else 's'}"
+        margin = f"margin {points}"
         bound = f"{100 * accuracy.confidence:.3g} % bound, {margin}"
-        if accuracy.lower_bound is None or accuracy.upper_bound is None:
+        if accuracy.kept is Kept.LOST and collapsed is not None and collapsed.worse:
+            details.append(_lost_by_collapse("Accuracy", accuracy, collapsed))
+        elif accuracy.lower_bound is None or accuracy.upper_bound is None:
             seen = f"{format_points(change)}; " if change is not None else ""
             details.append(f"Accuracy undecided: {seen}{accuracy.reason}.")
+        elif accuracy.lower_bound == accuracy.upper_bound:
+            details.append(f"Accuracy {accuracy.kept.value}: {format_points(change)} in every block (margin {points}).")
         elif accuracy.kept is Kept.KEPT:
             worse = collapsed is not None and collapsed.worse
             kept = "Accuracy of the runs that learned is kept" if worse else "Accuracy kept"
@@ -134,6 +174,51 @@ def _accuracy_details(
     if collapsed is not None and (collapsed.baseline or collapsed.candidate):
         details.append(f"Collapsed runs: {collapsed}; they are counted here and not in the accuracy.")
     return details
+
+
+def _lost_by_collapse(title: str, kept: NonInferiority, collapsed: CollapseCounts) -> str:
+    why = f"{collapsed.candidate} of {collapsed.of_candidate} runs diverged or collapsed"
+    if kept.upper_bound is None:
+        return f"{title} lost: {why}."
+    best = "at the best " + (format_points(kept.upper_bound) if title == "Accuracy" else _better(kept.upper_bound))
+    bound = f"{100 * kept.confidence:.3g} % bound"
+    return f"{title} lost: {why}. With each of them counted at the limit of a collapse, {best} ({bound})."
+
+
+def _quality_details(
+    quality: Quality, kept: NonInferiority | None, change: float | None, collapsed: CollapseCounts | None
+) -> list[str]:
+    name, details = quality.name, []
+    if kept is None:
+        details.append(f"{name} undecided: no run of the baseline has a value other than zero to compare with.")
+    elif kept.kept is Kept.LOST and collapsed is not None and collapsed.worse:
+        details.append(_lost_by_collapse(name, kept, collapsed))
+    elif kept.lower_bound is None or kept.upper_bound is None:
+        seen = f"{_better(change)}; " if change is not None else ""
+        details.append(f"{name} undecided: {seen}{kept.reason}.")
+    else:
+        margin = f"margin {100 * kept.margin:.3g} %"
+        bound = f"{100 * kept.confidence:.3g} % bound, {margin}"
+        if kept.lower_bound == kept.upper_bound:
+            details.append(f"{name} {kept.kept.value}: {_better(change)} in every block ({margin}).")
+        elif kept.kept is Kept.KEPT:
+            details.append(f"{name} kept: {_better(change)}, at the worst {_better(kept.lower_bound)} ({bound}).")
+        elif kept.kept is Kept.LOST:
+            details.append(f"{name} lost: {_better(change)}, at the best {_better(kept.upper_bound)} ({bound}).")
+        else:
+            level = f"{100 * (2 * kept.confidence - 1):.3g} % interval, {margin}"
+            bounds = f"{_better(kept.lower_bound)} to {_better(kept.upper_bound)}"
+            details.append(f"{name} undecided: {_better(change)}, somewhere from {bounds} ({level}).")
+    if collapsed is not None and (collapsed.baseline or collapsed.candidate):
+        details.append(f"Diverged or collapsed runs: {collapsed}; they are counted here and not in {name}.")
+    return details
+
+
+def _better(share: float | None) -> str:
+    """A change of a quality as a share of the baseline's mean, positive when better."""
+    if share is None:
+        return NOT_AVAILABLE
+    return f"{two_digits(100 * abs(share))} % {'worse' if share < 0 else 'better'}" if share else "the same"
 
 
 def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_perf import PerfCallback
 from lightning_perf.callbacks.run_record import fit_record
 from lightning_perf.compare.records.fairness import check_fairness
-from lightning_perf.compare.records.metrics import Accuracy, run_values
+from lightning_perf.compare.records.metrics import Quality, run_values
 from lightning_perf.compare.records.record import RunRecord, find_records
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.run_files.run_record import FOLDER_VARIABLE, PLACE_VARIABLE, Outcome, RunRecorder
@@ -93,7 +93,7 @@ def test_a_fit_leaves_a_record_that_can_be_compared(tmp_path: Path, name: str) -
     assert a.peak_host_bytes is not None
     assert a.peak_device_bytes is None
     assert rows(a, b) == set()
-    assert run_values(a, Accuracy("val_acc"), None)["accuracy"] == 0.5
+    assert run_values(a, Quality("val_acc"), None)["accuracy"] == 0.5
     (candidate,) = compare_arms({"a": [a], "b": [b]}).candidates
     assert candidate.arm == "b"
 

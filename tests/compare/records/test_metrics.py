@@ -1,7 +1,7 @@
 import pytest
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.metrics import Accuracy, find_accuracy, reach_time, run_values
+from lightning_perf.compare.records.metrics import Quality, find_accuracy, reach_time, run_values
 from lightning_perf.compare.records.record import read_record
 from lightning_perf.run_files.run_record import RUN_RECORD, EpochEnded, Outcome, RunEnded, RunStarted
 from tests.compare.support import write_run
@@ -37,9 +37,9 @@ def test_the_accuracy_is_found_by_its_name(tmp_path, metrics, found):
 
 def test_only_a_metric_that_every_run_has_is_found(tmp_path):
     runs = [run_with(tmp_path / "a", {"val_acc": 0.5, "acc": 0.5}), run_with(tmp_path / "b", {"acc": 0.5})]
-    assert find_accuracy(runs) == Accuracy("acc")
-    assert find_accuracy(runs, "val_acc") == Accuracy("val_acc")
-    assert find_accuracy([*runs, run_with(tmp_path / "c")]) == Accuracy("acc")  # it died before its first epoch
+    assert find_accuracy(runs) == Quality("acc")
+    assert find_accuracy(runs, "val_acc") == Quality("val_acc")
+    assert find_accuracy([*runs, run_with(tmp_path / "c")]) == Quality("acc")  # it died before its first epoch
 
 
 def test_a_named_metric_that_no_run_has_is_an_error_that_lists_them(tmp_path):
@@ -51,12 +51,14 @@ def test_a_named_metric_that_no_run_has_is_an_error_that_lists_them(tmp_path):
 
 def test_values_of_a_run(tmp_path):
     run = write_run(tmp_path / "a", step_ms=50, accuracies=(0.7, 0.9, 0.8))
-    assert run_values(run, Accuracy("val_acc"), 0.85) == {
+    assert run_values(run, Quality("val_acc"), 0.85) == {
         "step_time": 50.0,
         "train_time": 30.0,
         "throughput": pytest.approx(32 / 0.05),
         "time_to_accuracy": 20.0,
         "accuracy": 0.8,
+        "loss": None,
+        "score": None,
         "device_memory": 2**30,
         "host_memory": 2**31,
     }
@@ -64,34 +66,34 @@ def test_values_of_a_run(tmp_path):
 
 def test_values_of_a_run_that_has_little(tmp_path):
     run = run_with(tmp_path / "a")
-    assert {name: value for name, value in run_values(run, Accuracy("val_acc"), 0.85).items() if value is not None} == {
+    assert {name: value for name, value in run_values(run, Quality("val_acc"), 0.85).items() if value is not None} == {
         "train_time": 35.0
     }
 
 
 def test_a_miss_is_censored_at_the_last_epoch_and_nan_reaches_nothing(tmp_path):
     missed = run_with(tmp_path / "a", {"acc": 0.5}, {"acc": None}, {})
-    assert (reach_time(missed, Accuracy("acc"), 0.9).time_s, reach_time(missed, Accuracy("acc"), 0.9).reached) == (
+    assert (reach_time(missed, Quality("acc"), 0.9).time_s, reach_time(missed, Quality("acc"), 0.9).reached) == (
         30.0,
         False,
     )
-    reached = reach_time(missed, Accuracy("acc"), 0.5)
+    reached = reach_time(missed, Quality("acc"), 0.5)
     assert (reached.time_s, reached.reached) == (10.0, True)
-    assert reach_time(missed, Accuracy("acc"), None) is None
-    assert reach_time(run_with(tmp_path / "b"), Accuracy("acc"), 0.5) is None
+    assert reach_time(missed, Quality("acc"), None) is None
+    assert reach_time(run_with(tmp_path / "b"), Quality("acc"), 0.5) is None
 
 
 def test_the_accuracy_of_a_run_is_the_last_that_it_logged(tmp_path):
     run = run_with(tmp_path / "a", {"acc": 0.5}, {"acc": 0.7}, {"loss": 1.0})
-    assert run_values(run, Accuracy("acc"), None)["accuracy"] == 0.7
-    assert Accuracy("acc").is_in(run)
-    assert not Accuracy("top5").is_in(run)
+    assert run_values(run, Quality("acc"), None)["accuracy"] == 0.7
+    assert Quality("acc").is_in(run)
+    assert not Quality("top5").is_in(run)
 
 
 def test_an_accuracy_in_percent_is_read_as_a_share(tmp_path):
     runs = [run_with(tmp_path / "a", {"acc": 0.9}, {"acc": 93.5}), run_with(tmp_path / "b", {"acc": 100.0})]
     accuracy = find_accuracy(runs)
-    assert accuracy == Accuracy("acc", in_percent=True)
+    assert accuracy == Quality("acc", in_percent=True)
     assert [run_values(run, accuracy, 0.9)["accuracy"] for run in runs] == [0.935, 1.0]
     assert run_values(runs[0], accuracy, 0.9)["time_to_accuracy"] == 20.0
     assert find_accuracy(runs, "acc") == accuracy
@@ -100,7 +102,7 @@ def test_an_accuracy_in_percent_is_read_as_a_share(tmp_path):
 @pytest.mark.parametrize("values", [(-0.1, 0.5), (0.5, 101.0)])
 def test_what_has_other_values_is_no_accuracy(tmp_path, values):
     run = run_with(tmp_path / "a", *({"accumulated": value, "acc_b": 0.5} for value in values))
-    assert find_accuracy([run]) == Accuracy("acc_b")
+    assert find_accuracy([run]) == Quality("acc_b")
     with pytest.raises(CompareError, match="accumulated: is no accuracy"):
         find_accuracy([run], "accumulated")
 

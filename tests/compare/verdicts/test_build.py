@@ -102,7 +102,7 @@ def test_one_run_an_arm_gives_a_change_and_a_reason_and_no_interval(arms):
 
 
 @pytest.mark.parametrize("blocked", [True, False])
-def test_constant_values_have_no_interval_and_say_why(arms, blocked):
+def test_constant_times_have_no_interval_and_say_why(arms, blocked):
     comparison = compare_arms(arms((100.0,) * 6, (94.0,) * 6, blocked=blocked))
     result = metric(comparison, "step_time")
     assert result.deterministic
@@ -129,7 +129,7 @@ def test_accuracy_that_is_nan_is_a_collapsed_run_and_not_a_number(arms):
     assert comparison.arms[1].collapsed.value == 1.0
     assert comparison.arms[1].metrics["accuracy"].n == 0
     assert comparison.arms[1].metrics["accuracy"].reason == "no run has a number"
-    assert candidate.accuracy.lower_bound is None
+    assert (candidate.accuracy.kept.value, candidate.accuracy.lower_bound) == ("lost", None)
     assert candidate.accuracy.reason
     assert candidate.collapse_p == pytest.approx(stats.fisher_exact([[0, 6], [6, 0]]).pvalue)
     assert "Collapsed runs: 6 of 6" in " ".join(candidate.verdict.details)

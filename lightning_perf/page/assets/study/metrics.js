@@ -8,6 +8,8 @@ export const METRICS = {
   throughput: { title: "throughput", unit: "samples/s", scale: "ratio", higherIsBetter: true },
   time_to_accuracy: { title: "time to accuracy", unit: "s", scale: "ratio", higherIsBetter: false },
   accuracy: { title: "accuracy", unit: "share", scale: "difference", higherIsBetter: true },
+  loss: { title: "loss", unit: "", scale: "ratio", higherIsBetter: false },
+  score: { title: "score", unit: "", scale: "ratio", higherIsBetter: true },
   device_memory: { title: "peak device memory", unit: "bytes", scale: "ratio", higherIsBetter: false },
   host_memory: { title: "peak host memory", unit: "bytes", scale: "ratio", higherIsBetter: false },
 };
@@ -50,6 +52,7 @@ export function changeText(name, value) {
 
 /** An interval of a change: "+1.0 % to +2.0 %". */
 export function intervalText(name, { low, high }) {
+  if (Number.isFinite(low) && low === high) return "the same in every block";
   return Number.isFinite(low) && Number.isFinite(high)
     ? `${changeText(name, low)} to ${changeText(name, high)}`
     : format.NOT_AVAILABLE;
