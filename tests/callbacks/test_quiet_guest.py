@@ -74,7 +74,7 @@ assert type(loader).__name__ == "SourceFileLoader", loader
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(torch.torch_version.TorchVersion(torch.__version__) < (2, 12), reason="torch itself warns")
+@pytest.mark.skipif(torch.torch_version.TorchVersion(torch.__version__) < "2.12", reason="torch itself warns")
 def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Measured: 12 times instead of once with repeat=0.
     def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:

@@ -42,7 +42,7 @@ def _no_advice_on_cycles() -> Iterator[None]:
     There is none, and what it advises (acc_events=True) makes Python objects of all events on the spot. Newer torch is
     left alone: any change of the filters makes Python repeat all warnings that it shows only once.
     """
-    if TorchVersion(torch.__version__) >= (2, 12):
+    if TorchVersion(torch.__version__) >= "2.12":
         yield
         return
     with warnings.catch_warnings():
