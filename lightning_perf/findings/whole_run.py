@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,6 +31,9 @@ HOST_PACED = frozenset({"host-work", "launch-bound"})
 
 LEAST_RUN_STEPS = 5
 """Fewer steps outside of the recording cannot contradict it."""
+
+LEAST_STRETCH_STEPS = 10
+"""Fewer have no usual step that a stretch could differ from."""
 
 LEAST_RECORDED = 4
 """With fewer recorded steps none can be told from the others."""
@@ -120,6 +124,8 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     """
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
+    if run.steps < LEAST_STRETCH_STEPS:
+        return None
     walls = [step.wall_ns for step in lead.breakdown.steps if step.complete]
     if not walls:
         return None
@@ -140,6 +146,7 @@ def check_findings(
     *,
     run: StepTimes | None = None,
     run_rank: int | None = None,
+    other_ranks: Mapping[int, StepTimes] = MappingProxyType({}),
     lead: RankAnalysis | None = None,
     trusted: Trust | None = None,
 ) -> Checked:
@@ -154,13 +161,14 @@ def check_findings(
         ranks: The analyses that they were found in.
         run: The step log of the run; None for a recording without one.
         run_rank: The rank that wrote the step log; None where it is not known.
+        other_ranks: The step logs of other ranks, at least of those that findings are about.
         lead: The rank that the report speaks of first.
         trusted: What the profiler did to the run.
 
     Returns:
         What holds, what does not, and why.
     """
-    usable = run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+    usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
     place = stretch(lead, usable, trusted)
     findings: list[Finding] = []
@@ -168,7 +176,7 @@ def check_findings(
     notes: list[str] = []
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
-        own = usable if _same_rank(finding.rank, run_rank, ranks) else None
+        own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
         judged = finding if analysis is None else _judge(finding, analysis, own, place)
         if isinstance(judged, Finding):
             findings.append(judged)
@@ -184,6 +192,10 @@ def check_findings(
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
     return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), headline)
+
+
+def _usable(run: StepTimes | None) -> StepTimes | None:
+    return run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
 
 
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
