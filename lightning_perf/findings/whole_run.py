@@ -11,11 +11,10 @@ import numpy as np
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.contention import contention, is_busy
+from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
 from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
 from lightning_perf.findings.host.input_bound import input_bound
-from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 __all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
@@ -200,7 +199,9 @@ def _usable(run: StepTimes | None) -> StepTimes | None:
 
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
     """Worker processes need cores, too: where those are busy, they may win nothing."""
-    if finding.kind != "input-bound" or analysis is None or not is_busy(analysis.metadata.processor):
+    if finding.kind != "input-bound" or "num_workers" not in finding.action:
+        return finding
+    if analysis is None or not is_busy(analysis.metadata.processor):
         return finding
     warning = "The cores are busy: further worker processes compete for them, and may make the training slower."
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
@@ -224,9 +225,12 @@ def _judge(
         return _waits(finding, analysis, run)
     processor = analysis.metadata.processor
     if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
-        busy = contention(processor)
-        if busy:
-            return HeldBack(finding, f"Estimated under contention. {busy} {_calm(processor)}")
+        if is_oversubscribed(processor):
+            enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
+            return HeldBack(finding, f"Estimated on oversubscribed cores. Compute on fewer threads: {enough}.")
+        if is_busy(processor):
+            fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
+            return HeldBack(finding, f"Estimated while the machine was busy. Record again on a quiet machine{fewer}.")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
@@ -235,11 +239,6 @@ def _judge(
         )
         return HeldBack(finding, reason)
     return _hiccups(finding, analysis, run)
-
-
-def _calm(processor: Processor) -> str:
-    fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
-    return f"Record again on a quiet machine{fewer}."
 
 
 def _unlike(place: Stretch) -> bool:
