@@ -1,11 +1,18 @@
 """What differs between `lightning.pytorch` and `pytorch_lightning`, and what Lightning offers no public name for.
 
 The two packages install side by side and share no class: each Trainer accepts callbacks of its own package only, so a
-callback for both inherits from both.
+callback for both inherits from both. Neither is loaded here: with both loaded, messages of one appear under the logger
+of the other. Instead, the base class of a package joins as soon as the program itself has loaded it.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 __all__ = [
@@ -27,24 +34,76 @@ Module: TypeAlias = Any
 if TYPE_CHECKING:
     from lightning.pytorch import Callback as LightningCallback
 else:
-    _BASES = []
-    try:
-        from lightning.pytorch import Callback as _Callback
 
-        _BASES.append(_Callback)
-    except ImportError:
-        pass
-    try:
-        from pytorch_lightning import Callback as _Callback
+    class _Plain:
+        """Holds the place of a base: Python lets no class whose only base is `object` change its bases."""
 
-        _BASES.append(_Callback)
-    except ImportError:
-        pass
-    if not _BASES:
+    class LightningCallback(_Plain):
+        """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded."""
+
+
+_HOMES = ("lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.callback")
+"""The modules that define `Callback`."""
+
+
+def _join(module: ModuleType | None) -> None:
+    """Make the package's `Callback` a base class of ours, and so of all classes derived from it and their objects."""
+    base = getattr(module, "Callback", None)
+    if isinstance(base, type) and base not in LightningCallback.__bases__:
+        LightningCallback.__bases__ = (*LightningCallback.__bases__[:-1], base, LightningCallback.__bases__[-1])
+
+
+class _Joining:
+    """The loader of a module that defines `Callback`, which joins as soon as the module has run."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:  # from here on the module is as if nobody had been there
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _join(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Watch(MetaPathFinder):
+    """Notices when the program loads one of the packages; it finds no module by itself."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _HOMES:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Joining(spec.loader)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # somebody has put a module without a spec there
+        return True
+
+
+if not TYPE_CHECKING:
+    if not any(_installed(home.split(".")[0]) for home in _HOMES):
         raise ImportError('PerfCallback needs Lightning. Install it with: pip install "lightning-perf[train]"')
-
-    class LightningCallback(*_BASES):
-        """A callback that is one of `lightning.pytorch` and of `pytorch_lightning`, whichever are installed."""
+    sys.meta_path.insert(0, _Watch())  # before looking, so that no package slips through between
+    for _home in _HOMES:
+        _join(sys.modules.get(_home))
 
 
 def step_number(trainer: Trainer) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_share
 
-__all__ = ["contention", "is_busy"]
+__all__ = ["contention", "is_busy", "is_oversubscribed"]
 
 BUSY_LOAD = 1.5
 """From so many running processes per processor of the machine on, others wait at any time; and one more than fits."""
@@ -28,9 +28,9 @@ def contention(processor: Processor | None) -> str:
     """
     if processor is None:
         return ""
-    threads, cpus = processor.threads or 0, _cpus(processor)
-    if cpus is not None and threads > cpus:
-        return f"Oversubscribed: torch computes on {threads:,} threads, and the process may use {_processors(cpus)}."
+    if is_oversubscribed(processor):
+        may_use = _processors(_cpus(processor) or 0)
+        return f"Oversubscribed: torch computes on {processor.threads:,} threads, and the process may use {may_use}."
     if processor.core_wait is not None and processor.core_wait >= BUSY_WAIT:
         waited = f"the training thread waited for a core for {format_share(processor.core_wait)} of the time"
         return f"The machine was busy during the recording: {waited}{_of_load(processor)}."
@@ -42,6 +42,12 @@ def contention(processor: Processor | None) -> str:
 def is_busy(processor: Processor | None) -> bool:
     """Whether anything contended for the processor."""
     return bool(contention(processor))
+
+
+def is_oversubscribed(processor: Processor | None) -> bool:
+    """Whether torch computes on more threads than the process may use processors."""
+    cpus = _cpus(processor) if processor is not None else None
+    return processor is not None and cpus is not None and (processor.threads or 0) > cpus
 
 
 def _cpus(processor: Processor) -> int | None:

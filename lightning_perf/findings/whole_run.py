@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import HICCUPS, StepTimes
 from lightning_perf.analysis.trust import Trust
-from lightning_perf.findings.contention import contention, is_busy
+from lightning_perf.findings.contention import contention, is_busy, is_oversubscribed
 from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
 from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
 from lightning_perf.findings.host.input_bound import input_bound
-from lightning_perf.trace.description import Processor
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 __all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
@@ -30,6 +30,9 @@ HOST_PACED = frozenset({"host-work", "launch-bound"})
 
 LEAST_RUN_STEPS = 5
 """Fewer steps outside of the recording cannot contradict it."""
+
+LEAST_STRETCH_STEPS = 10
+"""Fewer have no usual step that a stretch could differ from."""
 
 LEAST_RECORDED = 4
 """With fewer recorded steps none can be told from the others."""
@@ -120,6 +123,8 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     """
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
+    if run.steps < LEAST_STRETCH_STEPS:
+        return None
     walls = [step.wall_ns for step in lead.breakdown.steps if step.complete]
     if not walls:
         return None
@@ -140,6 +145,7 @@ def check_findings(
     *,
     run: StepTimes | None = None,
     run_rank: int | None = None,
+    other_ranks: Mapping[int, StepTimes] = MappingProxyType({}),
     lead: RankAnalysis | None = None,
     trusted: Trust | None = None,
 ) -> Checked:
@@ -154,13 +160,14 @@ def check_findings(
         ranks: The analyses that they were found in.
         run: The step log of the run; None for a recording without one.
         run_rank: The rank that wrote the step log; None where it is not known.
+        other_ranks: The step logs of other ranks, at least of those that findings are about.
         lead: The rank that the report speaks of first.
         trusted: What the profiler did to the run.
 
     Returns:
         What holds, what does not, and why.
     """
-    usable = run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+    usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
     place = stretch(lead, usable, trusted)
     findings: list[Finding] = []
@@ -168,7 +175,7 @@ def check_findings(
     notes: list[str] = []
     for finding in found:
         analysis = analyses.get(finding.rank, lead)
-        own = usable if _same_rank(finding.rank, run_rank, ranks) else None
+        own = usable if _same_rank(finding.rank, run_rank, ranks) else _usable(other_ranks.get(finding.rank or 0))
         judged = finding if analysis is None else _judge(finding, analysis, own, place)
         if isinstance(judged, Finding):
             findings.append(judged)
@@ -186,9 +193,15 @@ def check_findings(
     return Checked(tuple(sorted(findings, key=_order)), tuple(held_back), tuple(notes), headline)
 
 
+def _usable(run: StepTimes | None) -> StepTimes | None:
+    return run if run is not None and not run.only_profiled and run.steps >= LEAST_RUN_STEPS else None
+
+
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
     """Worker processes need cores, too: where those are busy, they may win nothing."""
-    if finding.kind != "input-bound" or analysis is None or not is_busy(analysis.metadata.processor):
+    if finding.kind != "input-bound" or "num_workers" not in finding.action:
+        return finding
+    if analysis is None or not is_busy(analysis.metadata.processor):
         return finding
     warning = "The cores are busy: further worker processes compete for them, and may make the training slower."
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
@@ -212,9 +225,12 @@ def _judge(
         return _waits(finding, analysis, run)
     processor = analysis.metadata.processor
     if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
-        busy = contention(processor)
-        if busy:
-            return HeldBack(finding, f"Estimated under contention. {busy} {_calm(processor)}")
+        if is_oversubscribed(processor):
+            enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
+            return HeldBack(finding, f"Estimated on oversubscribed cores. Compute on fewer threads: {enough}.")
+        if is_busy(processor):
+            fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
+            return HeldBack(finding, f"Estimated while the machine was busy. Record again on a quiet machine{fewer}.")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
@@ -223,11 +239,6 @@ def _judge(
         )
         return HeldBack(finding, reason)
     return _hiccups(finding, analysis, run)
-
-
-def _calm(processor: Processor) -> str:
-    fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
-    return f"Record again on a quiet machine{fewer}."
 
 
 def _unlike(place: Stretch) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lightning_perf import __version__
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
-from lightning_perf.analysis.steps.step_times import summarize_step_times
+from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
 from lightning_perf.findings.registry import find
@@ -181,8 +181,16 @@ def build_report(
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     trusted = trust(ranks, samples, windows)
+    found = find(ranks, compared)
+    logged = _logged_rank(folder)
     checked = check_findings(
-        find(ranks, compared), ranks, run=step_times, run_rank=_logged_rank(folder), lead=lead, trusted=trusted
+        found,
+        ranks,
+        run=step_times,
+        run_rank=logged,
+        other_ranks=_step_times(folder, {finding.rank for finding in found} - {logged}) if step_times else {},
+        lead=lead,
+        trusted=trusted,
     )
     return PerfReport(
         schema_version=SCHEMA_VERSION,
@@ -214,6 +222,22 @@ def _logged_rank(folder: Path | None) -> int | None:
     """The rank whose step log is read: the first one in the folder."""
     logs = STEPS.paths(folder) if folder is not None else []
     return rank_in_name(logs[0].name) if logs else None
+
+
+def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int, StepTimes]:
+    """The step times of some ranks, as far as they can be read: without them, findings of a rank stay unchecked."""
+    found = {}
+    for rank in ranks:
+        path = STEPS.path(folder, rank) if folder is not None and rank is not None else None
+        if rank is None or path is None or not path.exists():
+            continue
+        try:
+            samples = STEPS.read(path)
+        except TraceError:
+            continue
+        if samples:
+            found[rank] = summarize_step_times(samples)
+    return found
 
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:

@@ -28,13 +28,18 @@ def test_no_name_that_a_trainer_overwrites() -> None:
 
 @pytest.mark.parametrize("hidden", ["lightning", "pytorch_lightning"])
 def test_one_of_the_packages_is_enough(hidden: str) -> None:
+    other = "pytorch_lightning" if hidden == "lightning" else "lightning.pytorch"
     code = f"""
 import sys
 sys.modules[{hidden!r}] = None
 sys.modules["{hidden}.pytorch"] = None
-from lightning_perf.callbacks.lightning_compat import LightningCallback
-assert [base.__module__.split(".")[0] for base in LightningCallback.__bases__] != [{hidden!r}]
-assert len(LightningCallback.__bases__) == 1
+from lightning_perf import PerfCallback
+callback = PerfCallback()
+assert not {{"lightning", "pytorch_lightning"}} & {{name for name, module in sys.modules.items() if module}}
+import {other}
+assert isinstance(callback, {other}.Callback)
+assert [base.__module__.split(".")[0] for base in PerfCallback.__mro__].count({other.split(".")[0]!r}) == 1
+assert not sys.modules.get({hidden!r})
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

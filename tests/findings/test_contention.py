@@ -12,7 +12,7 @@ import lightning_perf
 from lightning_perf.findings.contention import contention
 from lightning_perf.report.document import PerfReport
 from lightning_perf.trace.description import Processor
-from lightning_perf.trace.metadata import PROCESSOR_KEY
+from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
 from tests.findings.host_recordings import convolving
 from tests.findings.test_whole_run import FETCH, printed
 from tests.support.trace_builder import TraceBuilder
@@ -51,10 +51,10 @@ def test_nothing_is_known_of_recordings_by_others() -> None:
     assert contention(Processor()) == ""
 
 
-def report(path: Path, *, fetch: bool = False, **facts: Any) -> PerfReport:
+def report(path: Path, *, fetch: bool = False, top: dict[str, Any] | None = None, **facts: Any) -> PerfReport:
     """A training on two cores that bf16 and channels last would speed up."""
     known = {"name": "A CPU", "cores": 2, "threads": 2, "cpus": 2, "machine_cpus": 2, "trains": True, "load": 2.0}
-    builder = convolving(TraceBuilder(**{PROCESSOR_KEY: {**known, "bf16": ["avx512_bf16"], **facts}}))
+    builder = convolving(TraceBuilder(**{PROCESSOR_KEY: {**known, "bf16": ["avx512_bf16"], **facts}, **(top or {})}))
     if fetch:
         for step in range(3):
             builder.annotation(FETCH, step * 10_000 + 100, 4000)
@@ -79,6 +79,7 @@ def test_oversubscribed_cores(tmp_path: Path) -> None:
     assert over.verdict.where.startswith("Oversubscribed: torch computes on 16 threads")
     assert not over.findings
     assert over.held_back
+    assert "Compute on fewer threads: torch.set_num_threads(2)." in over.verdict.next
 
 
 def test_workers_on_busy_cores_may_win_nothing(tmp_path: Path) -> None:
@@ -86,3 +87,12 @@ def test_workers_on_busy_cores_may_win_nothing(tmp_path: Path) -> None:
     assert finding.kind == "input-bound"
     assert finding.saving_low_ms == 0
     assert "compete for them, and may make the training slower" in finding.evidence[-1]
+
+
+def test_advice_without_workers_is_not_warned_of_them(tmp_path: Path) -> None:
+    facts = {LOADER_KEY: {"kind": "map", "workers": 0, "batch_size": 8, "in_memory": True, "batched": False}}
+    (finding,) = report(tmp_path, fetch=True, core_wait=0.3, top=facts).findings
+    assert finding.action.startswith("Fetch whole batches")
+    assert not any("compete" in line for line in finding.evidence)
+    assert finding.saving_low_ms is not None
+    assert finding.saving_low_ms > 0

@@ -233,6 +233,21 @@ def test_a_run_of_which_every_step_was_profiled_says_nothing_against_the_recordi
     assert finding.title.startswith("Input-bound: 20.2 %")
 
 
+@pytest.mark.parametrize(("logged", "share"), [((0, 1), 10.0), ((0,), 50.0)], ids=["own log", "no log"])
+def test_a_rank_is_judged_by_its_own_step_log(tmp_path: Path, logged: tuple[int, ...], share: float) -> None:
+    """Rank 0 never waits. Rank 1 waited for half of its recorded steps, and for a tenth of all its steps."""
+    for rank, wait_us in ((0, 10.0), (1, 1980.0)):
+        trace = recorded(*[wait_us] * 5).rank(rank, 2, backend="gloo")
+        trace.write(tmp_path / f"rank{rank}.100000000{rank}.pt.trace.json.gz")
+    for rank in logged:
+        wait_us = 200 if rank == 1 else 10
+        samples = [StepSample(step, 2_000_000, 1000 * wait_us, None, None, False) for step in range(300)]
+        STEPS.append(STEPS.path(tmp_path, rank), *samples)
+    finding = next(each for each in lightning_perf.analyze(tmp_path).findings if each.kind == "input-bound")
+    assert finding.rank == 1
+    assert finding.title.startswith(f"Input-bound: {share} %")
+
+
 def test_no_cost_exceeds_the_step(tmp_path: Path) -> None:
     # Measured: "145.9 %". 50,000 faults at 2 µs would take 100 ms of steps of 10 ms.
     from tests.findings.cpu.test_cpu_page_faults import recording

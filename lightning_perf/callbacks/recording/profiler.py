@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 import torch
 from torch.profiler import profile, record_function
+from torch.torch_version import TorchVersion
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
@@ -31,6 +33,21 @@ from lightning_perf.trace.trace import CUT_MARK
 __all__ = ["WindowProfiler"]
 
 T = TypeVar("T")
+
+
+@contextmanager
+def _no_advice_on_cycles() -> Iterator[None]:
+    """Silence the warning of torch before 2.12, at every start, that a second cycle would clear the first.
+
+    There is none, and what it advises (acc_events=True) makes Python objects of all events on the spot. Newer torch is
+    left alone: any change of the filters makes Python repeat all warnings that it shows only once.
+    """
+    if TorchVersion(torch.__version__) >= "2.12":
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+        yield
 
 
 class WindowProfiler(StepObserver, PhaseObserver):
@@ -203,10 +220,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         page_faults = self._page_faults.median_per_step() if self._page_faults is not None else None
         core_wait = self._core_waits.share() if self._core_waits is not None else None
         prepared = new_recorder(self._options, self._device_type, page_faults, core_wait, self._loader)
-        with warnings.catch_warnings():
-            # Before 2.12 torch warns at every start that a second cycle would clear the first. There is none, and what
-            # it advises (acc_events=True) makes Python objects of all events on the spot.
-            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+        with _no_advice_on_cycles():
             WindowProfiler._preparing = True
             try:
                 prepared.prepare_trace()

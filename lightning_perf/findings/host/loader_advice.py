@@ -107,8 +107,8 @@ def _whole_batches(facts: DataLoading, batch_ns: float) -> Advice:
     )
     if not facts.in_memory:
         return Advice(
-            "Fetch whole batches: give the dataset a __getitems__(self, indices) that returns all samples of a batch "
-            "at once.",
+            "Fetch whole batches: give the dataset a __getitems__(self, indices) that makes the samples of a batch at "
+            "once, and returns them as a list.",
             (cost,),
             may_win_nothing=True,
             model="Indexing once per batch leaves out the calls per sample; perhaps they are not what takes the time.",

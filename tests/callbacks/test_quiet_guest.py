@@ -1,0 +1,92 @@
+"""What a program keeps when it adds the callback: its imports, its loggers, its warnings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.callbacks.perf_training import fit, quick
+from tests.callbacks.training import PACKAGES, make_module, trace_files
+
+
+def run(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.mark.parametrize("first", ["callback", "Trainer"])
+@pytest.mark.parametrize("name", PACKAGES)
+def test_only_the_package_in_use_is_loaded_and_its_logger_stays_in_charge(
+    tmp_path: Path, name: str, first: str
+) -> None:
+    imports = [f"import {name} as pl", "from lightning_perf import PerfCallback\ncallback = PerfCallback(skip_first=1)"]
+    lines = "\n".join(imports if first == "Trainer" else reversed(imports))
+    other = "lightning" if name == "pytorch_lightning" else "pytorch_lightning"
+    code = f"""
+import logging, sys
+{lines}
+import torch
+logging.getLogger({name!r}).setLevel(logging.ERROR)
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+data = torch.utils.data.DataLoader(torch.zeros(8, 2), 2)
+trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[callback],
+                     enable_progress_bar=False, enable_model_summary=False, default_root_dir={str(tmp_path)!r})
+trainer.fit(Net(), data)
+assert isinstance(callback, pl.Callback)
+assert {other!r} not in sys.modules, "the other package was loaded"
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Where" in done.stdout
+    assert "GPU available" not in done.stderr + done.stdout
+
+
+def test_a_package_that_is_loaded_later_joins(tmp_path: Path) -> None:
+    code = """
+import lightning.pytorch
+from lightning_perf import PerfCallback, PrecisionCallback
+callback, precision = PerfCallback(), PrecisionCallback("bf16-mixed")
+import pytorch_lightning
+for package in (lightning.pytorch, pytorch_lightning):
+    assert isinstance(callback, package.Callback) and isinstance(precision, package.Callback)
+import sys
+loader = sys.modules["pytorch_lightning.callbacks.callback"].__loader__
+assert loader is pytorch_lightning.callbacks.callback.__spec__.loader
+assert type(loader).__name__ == "SourceFileLoader", loader
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(torch.torch_version.TorchVersion(torch.__version__) < "2.12", reason="torch itself warns")
+def test_a_warning_that_is_shown_once_stays_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Measured: 12 times instead of once with repeat=0.
+    def step(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
+        warnings.warn("mind the step", UserWarning, stacklevel=1)
+        return self.loss(batch)  # type: ignore[no-any-return]
+
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
+        before = list(warnings.filters)
+        fit(tmp_path, 20, module=make_module(training_step=step), callback=quick(repeat=0))
+        assert list(warnings.filters) == before
+    assert len(trace_files(tmp_path)) > 3
+    assert shown.count("mind the step") == 1
