@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 
@@ -36,7 +36,7 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
             continue
         if place.block in given_up:
             # Also those that finished: their partners did not, or left a record and then crashed.
-            record = replace(record, problems=(*record.problems, "its block was given up"))
+            record = replace(record, problems=(*record.problems, GIVEN_UP))
         arms[place.arm].append(record)
     empty = [name for name, runs in arms.items() if not runs]
     if empty:

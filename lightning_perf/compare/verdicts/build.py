@@ -17,6 +17,7 @@ from lightning_perf.compare.records.metrics import (
     run_values,
 )
 from lightning_perf.compare.records.record import RunRecord
+from lightning_perf.compare.verdicts.busy import busy_lines
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
 from lightning_perf.compare.verdicts.gates import (
     ALLOW_DIVERGENCE,
@@ -120,7 +121,7 @@ def compare_arms(
     }
     unfinished = count_unfinished(arms, blocked=blocked, failed_blocks=failed_blocks)
     candidates = [
-        _candidate(pair, settings, quality, learned[name], unfinished[name], fairness[name], arms[names[0]])
+        _candidate(pair, settings, quality, learned[name], unfinished[name], fairness[name], arms)
         for name, pair in pairs.items()
     ]
     in_order = [point for point in points if point.left_out is None]
@@ -197,7 +198,7 @@ def _candidate(
     learned: Learned | None,
     unfinished: CollapseCounts,
     fairness: Fairness,
-    baseline: Sequence[RunRecord],
+    arms: Mapping[str, Sequence[RunRecord]],
 ) -> Candidate:
     results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
     by_name = {result.metric: result for result in results}
@@ -222,6 +223,7 @@ def _candidate(
         diverged=learned is not None and learned.diverged,
         unfinished=unfinished,
         allow=settings.allow,
+        busy=busy_lines({name: arms[name] for name in (pair.baseline, pair.candidate)}),
     )
     return Candidate(
         arm=pair.candidate,
@@ -234,7 +236,7 @@ def _candidate(
         accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if is_accuracy else None,
         differences=fairness.differences,
         prediction=check_prediction(
-            baseline, pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
+            arms[pair.baseline], pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
         ),
         quality=kept if not is_accuracy else None,
         unfinished=unfinished,
