@@ -22,6 +22,7 @@ from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Compariso
 from lightning_perf.compare.verdicts.gates import (
     ALLOW_DIVERGENCE,
     ALLOW_FAILURES,
+    ALLOW_SESSIONS,
     GateOutcome,
     GateResult,
     Settings,
@@ -32,6 +33,7 @@ from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.prediction import check_prediction
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.sessions import session_notes
 from lightning_perf.compare.verdicts.unfinished import count_unfinished
 from lightning_perf.compare.verdicts.verdict import describe_verdict
 from lightning_perf.run_files.run_record import Outcome
@@ -114,7 +116,8 @@ def compare_arms(
     points = _points(arms, left_out, values, collapsed)
     of_arm = {name: [point for point in points if point.arm == name and point.left_out is None] for name in names}
     confidence = 1 - (1 - settings.confidence) / (len(names) - 1)
-    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence) for name in names[1:]}
+    independent = ALLOW_SESSIONS in settings.allow
+    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence, independent) for name in names[1:]}
     learned = {
         name: judge_learning(pair, quality, limit, settings.margin) if quality is not None else None
         for name, pair in pairs.items()
@@ -142,7 +145,11 @@ def compare_arms(
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, quality)),
+        notes=(
+            *fairness_notes(fairness, blocked, treatment, names[0]),
+            *session_notes(used, blocked),
+            *run_notes(used, quality),
+        ),
         gates=tuple(
             result
             for candidate in candidates

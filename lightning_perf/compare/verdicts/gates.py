@@ -12,13 +12,25 @@ from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Sca
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 
-__all__ = ["ALLOW_DIVERGENCE", "ALLOW_FAILURES", "Gate", "GateOutcome", "GateResult", "Settings", "judge", "parse_gate"]
+__all__ = [
+    "ALLOW_DIVERGENCE",
+    "ALLOW_FAILURES",
+    "ALLOW_SESSIONS",
+    "Gate",
+    "GateOutcome",
+    "GateResult",
+    "Settings",
+    "judge",
+    "parse_gate",
+]
 
 DEFAULT_LEVEL = 0.05
 
 ALLOW_FAILURES = "failures"
 ALLOW_DIVERGENCE = "divergence"
-"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline."""
+ALLOW_SESSIONS = "sessions"
+"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline, and that the
+arms were run one after the other."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -56,6 +68,7 @@ class Settings:
         treatment: Facts under test, by name or group; those that a study declared are added.
         allow: Facts that may differ besides. `ALLOW_FAILURES` and `ALLOW_DIVERGENCE` allow runs of a candidate that do
             not finish or do not learn.
+            `ALLOW_SESSIONS` takes the runs of an arm as independent, although they were not alternated with the others.
         accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
         quality: Name of another metric that says how well a run learned, with its direction, such as ``val_loss:min``.
         margin: The largest loss that does not matter: of accuracy as a share of 1, of another quality as a share of the
