@@ -60,7 +60,37 @@ work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc
 PLACES = ("_DIR", "_FILE", "_PATH")
 """Ends of the names of variables that say where something goes."""
 
-PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "lightning",
+    "pytorch-lightning",
+    "numpy",
+    "triton",
+    "lightning-perf",
+    "accelerate",
+    "albumentations",
+    "apex",
+    "bitsandbytes",
+    "datasets",
+    "deepspeed",
+    "flash-attn",
+    "kornia",
+    "opencv-python",
+    "opencv-python-headless",
+    "peft",
+    "pillow",
+    "pillow-simd",
+    "timm",
+    "tokenizers",
+    "torchaudio",
+    "torchmetrics",
+    "transformer-engine",
+    "transformers",
+    "webdataset",
+    "xformers",
+)
+"""Packages that a training's speed or result depends on, where they are installed."""
 
 
 def version_facts() -> Facts:

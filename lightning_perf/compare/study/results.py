@@ -11,7 +11,7 @@ from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_reco
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 
-__all__ = ["block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
+__all__ = ["OPTIONS_NAME", "block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
 
 
 def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
@@ -42,6 +42,10 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
     if empty:
         raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let the study go on.")
     return {name: tuple(runs) for name, runs in arms.items()}
+
+
+OPTIONS_NAME = "options.json"
+"""The options of a study, in its folder."""
 
 
 def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:

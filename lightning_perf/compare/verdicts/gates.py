@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
@@ -90,6 +90,35 @@ class Settings:
     equivalence: float = 0.01
     confidence: float = 0.95
     gates: tuple[Gate, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("treatment", "allow", "gates"):
+            entries = getattr(self, name)
+            wanted = Gate if name == "gates" else str
+            if not isinstance(entries, tuple) or not all(isinstance(entry, wanted) for entry in entries):
+                raise CompareError(f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}.")
+        for name in ("margin", "equivalence", "confidence"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+                raise CompareError(f"Settings({name}={value!r}): must be a number from 0 to 1.")
+        if not 0 < self.confidence < 1:
+            raise CompareError(f"Settings(confidence={self.confidence!r}): must be above 0 and below 1.")
+
+    def over(self, declared: Settings) -> Settings:
+        """Return these settings, with what was declared earlier where they are the defaults.
+
+        Args:
+            declared: The earlier settings. Their treatment and what they allow are added.
+        """
+        default = Settings()
+        kept = {
+            field.name: getattr(declared, field.name)
+            for field in fields(Settings)
+            if getattr(self, field.name) == getattr(default, field.name)
+        }
+        for name in ("treatment", "allow"):
+            kept[name] = tuple(dict.fromkeys([*getattr(declared, name), *getattr(self, name)]))
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)
