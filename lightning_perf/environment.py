@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Callable
@@ -16,6 +17,7 @@ __all__ = [
     "cpu_name",
     "device_facts",
     "flag_facts",
+    "host_facts",
     "host_notes",
     "variable_facts",
     "version_facts",
@@ -58,7 +60,37 @@ work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc
 PLACES = ("_DIR", "_FILE", "_PATH")
 """Ends of the names of variables that say where something goes."""
 
-PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "numpy", "triton", "lightning-perf")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "lightning",
+    "pytorch-lightning",
+    "numpy",
+    "triton",
+    "lightning-perf",
+    "accelerate",
+    "albumentations",
+    "apex",
+    "bitsandbytes",
+    "datasets",
+    "deepspeed",
+    "flash-attn",
+    "kornia",
+    "opencv-python",
+    "opencv-python-headless",
+    "peft",
+    "pillow",
+    "pillow-simd",
+    "timm",
+    "tokenizers",
+    "torchaudio",
+    "torchmetrics",
+    "transformer-engine",
+    "transformers",
+    "webdataset",
+    "xformers",
+)
+"""Packages that a training's speed or result depends on, where they are installed."""
 
 
 def version_facts() -> Facts:
@@ -105,6 +137,7 @@ def device_facts(device: torch.device) -> Facts:
     properties = torch.cuda.get_device_properties(device)
     return facts | {
         "device.name": properties.name,
+        "device.kind": "MIG" if "MIG" in properties.name or _visible_device().startswith("MIG-") else "GPU",
         "device.memory_bytes": properties.total_memory,
         "device.driver": _ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion())),
         "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, str(properties.uuid))),
@@ -113,6 +146,10 @@ def device_facts(device: torch.device) -> Facts:
         # Data loading runs on the host, so its processor counts also for a run on a GPU.
         "device.host_cpu": cpu_name(),
     }
+
+
+def _visible_device() -> str:
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
 def flag_facts() -> Facts:
@@ -135,6 +172,48 @@ def flag_facts() -> Facts:
         ),
         "flags.attention": _attention(torch.backends.cuda),
     }
+
+
+def host_facts() -> Facts:
+    """The machine: runs of two machines are not comparable, even with the same device.
+
+    Returns:
+        ``host.name``, ``host.kernel``, ``host.cpu``, its number of processors and cache, a hash over the processor's
+        instruction sets, and the limits of the control group (container) on processors and memory.
+    """
+    of_cpu = _cpu_info()
+    flags = of_cpu.get("flags") or of_cpu.get("Features")
+    return {
+        "host.name": platform.node(),
+        "host.kernel": platform.release(),
+        "host.cpu": cpu_name(),
+        "host.cpus": os.cpu_count(),
+        "host.cache": of_cpu.get("cache size"),
+        "host.cpu_flags": _digest(" ".join(sorted(flags.split()))) if flags else None,
+        "host.cpu_limit": _cgroup("cpu.max"),
+        "host.memory_limit": _cgroup("memory.max"),
+    }
+
+
+def _cpu_info() -> dict[str, str]:
+    """What the kernel says about the first processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in text.split("\n\n", 1)[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _cgroup(name: str) -> str | None:
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text().strip()
+    except OSError:
+        return None
 
 
 def host_notes() -> Facts:

@@ -1,4 +1,5 @@
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightning_perf import environment
-from lightning_perf.environment import device_facts, flag_facts, host_notes, variable_facts, version_facts
+from lightning_perf.environment import device_facts, flag_facts, host_facts, host_notes, variable_facts, version_facts
 
 
 def test_versions_are_those_that_are_installed(monkeypatch):
@@ -117,3 +118,12 @@ def test_nvml_is_asked_for_driver_and_power_limit_of_this_gpu(monkeypatch):
     assert (facts["device.driver"], facts["device.power_limit_w"]) == ("580.1", 650.0)
     properties.uuid = "another"
     assert device_facts(torch.device("cuda", 0))["device.power_limit_w"] is None
+
+
+def test_host_facts_name_the_machine_and_are_the_same_each_time():
+    facts = host_facts()
+    assert facts == host_facts()
+    assert facts["host.name"] == platform.node()
+    assert facts["host.kernel"] == platform.release()
+    assert facts["host.cpus"] == os.cpu_count()
+    assert all(name.startswith("host.") for name in facts)

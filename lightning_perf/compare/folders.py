@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
+from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord, find_records
-from lightning_perf.compare.study.results import failed_blocks, study_arms, study_notes
+from lightning_perf.compare.study.results import OPTIONS_NAME, failed_blocks, study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
 from lightning_perf.compare.verdicts.gates import Settings
@@ -27,7 +30,8 @@ def compare_runs(
     Args:
         arms: The folder of a study; or the runs of each arm by its name, as a folder or as records. The first arm is
             the baseline.
-        settings: What you declared before looking at the runs; what a study declared is added.
+        settings: What you declared before looking at the runs. What a study declared holds where you declare nothing
+            else; its treatment and what it allowed are added.
 
     Returns:
         The comparison, with the notes of the study.
@@ -49,9 +53,33 @@ def compare_runs(
     if isinstance(arms, Mapping):
         return compare_arms({name: _records(runs) for name, runs in arms.items()}, settings)
     folder = Path(arms)
-    comparison = compare_arms(study_arms(folder), settings, failed_blocks=failed_blocks(folder))
+    arms_of_study = study_arms(folder)
+    settings = (settings or Settings()).over(_declared_settings(folder))
+    comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
     return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
 
 
 def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
     return find_records(Path(runs)) if isinstance(runs, (str, os.PathLike)) else runs
+
+
+class _Declared(msgspec.Struct):
+    settings: Settings
+
+
+def _declared_settings(folder: Path) -> Settings:
+    """Return what a study declared before its runs were looked at; the defaults where it declared nothing.
+
+    Args:
+        folder: The study's folder.
+
+    Raises:
+        CompareError: The options cannot be read.
+    """
+    path = folder / OPTIONS_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Declared).settings
+    except FileNotFoundError:
+        return Settings()
+    except (OSError, msgspec.DecodeError) as error:
+        raise CompareError(f"{path}: cannot be read as the options of a study ({error}).") from error

@@ -122,6 +122,8 @@ class RunEnded(msgspec.Struct, frozen=True, tag="ended"):
     error: str | None = None
     peak_device_bytes: int | None = None
     peak_host_bytes: int | None = None
+    other_cpu_share: float | None = None
+    cpu_throttled_share: float | None = None
 
 
 Line: TypeAlias = RunStarted | FactsAdded | EpochEnded | HealthSeen | RunEnded
@@ -189,13 +191,32 @@ class RunRecorder:
         *,
         error: str | None = None,
         peak_device_bytes: int | None = None,
+        other_cpu_share: float | None = None,
+        cpu_throttled_share: float | None = None,
     ) -> None:
-        """Record the end; a second end is ignored."""
+        """Record the end; a second end is ignored.
+
+        Args:
+            outcome: How the run ended.
+            error: What ended it, when it failed.
+            peak_device_bytes: Most device memory allocated at once.
+            other_cpu_share: Share of the usable processors' time that other processes took during training.
+            cpu_throttled_share: Share of the training during which a CPU quota held the run back.
+        """
         if self._ended:
             return
         self._ended = True
         RUN_RECORD.append(
-            self.path, RunEnded(outcome, self._train_time_s(), error, peak_device_bytes, _peak_host_bytes())
+            self.path,
+            RunEnded(
+                outcome,
+                self._train_time_s(),
+                error,
+                peak_device_bytes,
+                _peak_host_bytes(),
+                other_cpu_share,
+                cpu_throttled_share,
+            ),
         )
 
     def _train_time_s(self) -> float:

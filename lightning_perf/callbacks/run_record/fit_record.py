@@ -12,6 +12,7 @@ import torch
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.run_record.device_health import DeviceHealth, gpu_uuids
+from lightning_perf.callbacks.run_record.host_load import HostLoad, LoadSeen
 from lightning_perf.callbacks.run_record.run_facts import (
     batch_facts,
     data_facts,
@@ -53,6 +54,7 @@ class FitRecord:
         self._finished_epoch: int | None = None
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
+        self._load: HostLoad | None = None
         self._awaits_batch = False
         if folder is None or not trainer.is_global_zero:
             return
@@ -75,6 +77,10 @@ class FitRecord:
         """The preparations are over: training time counts from here."""
         if self._recorder is None:
             return
+        try:
+            self._load = HostLoad(siblings=int(self._trainer.world_size) > 1)
+        except Exception as error:
+            self._errors.report("the load of the machine is not recorded", error)
         self._recorder.training_begins()
         try:
             self._health = self._watch()
@@ -140,7 +146,24 @@ class FitRecord:
         if health is not None:
             health.look()
             health.close()
-        self._write(lambda recorder: recorder.ends(outcome, error=error, peak_device_bytes=self._peak_device_bytes()))
+        load = self._load_seen()
+        self._write(
+            lambda recorder: recorder.ends(
+                outcome,
+                error=error,
+                peak_device_bytes=self._peak_device_bytes(),
+                other_cpu_share=load.other_cpu_share,
+                cpu_throttled_share=load.cpu_throttled_share,
+            )
+        )
+
+    def _load_seen(self) -> LoadSeen:
+        load, self._load = self._load, None
+        try:
+            return load.seen() if load is not None else LoadSeen()
+        except Exception as error:
+            self._errors.report("the load of the machine is not recorded", error)
+            return LoadSeen()
 
     def _peak_device_bytes(self) -> int | None:
         device = self._trainer.strategy.root_device

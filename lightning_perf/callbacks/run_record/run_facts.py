@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.compare.records.fingerprint import hash_files, hash_tensors
-from lightning_perf.environment import device_facts, flag_facts, variable_facts, version_facts
+from lightning_perf.environment import device_facts, flag_facts, host_facts, variable_facts, version_facts
 from lightning_perf.revision import git_revision
 from lightning_perf.run_files.run_record import FactValue
 
@@ -70,13 +70,13 @@ def training_facts(trainer: Trainer) -> Facts:
 
 
 def surroundings_facts(trainer: Trainer) -> Facts:
-    """What the fit runs on and with: device, versions, flags, environment variables, code.
+    """What the fit runs on and with: machine, device, versions, flags, environment variables, code.
 
     Args:
         trainer: The Trainer, at the start of training.
     """
     facts = version_facts() | device_facts(trainer.strategy.root_device) | flag_facts() | variable_facts()
-    return {**facts, "code.revision": _revision()}
+    return {**facts, **host_facts(), "code.revision": _revision()}
 
 
 def model_facts(module: Module) -> Facts:

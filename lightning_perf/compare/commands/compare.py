@@ -102,6 +102,20 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="loss of accuracy, or share of another quality, that does not matter (default: 0.01)",
     )
+    group.add_argument(
+        "--confidence",
+        type=share,
+        default=0.95,
+        metavar="SHARE",
+        help="coverage of the intervals of all candidates together (default: 0.95)",
+    )
+    group.add_argument(
+        "--equivalence",
+        type=share,
+        default=0.01,
+        metavar="SHARE",
+        help="times within this share of each other are equivalent (default: 0.01)",
+    )
     group.add_argument("--goal", type=share, metavar="SHARE", help="accuracy for the time to accuracy")
     group.add_argument(
         "--collapse-below",
@@ -125,6 +139,8 @@ def read_settings(options: argparse.Namespace) -> Settings:
         accuracy=options.accuracy,
         quality=options.quality,
         margin=options.margin,
+        confidence=options.confidence,
+        equivalence=options.equivalence,
         goal=options.goal,
         collapse_below=options.collapse_below,
         gates=tuple(parse_gate(text) for text in options.gate),

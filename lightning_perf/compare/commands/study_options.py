@@ -10,14 +10,13 @@ from typing import Literal
 import msgspec
 
 from lightning_perf.compare.errors import CompareError
+from lightning_perf.compare.study.results import OPTIONS_NAME
 from lightning_perf.compare.study.run import Engine
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.run_files.atomic import write_document
 from lightning_perf.run_files.journal import has_begun
 
 __all__ = ["EngineChoice", "StudyOptions", "settle_options"]
-
-FILE = "options.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings
     Raises:
         CompareError: The study was declared with other settings, or the file cannot be read or written.
     """
-    path = folder / FILE
+    path = folder / OPTIONS_NAME
     there = _read(path) if has_begun(folder) and path.exists() else None
     if there is not None:
         changed = _differences(there.settings, settings) if settings != Settings() else ""

@@ -113,7 +113,7 @@ def _wait_for_all(running: Sequence[threading.Event]) -> None:
         while not over.is_set():
             try:
                 over.wait(TICK_S)
-            except KeyboardInterrupt as error:  # noqa: PERF203  (it only waits)
+            except KeyboardInterrupt as error:  # noqa: PERF203 (it waits anyway)
                 interrupted = error
     if interrupted is not None:
         raise interrupted

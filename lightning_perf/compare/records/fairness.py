@@ -62,6 +62,9 @@ class Fairness:
         return tuple(difference for difference in self.differences if difference.allowed_by is None)
 
 
+HOST = "host."
+"""Group of facts about the machine. Blocks of a study may run on different machines, the runs of one block may not."""
+
 ENVIRONMENT = "env."
 """Group of facts that are recorded where they are set only."""
 
@@ -131,7 +134,7 @@ def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]
 
 
 def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], blocked: bool) -> bool:
-    if fact not in SEED_FACTS:
+    if fact not in SEED_FACTS and not (blocked and fact.startswith(HOST)):
         return _is_one(fact, (*baseline, *candidate))
     if blocked:
         ours, theirs = _by_block(fact, baseline), _by_block(fact, candidate)

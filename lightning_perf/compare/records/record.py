@@ -28,7 +28,10 @@ from lightning_perf.run_files.run_record import (
 )
 from lightning_perf.run_files.steps import STEPS
 
-__all__ = ["Epoch", "RunRecord", "find_records", "read_record"]
+__all__ = ["GIVEN_UP", "Epoch", "RunRecord", "find_records", "read_record"]
+
+GIVEN_UP = "its block was given up"
+"""The problem of a run that is left out because a partner in its block failed."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class RunRecord:
         remarks: What was seen of the device and does not make them invalid, as that it was at its power limit.
         steps: Step times, or None when they are missing.
         steps_problem: Why they cannot be read, when they are there.
+        other_cpu_share: Share of the usable processors' time that other processes took during training, or None.
+        cpu_throttled_share: Share of the training during which a CPU quota held the run back, or None.
         predicted_speedup: Least and most speed-up of a step that mixed precision is predicted to bring, by the run's
             report; None when the run was not profiled or had no device to profile.
     """
@@ -90,6 +95,8 @@ class RunRecord:
     steps: StepTimes | None = field(repr=False)
     steps_problem: str | None = None
     predicted_speedup: tuple[float, float] | None = None
+    other_cpu_share: float | None = None
+    cpu_throttled_share: float | None = None
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -118,6 +125,8 @@ def read_record(path: str | Path) -> RunRecord:
             f"{path}: has version {started.version} of the record, newer than this lightning_perf reads."
         )
     facts = dict(started.facts)
+    if "host.name" not in facts and started.notes.get("host"):
+        facts["host.name"] = started.notes["host"]  # older records
     ended: RunEnded | None = None
     epochs: list[Epoch] = []
     health: list[HealthSeen] = []
@@ -149,6 +158,8 @@ def read_record(path: str | Path) -> RunRecord:
         steps=steps,
         steps_problem=steps_problem,
         predicted_speedup=read_predicted_speedup(path.parent),
+        other_cpu_share=ended.other_cpu_share if ended else None,
+        cpu_throttled_share=ended.cpu_throttled_share if ended else None,
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from lightning_perf.compare.errors import CompareError
-from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
 
-__all__ = ["block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
+__all__ = ["OPTIONS_NAME", "block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
 
 
 def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
@@ -36,12 +36,16 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
             continue
         if place.block in given_up:
             # Also those that finished: their partners did not, or left a record and then crashed.
-            record = replace(record, problems=(*record.problems, "its block was given up"))
+            record = replace(record, problems=(*record.problems, GIVEN_UP))
         arms[place.arm].append(record)
     empty = [name for name, runs in arms.items() if not runs]
     if empty:
         raise CompareError(f"{folder}: no run of {', '.join(empty)} has begun yet. Let the study go on.")
     return {name: tuple(runs) for name, runs in arms.items()}
+
+
+OPTIONS_NAME = "options.json"
+"""The options of a study, in its folder."""
 
 
 def failed_blocks(folder: Path) -> dict[str, frozenset[int]]:

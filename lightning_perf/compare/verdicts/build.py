@@ -17,10 +17,12 @@ from lightning_perf.compare.records.metrics import (
     run_values,
 )
 from lightning_perf.compare.records.record import RunRecord
+from lightning_perf.compare.verdicts.busy import busy_lines
 from lightning_perf.compare.verdicts.comparison import Arm, Candidate, Comparison, Run
 from lightning_perf.compare.verdicts.gates import (
     ALLOW_DIVERGENCE,
     ALLOW_FAILURES,
+    ALLOW_SESSIONS,
     GateOutcome,
     GateResult,
     Settings,
@@ -31,6 +33,7 @@ from lightning_perf.compare.verdicts.notes import fairness_notes, run_notes
 from lightning_perf.compare.verdicts.pair import Pair, compare_metric, logarithms
 from lightning_perf.compare.verdicts.prediction import check_prediction
 from lightning_perf.compare.verdicts.refusal import UnfairError
+from lightning_perf.compare.verdicts.sessions import session_notes
 from lightning_perf.compare.verdicts.unfinished import count_unfinished
 from lightning_perf.compare.verdicts.verdict import describe_verdict
 from lightning_perf.run_files.run_record import Outcome
@@ -113,14 +116,15 @@ def compare_arms(
     points = _points(arms, left_out, values, collapsed)
     of_arm = {name: [point for point in points if point.arm == name and point.left_out is None] for name in names}
     confidence = 1 - (1 - settings.confidence) / (len(names) - 1)
-    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence) for name in names[1:]}
+    independent = ALLOW_SESSIONS in settings.allow
+    pairs = {name: Pair(names[0], name, of_arm, used, blocked, confidence, independent) for name in names[1:]}
     learned = {
         name: judge_learning(pair, quality, limit, settings.margin) if quality is not None else None
         for name, pair in pairs.items()
     }
     unfinished = count_unfinished(arms, blocked=blocked, failed_blocks=failed_blocks)
     candidates = [
-        _candidate(pair, settings, quality, learned[name], unfinished[name], fairness[name], arms[names[0]])
+        _candidate(pair, settings, quality, learned[name], unfinished[name], fairness[name], arms)
         for name, pair in pairs.items()
     ]
     in_order = [point for point in points if point.left_out is None]
@@ -141,7 +145,11 @@ def compare_arms(
             [point.arm for point in in_order],
             [point.block or 0 for point in in_order] if blocked else None,
         ),
-        notes=(*fairness_notes(fairness, blocked, treatment, names[0]), *run_notes(used, quality)),
+        notes=(
+            *fairness_notes(fairness, blocked, treatment, names[0]),
+            *session_notes(used, blocked),
+            *run_notes(used, quality),
+        ),
         gates=tuple(
             result
             for candidate in candidates
@@ -197,7 +205,7 @@ def _candidate(
     learned: Learned | None,
     unfinished: CollapseCounts,
     fairness: Fairness,
-    baseline: Sequence[RunRecord],
+    arms: Mapping[str, Sequence[RunRecord]],
 ) -> Candidate:
     results = tuple(result for name in METRICS if (result := compare_metric(pair, name)) is not None)
     by_name = {result.metric: result for result in results}
@@ -222,6 +230,7 @@ def _candidate(
         diverged=learned is not None and learned.diverged,
         unfinished=unfinished,
         allow=settings.allow,
+        busy=busy_lines({name: arms[name] for name in (pair.baseline, pair.candidate)}),
     )
     return Candidate(
         arm=pair.candidate,
@@ -234,7 +243,7 @@ def _candidate(
         accuracy_spread=compare_spread(*pair.values("accuracy"), paired=pair.blocked) if is_accuracy else None,
         differences=fairness.differences,
         prediction=check_prediction(
-            baseline, pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
+            arms[pair.baseline], pair.records[1], by_name["step_time"].estimate if "step_time" in by_name else None
         ),
         quality=kept if not is_accuracy else None,
         unfinished=unfinished,

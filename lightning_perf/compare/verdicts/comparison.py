@@ -13,6 +13,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
 from lightning_perf.compare.verdicts.gates import GateResult
 from lightning_perf.compare.verdicts.prediction import Prediction
+from lightning_perf.compare.verdicts.refusal import SCHEMA_VERSION
 from lightning_perf.documents import Format, PageDocument, SavedDocument, TextDocument
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import Summary
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
 __all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
-
-SCHEMA_VERSION = 1
 
 
 class VerdictKind(str, Enum):

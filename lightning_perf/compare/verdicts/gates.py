@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 from lightning_perf.compare.errors import CompareError
@@ -12,13 +12,25 @@ from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Sca
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.values import Estimate
 
-__all__ = ["ALLOW_DIVERGENCE", "ALLOW_FAILURES", "Gate", "GateOutcome", "GateResult", "Settings", "judge", "parse_gate"]
+__all__ = [
+    "ALLOW_DIVERGENCE",
+    "ALLOW_FAILURES",
+    "ALLOW_SESSIONS",
+    "Gate",
+    "GateOutcome",
+    "GateResult",
+    "Settings",
+    "judge",
+    "parse_gate",
+]
 
 DEFAULT_LEVEL = 0.05
 
 ALLOW_FAILURES = "failures"
 ALLOW_DIVERGENCE = "divergence"
-"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline."""
+ALLOW_SESSIONS = "sessions"
+"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline, and that the
+arms were run one after the other."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -56,6 +68,7 @@ class Settings:
         treatment: Facts under test, by name or group; those that a study declared are added.
         allow: Facts that may differ besides. `ALLOW_FAILURES` and `ALLOW_DIVERGENCE` allow runs of a candidate that do
             not finish or do not learn.
+            `ALLOW_SESSIONS` takes the runs of an arm as independent, although they were not alternated with the others.
         accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
         quality: Name of another metric that says how well a run learned, with its direction, such as ``val_loss:min``.
         margin: The largest loss that does not matter: of accuracy as a share of 1, of another quality as a share of the
@@ -77,6 +90,35 @@ class Settings:
     equivalence: float = 0.01
     confidence: float = 0.95
     gates: tuple[Gate, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("treatment", "allow", "gates"):
+            entries = getattr(self, name)
+            wanted = Gate if name == "gates" else str
+            if not isinstance(entries, tuple) or not all(isinstance(entry, wanted) for entry in entries):
+                raise CompareError(f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}.")
+        for name in ("margin", "equivalence", "confidence"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
+                raise CompareError(f"Settings({name}={value!r}): must be a number from 0 to 1.")
+        if not 0 < self.confidence < 1:
+            raise CompareError(f"Settings(confidence={self.confidence!r}): must be above 0 and below 1.")
+
+    def over(self, declared: Settings) -> Settings:
+        """Return these settings, with what was declared earlier where they are the defaults.
+
+        Args:
+            declared: The earlier settings. Their treatment and what they allow are added.
+        """
+        default = Settings()
+        kept = {
+            field.name: getattr(declared, field.name)
+            for field in fields(Settings)
+            if getattr(self, field.name) == getattr(default, field.name)
+        }
+        for name in ("treatment", "allow"):
+            kept[name] = tuple(dict.fromkeys([*getattr(declared, name), *getattr(self, name)]))
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lightning_perf.compare.records.metrics import METRICS, QUALITY_METRICS, Scale
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.compare.verdicts.comparison import MetricResult, Run
+from lightning_perf.compare.verdicts.sessions import find_sessions, session_means
 from lightning_perf.statistics.collapse import CollapseCounts
 from lightning_perf.statistics.describe import describe
 from lightning_perf.statistics.location import (
@@ -25,6 +27,8 @@ from lightning_perf.statistics.values import Estimate, Probability, finite
 
 __all__ = ["Pair", "Values", "compare_metric", "logarithms"]
 
+ONE_SESSION = "the runs of an arm followed each other, so a change of the machine cannot be told from one of the arm"
+
 Values = list[float | None]
 
 
@@ -38,6 +42,7 @@ class Pair:
         records: Their records.
         blocked: Whether runs are paired by block; blocks that lack a run of either arm are left out.
         confidence: Coverage of the pair's intervals.
+        independent: Whether runs outside of blocks are independent, although other sessions may have been slower.
     """
 
     def __init__(
@@ -48,11 +53,13 @@ class Pair:
         records: Mapping[str, Sequence[RunRecord]],
         blocked: bool,
         confidence: float,
+        independent: bool = False,
     ) -> None:
         self.baseline, self.candidate = baseline, candidate
         self.blocked, self.confidence = blocked, confidence
         self.points = [list(points[baseline]), list(points[candidate])]
         self.records = [list(records[baseline]), list(records[candidate])]
+        self.sessions = None if blocked or independent else find_sessions(*self.records)
         if blocked:
             common = {p.block for p in self.points[0]} & {p.block for p in self.points[1]}
             self.points = [
@@ -84,7 +91,10 @@ class Pair:
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
             if not self.blocked:
-                return unpaired_ratio(base, candidate, self.confidence)
+                estimate = unpaired_ratio(*self.by_session(metric, base, candidate), self.confidence)
+                if estimate.low is None and self.is_one_session and METRICS[metric].is_timed:
+                    return replace(estimate, value=unpaired_ratio(base, candidate).value, reason=ONE_SESSION)
+                return estimate
             return paired_ratio(base, candidate, self.confidence, timed=METRICS[metric].is_timed)
         return interval(self.difference(base, candidate), self.confidence)
 
@@ -92,6 +102,20 @@ class Pair:
         """Collapsed runs of either arm."""
         lost = [sum(point.collapsed for point in points) for points in self.points]
         return CollapseCounts(lost[0], len(self.points[0]), lost[1], len(self.points[1]))
+
+    @property
+    def is_one_session(self) -> bool:
+        """Whether all of several runs of an arm are from one session, so that nothing shows how sessions differ."""
+        return self.sessions is not None and any(len(set(numbers)) == 1 < len(numbers) for numbers in self.sessions)
+
+    def by_session(self, metric: str, base: Values, candidate: Values) -> tuple[Values, Values]:
+        """Positive values of a timed metric, one a session: the geometric mean of the session's runs."""
+        if self.sessions is None or not METRICS[metric].is_timed:
+            return base, candidate
+        first, second = (
+            session_means(values, numbers) for values, numbers in zip((base, candidate), self.sessions, strict=True)
+        )
+        return first, second
 
     def difference(self, base: Values, candidate: Values) -> Difference:
         """Candidate - baseline, with the standard error that the design calls for."""
@@ -115,7 +139,7 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
     summaries = describe(base), describe(candidate)
     estimate = pair.estimate(name)
     if metric.scale is Scale.RATIO:
-        base, candidate = logarithms(base), logarithms(candidate)
+        base, candidate = (logarithms(values) for values in pair.by_session(name, base, candidate))
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
         # Leaving out the runs that missed the goal would favour the arm that misses it more.

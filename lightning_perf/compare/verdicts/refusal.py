@@ -13,7 +13,9 @@ from lightning_perf.documents import PageDocument
 if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
-__all__ = ["Unfair", "UnfairError", "UnfairRow"]
+__all__ = ["SCHEMA_VERSION", "Unfair", "UnfairError", "UnfairRow"]
+
+SCHEMA_VERSION = 1
 
 
 class UnfairError(CompareError):
@@ -67,12 +69,14 @@ class Unfair(PageDocument):
         baseline: Name of the baseline.
         rows: The facts in which candidates differ and must not.
         state: Tells this document from a comparison.
+        schema_version: `SCHEMA_VERSION` of the writer, as in a comparison.
     """
 
     message: str
     baseline: str
     rows: tuple[UnfairRow, ...]
     state: Literal["unfair"] = "unfair"
+    schema_version: int = SCHEMA_VERSION
 
     def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
         """Print why the comparison is refused, with the differing rows.

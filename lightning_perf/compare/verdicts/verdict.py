@@ -60,6 +60,7 @@ def describe_verdict(
     diverged: bool = False,
     unfinished: CollapseCounts | None = None,
     allow: Collection[str] = (),
+    busy: Sequence[str] = (),
 ) -> Verdict:
     """Describe a candidate's results: the headline, details and what to do next.
 
@@ -76,6 +77,7 @@ def describe_verdict(
         diverged: Whether so many more of the candidate's runs collapsed that this is not chance.
         unfinished: Blocks of both in which a run did not finish, or such runs outside of blocks.
         allow: What was declared to be allowed.
+        busy: What else kept the machine busy during the runs, in sentences.
 
     Returns:
         The verdict.
@@ -86,6 +88,7 @@ def describe_verdict(
         details = _accuracy_details(accuracy, accuracy_change, collapsed)
     else:
         details = _quality_details(quality, accuracy, accuracy_change, collapsed)
+    details = [*busy, *details]
     if unfinished is not None and (unfinished.baseline or unfinished.candidate):
         details.append(f"{'Blocks with a run' if blocked else 'Runs'} that did not finish: {unfinished}.")
     if time is None or time.estimate.value is None:
