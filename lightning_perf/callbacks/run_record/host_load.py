@@ -12,8 +12,8 @@ __all__ = ["HostLoad", "LoadSeen"]
 LEAST_S = 1.0
 """Shorter trainings are not judged: the kernel counts in hundredths of a second."""
 
-_STAT = Path("/proc/stat")
-_CGROUP_STAT = Path("/sys/fs/cgroup/cpu.stat")
+_PROC = Path("/proc")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,19 @@ class HostLoad:
 
     Args:
         siblings: Whether the run's processes have one parent, as under torchrun: its children then belong to the run.
+        proc: Where the kernel shows processes.
+        control_group: Where it shows this process's control group.
     """
 
-    def __init__(self, *, siblings: bool = False) -> None:
+    def __init__(self, *, siblings: bool = False, proc: Path = _PROC, control_group: Path = _CONTROL_GROUP) -> None:
         self._family = os.getppid() if siblings else os.getpid()
-        self._start = _sample(self._family)
+        self._proc = proc
+        self._control_group = control_group
+        self._start = self._sample()
 
     def seen(self) -> LoadSeen:
         """Return the load since the start."""
-        start, end = self._start, _sample(self._family)
+        start, end = self._start, self._sample()
         elapsed_s = end.at_s - start.at_s
         if elapsed_s < LEAST_S:
             return LoadSeen()
@@ -69,13 +73,13 @@ class HostLoad:
             throttled = _share((end.throttled_s - start.throttled_s) / elapsed_s)
         return LoadSeen(other, throttled)
 
+    def _sample(self) -> _Sample:
+        busy_s, own_s = _busy_s(self._proc / "stat"), _own_s(self._proc, self._family)
+        return _Sample(time.monotonic(), busy_s, own_s, _throttled_s(self._control_group / "cpu.stat"))
+
 
 def _share(value: float) -> float:
     return round(min(1.0, max(0.0, value)), 4)
-
-
-def _sample(family: int) -> _Sample:
-    return _Sample(time.monotonic(), _busy_s(), _own_s(family), _throttled_s())
 
 
 def _usable_cpus() -> set[int]:
@@ -85,10 +89,10 @@ def _usable_cpus() -> set[int]:
         return set(range(os.cpu_count() or 1))
 
 
-def _busy_s() -> float | None:
+def _busy_s(stat: Path) -> float | None:
     """Time that the usable processors worked, for whomever."""
     try:
-        lines = _STAT.read_text().splitlines()
+        lines = stat.read_text().splitlines()
     except OSError:
         return None
     names = {f"cpu{number}" for number in _usable_cpus()}
@@ -100,17 +104,17 @@ def _busy_s() -> float | None:
     return sum(sum(count) - count[3] - count[4] for count in counts) / _ticks_per_second()
 
 
-def _own_s(family: int) -> float | None:
+def _own_s(proc: Path, family: int) -> float | None:
     """Processor time of the run's processes, those that have ended included once their parent took note."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208
     except OSError:
         return None
     for pid in pids:
         try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            text = (proc / str(pid) / "stat").read_text(errors="replace")
         except OSError:
             continue  # it has ended
         # pid (name) state ppid …, where the name may hold spaces and brackets: proc_pid_stat(5)
@@ -122,9 +126,9 @@ def _own_s(family: int) -> float | None:
     return sum(ticks.get(pid, 0) for pid in own) / _ticks_per_second()
 
 
-def _throttled_s() -> float | None:
+def _throttled_s(stat: Path) -> float | None:
     try:
-        lines = _CGROUP_STAT.read_text().splitlines()
+        lines = stat.read_text().splitlines()
     except OSError:
         return None
     counts = dict(line.split() for line in lines if len(line.split()) == 2)
