@@ -22,8 +22,8 @@ from lightning_perf.run_files.precision import LayerDrift, NumericsDrift
 __all__ = ["NumericsGuard"]
 
 DRIFT_VALUES = 2**16
-"""Values of a layer's output that its drift is computed from, at most. All of them, in FP32 and of two passes, are 66 GB
-for ResNet-50 at a batch of 256. Of so many, chosen at random, a norm is within 1 % of the whole one, unless a few
+"""Values of a layer's output that its drift is computed from, at most. All of them, in FP32 and of two passes, are 66
+GB for ResNet-50 at a batch of 256. Of so many, chosen at random, a norm is within 1 % of the whole one, unless a few
 values make up most of it."""
 
 DRIFT_SEED = 11

@@ -116,7 +116,8 @@ def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(tmp_pa
     calls = SimpleNamespace(batch=-1)
 
     def loss(batch: Any) -> torch.Tensor:
-        return plain(batch) * (float("inf") if calls.batch in (1, 2) else 1.0)
+        scaled: torch.Tensor = plain(batch) * (float("inf") if calls.batch in (1, 2) else 1.0)
+        return scaled
 
     module.loss = loss
     module.on_train_batch_start = lambda batch, batch_idx: setattr(calls, "batch", batch_idx)
@@ -126,9 +127,14 @@ def test_the_scale_of_a_step_counts_steps_whose_verdict_has_not_been_read(tmp_pa
 
     def started(trainer: Any, pl_module: Any) -> None:
         setup(trainer, pl_module)
-        monitor = callback.monitors._scale.monitor  # type: ignore[union-attr]
+        monitor: Any = callback.monitors._scale.monitor  # type: ignore[union-attr]
         locate = monitor._locate
-        monitor._locate = lambda optimizer, scale: (scales.append(scale), locate(optimizer, scale))[1]
+
+        def watched(optimizer: Any, scale: float) -> Any:
+            scales.append(scale)
+            return locate(optimizer, scale)
+
+        monitor._locate = watched
 
     callback.on_train_start = started  # type: ignore[method-assign]
     fit(tmp_path, callback, module)
