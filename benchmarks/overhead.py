@@ -20,8 +20,10 @@ the length of the step, so its microseconds on the short step, where rounds diff
 Where the Trainer has no profiler of its own, `PerfCallback` spares the Trainer calls of its idle profiler; what that
 saves is part of the figures, as it is part of every fit.
 
-Run as ``python -m benchmarks.overhead [--traceml-python PYTHON]``: prints a table, and writes it and the raw times to
-``benchmarks/results/``.
+Run as ``python -m benchmarks.overhead [--device cuda] [--traceml-python PYTHON]``: prints a table, and writes it and
+the raw times to ``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the process of `PerfCallback`
+trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a step that waits for the device ends
+the benchmark with an error.
 """
 
 from __future__ import annotations
@@ -96,9 +98,14 @@ class Fit:
 
 
 class Clock(pl.Callback):
-    """Notes when steps begin; first of the callbacks, so that a step holds the hooks of all."""
+    """Notes when steps begin; first of the callbacks, so that a step holds the hooks of all.
 
-    def __init__(self) -> None:
+    Args:
+        strict: Whether torch has to raise where a step outside of the window waits for the device.
+    """
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
         self.cpu_ns: list[int] = []
         self.wall_ns: list[int] = []
 
@@ -106,6 +113,14 @@ class Clock(pl.Callback):
         """A step begins."""
         self.cpu_ns.append(time.process_time_ns())
         self.wall_ns.append(time.perf_counter_ns())
+        step = len(self.wall_ns) - 1
+        if self.strict and step in (SETTLED, WINDOW.start - 1, WINDOW.stop + SETTLED):
+            torch.cuda.set_sync_debug_mode("default" if step == WINDOW.start - 1 else "error")
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """The last step is over: what ends a fit may wait."""
+        if self.strict:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 class Layers(pl.LightningModule):
@@ -153,19 +168,20 @@ def mean_ms(times_ns: list[int]) -> dict[str, float]:
     return {part: sum(kept) / len(kept) for part, kept in parts.items()}
 
 
-def fit(process: str, model: str, arm: str, number: int, steps: int) -> Fit:
+def fit(process: str, model: str, arm: str, number: int, steps: int, device: str) -> Fit:
     """Train once."""
     width, batch, times = MODELS[model]
     steps *= times
     torch.manual_seed(0)
     data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
-    clock = Clock()
+    clock = Clock(strict=device == "cuda" and process == "perf")
     with tempfile.TemporaryDirectory() as folder:
         callbacks, profiler = observers(arm, folder)
         trainer = pl.Trainer(
             default_root_dir=folder,
             max_epochs=1,
-            accelerator="cpu",
+            accelerator=device,
+            devices=1,
             callbacks=[clock, *callbacks],
             profiler=profiler,
             **QUIET_TRAINER,
@@ -174,7 +190,7 @@ def fit(process: str, model: str, arm: str, number: int, steps: int) -> Fit:
     return Fit(process, model, arm, number, mean_ms(clock.cpu_ns), mean_ms(clock.wall_ns))
 
 
-def work(process: str, steps: int) -> None:
+def work(process: str, steps: int, device: str) -> None:
     """Run rounds as they are asked for on standard input, and answer each with its fits, in a line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the arms print is no answer
@@ -186,16 +202,17 @@ def work(process: str, steps: int) -> None:
         number = int(line)
         order = random.Random(number)
         arms = PROCESSES[process]
-        fits = [fit(process, model, arm, number, steps) for model in MODELS for arm in order.sample(arms, len(arms))]
+        fits = [
+            fit(process, model, arm, number, steps, device) for model in MODELS for arm in order.sample(arms, len(arms))
+        ]
         print(json.dumps([asdict(each) for each in fits]), file=answers, flush=True)
 
 
-def start(process: str, python: str, steps: int) -> subprocess.Popen[str]:
+def start(process: str, python: str, steps: int, device: str) -> subprocess.Popen[str]:
     """Start a process of `work`."""
-    command = [python, "-m", "benchmarks.overhead", "--process", process, "--steps", str(steps)]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    command = [python, "-m", "benchmarks.overhead", "--process", process, "--steps", str(steps), "--device", device]
+    stderr = subprocess.DEVNULL if device == "cpu" else None  # where a step may have waited for the device
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def ask(worker: subprocess.Popen[str], number: int) -> list[Fit]:
@@ -255,13 +272,20 @@ def main() -> None:
     parser.add_argument(
         "--traceml-python", default=sys.executable, help="an interpreter with TraceML (default: this one)"
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
+    parser.add_argument(
+        "--out", type=Path, help="results, without suffix (default: benchmarks/results/overhead, or …_cuda)"
+    )
     parser.add_argument("--process", choices=PROCESSES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.steps < WINDOW.stop + 2 * SETTLED:
         parser.error(f"--steps is too small: give {WINDOW.stop + 2 * SETTLED} or more, to have some after the window")
     if arguments.process:
-        work(arguments.process, arguments.steps)
+        work(arguments.process, arguments.steps, arguments.device)
         return
+    device = arguments.device
+    results = arguments.out or (RESULTS if device == "cpu" else RESULTS.with_name(f"{RESULTS.name}_{device}"))
+    machine = cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}"
     pythons = {"perf": sys.executable, "pytorch": sys.executable}
     versions = known_versions()
     question = "import importlib.metadata as m, traceml_ai; print(m.version('traceml-ai'))"
@@ -272,7 +296,7 @@ def main() -> None:
         pythons["traceml"], versions["traceml-ai"] = arguments.traceml_python, answer[-1]
     else:
         print("TraceML is left out: pip install traceml-ai, here or for --traceml-python.")
-    workers = {process: start(process, python, arguments.steps) for process, python in pythons.items()}
+    workers = {process: start(process, python, arguments.steps, device) for process, python in pythons.items()}
     kept: list[Fit] = []
     try:
         for number in range(-1, arguments.rounds):  # the first round warms up and is left out
@@ -286,15 +310,15 @@ def main() -> None:
     text = (
         f"# Overhead\n\nWritten by `python -m benchmarks.overhead`, method {METHOD}: time of a step over that of a "
         f"bare Trainer, with its 95 % interval. {arguments.rounds} rounds of {arguments.steps} steps, one thread, "
-        f"{cpu_name()}. "
+        f"{machine}. "
         + ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in versions.items())
         + f".\n\n{table(kept)}\n"
     )
     print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
-    raw = {"method": METHOD, "steps": arguments.steps, "cpu": cpu_name(), **versions, "fits": [asdict(f) for f in kept]}
-    RESULTS.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.with_suffix(".md").write_text(text, encoding="utf-8")
+    raw = {"method": METHOD, "steps": arguments.steps, "cpu": machine, **versions, "fits": [asdict(f) for f in kept]}
+    results.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

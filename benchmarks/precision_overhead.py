@@ -8,8 +8,9 @@ finer than a shared machine can tell; that difference stands beside it.
 Weight cache: a linear layer used 16 times in a bf16 forward pass, through the callback (cache on) and through
 ``Trainer(precision="bf16-mixed")`` (off in Lightning since 2.5.6): casts a step, and CPU time of the training.
 
-Run as ``python -m benchmarks.precision_overhead``: prints the tables, and writes them and the raw times to
-``benchmarks/results/``.
+Run as ``python -m benchmarks.precision_overhead [--device cuda]``: prints the tables, and writes them and the raw
+times to ``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the steps are queued, so that CPU time
+is that of the host's own work.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class ScaledFp32(MixedPrecision):
 
     def autocast_context_manager(self) -> torch.autocast:
         """No autocast."""
-        return torch.autocast("cpu", enabled=False)
+        return torch.autocast(self.device, enabled=False)
 
 
 class TimedCallback(PrecisionCallback):
@@ -163,7 +164,9 @@ def _resnet() -> nn.Module:
 MONITORED = {"4 linear layers": (_layers, (128, 512)), "ResNet-18": (_resnet, (16, 3, 64, 64))}
 
 
-def fit(model: str, arm: str, number: int, steps: int, net: nn.Module, shape: tuple[int, ...], **options: Any) -> Fit:
+def fit(
+    model: str, arm: str, number: int, steps: int, net: nn.Module, shape: tuple[int, ...], device: str, **options: Any
+) -> Fit:
     """Train once."""
     torch.manual_seed(0)
     batch = torch.randn(shape)
@@ -174,7 +177,8 @@ def fit(model: str, arm: str, number: int, steps: int, net: nn.Module, shape: tu
         trainer = pl.Trainer(
             default_root_dir=folder,
             max_epochs=1,
-            accelerator="cpu",
+            accelerator=device,
+            devices=1,
             callbacks=[clock, *([callback] if callback is not None else [])],
             **QUIET_TRAINER,
             **options,
@@ -184,25 +188,25 @@ def fit(model: str, arm: str, number: int, steps: int, net: nn.Module, shape: tu
     return Fit(model, arm, number, steps, clock.end - clock.start, monitors_s, clock.casts)
 
 
-def monitored(number: int, order: random.Random, steps: int) -> list[Fit]:
+def monitored(number: int, order: random.Random, steps: int, device: str) -> list[Fit]:
     """One round of the monitors' arms."""
     fits = []
     for model, (make, shape) in MONITORED.items():
         for arm in order.sample(ARMS, len(ARMS)):
             cadence = 100 if arm == ARMS[2] else 0
             callback = None if arm == "plain" else TimedCallback(underflow_every_n_steps=cadence)
-            plugin = ScaledFp32("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-            fits.append(fit(model, arm, number, steps, make(), shape, callback=callback, plugins=[plugin]))
+            plugin = ScaledFp32("16-mixed", device, torch.amp.GradScaler(device))
+            fits.append(fit(model, arm, number, steps, make(), shape, device, callback=callback, plugins=[plugin]))
     return fits
 
 
-def cached(number: int, order: random.Random, steps: int) -> list[Fit]:
+def cached(number: int, order: random.Random, steps: int, device: str) -> list[Fit]:
     """One round of the weight cache's arms."""
     fits = []
     for arm in order.sample(("cache on", "cache off"), 2):
         on = arm == "cache on"
         options = {"callback": PrecisionCallback("bf16-mixed")} if on else {"precision": "bf16-mixed"}
-        fits.append(fit("linear used 16 times", arm, number, steps, Repeated(), (32, 512), **options))
+        fits.append(fit("linear used 16 times", arm, number, steps, Repeated(), (32, 512), device, **options))
     return fits
 
 
@@ -243,28 +247,35 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="trainings of each arm (default: 5)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each (default: 200)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train (default: cpu)")
+    parser.add_argument(
+        "--out", type=Path, help="results, without suffix (default: benchmarks/results/precision_overhead, or …_cuda)"
+    )
     arguments = parser.parse_args()
+    device = arguments.device
+    results = arguments.out or (RESULTS if device == "cpu" else RESULTS.with_name(f"{RESULTS.name}_{device}"))
+    machine = cpu_name() if device == "cpu" else f"{torch.cuda.get_device_name()}, {cpu_name()}"
     torch.set_num_threads(1)
     be_quiet()
     order = random.Random(0)
     monitors: list[Fit] = []
     cache: list[Fit] = []
-    monitored(-1, order, 5)  # warms up
+    monitored(-1, order, 5, device)  # warms up
     for number in range(arguments.rounds):
-        monitors += monitored(number, order, arguments.steps)
-        cache += cached(number, order, arguments.steps)
+        monitors += monitored(number, order, arguments.steps, device)
+        cache += cached(number, order, arguments.steps, device)
     text = (
         f"# What monitoring precision costs\n\nWritten by `python -m benchmarks.precision_overhead`, method {METHOD}. "
-        f"{arguments.rounds} rounds of {arguments.steps} steps, one thread, {cpu_name()}. "
+        f"{arguments.rounds} rounds of {arguments.steps} steps, one thread, {machine}. "
         + versions_text()
         + f".\n\n## Monitors of an fp16 training\n\n{monitors_table(monitors)}\n\n"
         f"## Autocast's weight cache: a linear layer used 16 times\n\n{cache_table(cache)}\n"
     )
     print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
-    raw = {"method": METHOD, "cpu": cpu_name(), **known_versions(), "fits": [asdict(f) for f in monitors + cache]}
-    RESULTS.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.with_suffix(".md").write_text(text, encoding="utf-8")
+    raw = {"method": METHOD, "cpu": machine, **known_versions(), "fits": [asdict(f) for f in monitors + cache]}
+    results.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

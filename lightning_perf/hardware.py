@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["DEVICES", "DevicePeak", "find_device", "product_speed_up"]
+__all__ = ["DEVICES", "DevicePeak", "find_device", "is_amd", "product_speed_up"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,16 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
         if memory_gb >= device.min_memory_gb and re.search(device.pattern, name, re.IGNORECASE):
             return device
     return None
+
+
+def is_amd(name: str | None) -> bool:
+    """Whether a device is one of AMD's, by its name. Its ``gfx9`` reads as compute capability 9.0.
+
+    Example:
+        >>> is_amd("AMD Instinct MI300X"), is_amd("NVIDIA H200"), is_amd(None)
+        (True, False, False)
+    """
+    return re.search(r"AMD|Radeon|Instinct", name or "") is not None
 
 
 BEYOND_PEAKS = 1.1

@@ -24,6 +24,7 @@ from lightning_perf.tune.campaign import run_campaign
 from lightning_perf.tune.result import Outcome
 from lightning_perf.tune.settings import TuneSettings
 from tests.callbacks.precision_training import Recipe, fit, make_net, same
+from tests.callbacks.test_never_waits import STEP_HOOKS
 from tests.callbacks.training import events, loader, make_module, make_trainer, samples, trace_files
 
 # Of other libraries' warnings on a GPU no list can be complete.
@@ -66,6 +67,32 @@ def test_every_window_holds_the_devices_work_and_every_step_its_device_time(tmp_
     assert compute.mean_ns
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_hook_of_a_step_waits_for_the_device(tmp_path: Path, fused: bool) -> None:
+    """torch raises in a hook where it would wait. `PerfCallback` waits at the ends of its windows: here are none."""
+    for callback in (
+        PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf", print_report=False),
+        PrecisionCallback("16-mixed", underflow_every_n_steps=2),
+    ):
+        called: list[str] = []
+
+        def strict(name: str, hook: Any, called: list[str] = called) -> Any:
+            def call(*arguments: Any, **options: Any) -> None:
+                called.append(name)
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    hook(*arguments, **options)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+
+            return call
+
+        for name in STEP_HOOKS:
+            setattr(callback, name, strict(name, getattr(callback, name)))
+        fit(tmp_path, callback, make_net(Recipe(overflow_at=2, fused=fused)), **ON_GPU)
+        assert set(called) == set(STEP_HOOKS)
+
+
 @pytest.mark.parametrize("recipe", [Recipe(overflow_at=2), Recipe(overflow_at=2, fused=True)])
 def test_fp16_by_the_callback_is_lightnings_own_bit_for_bit_and_is_followed(tmp_path: Path, recipe: Recipe) -> None:
     callback = PrecisionCallback("16-mixed", underflow_every_n_steps=1, locate_overflows=1)
@@ -75,6 +102,7 @@ def test_fp16_by_the_callback_is_lightnings_own_bit_for_bit_and_is_followed(tmp_
     assert callback.loss_scale is not None
     assert callback.loss_scale.attempts == 6
     assert callback.loss_scale.skipped_steps == 1
+    assert callback.loss_scale.events[1].origin is not None  # of a fused optimizer too
     assert ours.scaler is not None
     assert callback.loss_scale.final_scale == ours.scaler["scale"]
     assert callback.underflow is not None

@@ -26,8 +26,9 @@ from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, move
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
-from lightning_perf.hardware import DevicePeak, find_device, product_speed_up
+from lightning_perf.hardware import DevicePeak, find_device, is_amd, product_speed_up
 from lightning_perf.trace.columns import NO_ROW, Int64Array
+from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.indexing import distinct_rows
 from lightning_perf.trace.trace import Trace
 
@@ -42,6 +43,10 @@ __all__ = [
 
 FROM_FP32 = (2.0, 4.0)
 """Least and most speed-up of FP32 products without Tensor Cores, where the device is not known."""
+
+FROM_FP32_BY_CAPABILITY = {(7, 0): 8.8, (8, 0): 17.6, (9, 0): 16.2, (10, 0): 33.0}
+"""Most speed-up of such products by compute capability, for a device without a row in `lightning_perf.hardware`, such
+as a slice of one (MIG): those of V100, A100, H100 and B200, by `product_speed_up`."""
 
 FROM_TENSOR_CORES = (1.2, 2.0)
 """Least and most speed-up of matrix products in TF32: peak rates are 2 times apart, and 16-bit operands have half the
@@ -163,7 +168,7 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
         return None
     properties = device_properties(trace, int(trace.device.device[kernels[0]]))
     peak = find_device(properties.name, properties.total_memory_bytes)
-    parts, cast = _parts(trace, kernels, peak)
+    parts, cast = _parts(trace, kernels, peak, _speed_up_of_unlisted(properties))
     half_ns = sum(part.time_ns for part in parts if part.name == "in 16 bits")
     total_ns = sum(part.time_ns for part in parts)
     if not total_ns or half_ns > total_ns / 2:
@@ -187,7 +192,17 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
     )
 
 
-def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[tuple[AmpPart, ...], int]:
+def _speed_up_of_unlisted(device: DeviceProperties) -> tuple[float, float]:
+    """The speed-up of FP32 products on a device without known peak rates."""
+    if is_amd(device.name) or device.compute_major is None or device.compute_minor is None:
+        return FROM_FP32
+    least, most = FROM_FP32
+    return least, FROM_FP32_BY_CAPABILITY.get((device.compute_major, device.compute_minor), most)
+
+
+def _parts(
+    trace: Trace, kernels: Int64Array, peak: DevicePeak | None, unlisted: tuple[float, float]
+) -> tuple[tuple[AmpPart, ...], int]:
     """The parts, and how many elements autocast would cast."""
     owner = _owners(trace, kernels)
     owned = owner != NO_ROW
@@ -212,7 +227,7 @@ def _parts(trace: Trace, kernels: Int64Array, peak: DevicePeak | None) -> tuple[
         operator = trace.names[name] if name != NO_ROW else ""
         part = _part(operator, ARITHMETICS[code], trace.names[kernel], bool(stepping), trace.shape_lists[shapes])
         names.append(part)
-        factors[row] = _factors(part, operator, ARITHMETICS[code], trace.names[kernel], peak)
+        factors[row] = _factors(part, operator, ARITHMETICS[code], trace.names[kernel], peak, unlisted)
         if peak is not None and shared and part in ("products", "products on Tensor Cores", "following"):
             read_ns[row] = 2 * _elements(trace.shape_lists[shapes]) / shared / peak.bandwidth_bytes_per_s * 1e9
     read = np.minimum(read_ns[index], time)
@@ -245,7 +260,7 @@ _PRODUCTS = FORMULAS.keys() | _CONVOLUTIONS
 
 
 def _factors(
-    part: PartName, operator: str, arithmetic: str, kernel: str, peak: DevicePeak | None
+    part: PartName, operator: str, arithmetic: str, kernel: str, peak: DevicePeak | None, unlisted: tuple[float, float]
 ) -> tuple[float, float]:
     if part == "following":
         return HALF_THE_BYTES
@@ -255,7 +270,7 @@ def _factors(
         return FROM_TF32_CONVOLUTIONS if operator in _CONVOLUTIONS else FROM_TENSOR_CORES
     if part != "products":
         return 1.0, 1.0
-    return (product_speed_up(peak, arithmetic, "fp16") if peak is not None else None) or FROM_FP32
+    return (product_speed_up(peak, arithmetic, "fp16") if peak is not None else None) or unlisted
 
 
 def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:

@@ -21,6 +21,14 @@ from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite
 
 __all__ = ["NumericsGuard"]
 
+DRIFT_VALUES = 2**16
+"""Values of a layer's output that its drift is computed from, at most. All of them, in FP32 and of two passes, are 66
+GB for ResNet-50 at a batch of 256. Of so many, chosen at random, a norm is within 1 % of the whole one, unless a few
+values make up most of it."""
+
+DRIFT_SEED = 11
+"""Of the choice."""
+
 _Values = dict[int, torch.Tensor]
 
 
@@ -199,13 +207,16 @@ class NumericsGuard:
         ]
 
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """The output of each layer at its first call, in the order of computing, as FP32."""
+        """Values of each layer's output at its first call, in the order of computing, as FP32.
+
+        Those of a layer stand at the same places in every pass.
+        """
         outputs: dict[str, torch.Tensor] = {}
 
         def keep(name: str) -> Any:
             def look(layer: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001
                 if isinstance(output, torch.Tensor) and output.is_floating_point() and name not in outputs:
-                    outputs[name] = output.float().clone()  # an in-place layer behind it may write into it
+                    outputs[name] = _sampled(output)  # a copy: an in-place layer behind it may write into the output
 
             return look
 
@@ -247,6 +258,17 @@ def _clone(parameters: Sequence[torch.nn.Parameter]) -> _Values:
 def _restore(parameters: Sequence[torch.nn.Parameter], values: _Values) -> None:
     for position, parameter in enumerate(parameters):
         parameter.copy_(values[position])
+
+
+@torch.no_grad()
+def _sampled(output: torch.Tensor) -> torch.Tensor:
+    """At most `DRIFT_VALUES` values of a tensor as FP32: the same places for every tensor of its shape."""
+    if output.numel() <= DRIFT_VALUES:
+        return output.flatten().float().clone()
+    random = torch.Generator().manual_seed(DRIFT_SEED)  # the process's own goes on undisturbed
+    places = torch.randint(output.numel(), (DRIFT_VALUES,), generator=random).to(output.device)
+    # By coordinates: to flatten a tensor in channels-last layout would copy all of it.
+    return output[torch.unravel_index(places, output.shape)].float()
 
 
 def _clone_state(state: Any) -> Any:

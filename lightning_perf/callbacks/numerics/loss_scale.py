@@ -1,4 +1,4 @@
-"""Follows the loss scale of an fp16 run on the host, without waiting for the device."""
+"""Follows the loss scale of an fp16 run on the host, without waiting for the device unless overflows are located."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PendingVerdict:
         """Read it.
 
         Args:
-            wait: Whether to wait for the device; only at the end of a run.
+            wait: Whether to wait for the device: at the end of a run, and while origins of overflows are looked for.
 
         Returns:
             Whether there was inf or nan; None when the device has not told yet.
@@ -92,6 +92,8 @@ class LossScaleMonitor:
         path: File to append events to; None to write none.
         errors: Where a failing file is reported.
         locate: Looks for the origin of an overflow; None not to.
+        locate_limit: Overflows to look into. Until then the host waits for the verdict on each step of a fused
+            optimizer, since the batch has to run again before the next step changes the weights.
         clock: Tells the time in nanoseconds.
     """
 
@@ -102,6 +104,7 @@ class LossScaleMonitor:
         path: Path | None,
         errors: ErrorReporter,
         locate: Locate | None = None,
+        locate_limit: int = 0,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._trainer = trainer
@@ -116,6 +119,7 @@ class LossScaleMonitor:
         )
         self._file = LogWriter(SCALE_EVENTS, path, errors.report, "the loss scale's history is no longer saved")
         self._locate = locate
+        self._locates_left = 0 if locate is None else locate_limit
         self._clock = clock
         self._open: _Attempt | None = None
         self._in_batch: list[_Attempt] = []
@@ -249,10 +253,18 @@ class LossScaleMonitor:
         if attempt is None:
             return
         attempt.ended_ns = self._trained_now()
-        if self._locate is not None and attempt.verdict is None and not attempt.executed:
-            attempt.origin = self._locate(attempt.optimizer, self._state.scale)
+        if self._locate is not None and self._locates_left and attempt.overflowed(wait=True):
+            self._locates_left -= 1
+            attempt.origin = self._locate(attempt.optimizer, self._scale_of_next())
         self._in_batch.append(attempt)
         self._unresolved.append(attempt)
+
+    def _scale_of_next(self) -> float:
+        """The scale after all attempts so far, those of fused optimizers too that have not been counted yet."""
+        state = self._state
+        for attempt in self._unresolved:
+            state = state.after(overflow=bool(attempt.overflowed(wait=True)))
+        return state.scale
 
     def _settle_schedulers(self, optimizer: Any = None) -> None:
         """Count what schedulers did since the attempts of an optimizer, or of all, and forget them."""

@@ -197,6 +197,7 @@ class NumericsMonitors:
             path=SCALE_EVENTS.path(self._folder, rank) if self._folder is not None else None,
             errors=self._errors,
             locate=self._locate if options.locate_overflows else None,
+            locate_limit=options.locate_overflows,
         )
         if self._trainer.loggers:
             self._scale_log.monitor = scale

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.kernels.half_precision import device_in_use
 from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
-from lightning_perf.hardware import find_device, product_speed_up
+from lightning_perf.hardware import find_device, is_amd, product_speed_up
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import format_count, format_duration
 
@@ -60,6 +58,5 @@ def _speed_up(device: DeviceProperties | None) -> tuple[float, float] | None:
     peak = find_device(device.name, device.total_memory_bytes)
     if peak is not None:
         return product_speed_up(peak, "fp32", "tf32")
-    is_amd = re.search(r"AMD|Radeon|Instinct", device.name or "") is not None  # whose gfx9 reads as capability 9.0
-    data_centre = not is_amd and device.compute_minor == 0 and device.compute_major in (8, 9, 10)
+    data_centre = not is_amd(device.name) and device.compute_minor == 0 and device.compute_major in (8, 9, 10)
     return DATA_CENTRE if data_centre else OTHERS

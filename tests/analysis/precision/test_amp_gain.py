@@ -10,7 +10,7 @@ from tests.support.trace_builder import TraceBuilder
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "totalGlobalMem": 40 * 2**30, "computeMajor": 8, "computeMinor": 0}
 V100 = {**A100, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7}
-UNKNOWN = {**A100, "name": "Some GPU"}
+UNKNOWN = {**A100, "name": "Some GPU", "computeMinor": 6}
 STEP_US = 1000
 
 

@@ -160,3 +160,25 @@ def test_softmax_is_cast_too() -> None:
     product = ("aten::bmm", "ampere_sgemm_128x64_nn", 3000, [[64, 64, 64]] * 2)
     softmax = ("aten::_softmax", "cunn_SoftMaxForward", 200, [scores])
     assert gain_of(recording(A100, product, softmax)).casts_ns == pytest.approx(12 * 8 * 16 * 512 * 512 / 2039)
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "minor", "listed"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 9, 0, "NVIDIA H100 80GB HBM3"),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", 8, 0, "NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_a_slice_of_a_device_is_promised_what_the_device_is(name: str, major: int, minor: int, listed: str) -> None:
+    properties = {**A100, "computeMajor": major, "computeMinor": minor}
+    call = ("aten::mm", "ampere_sgemm_128x64_nn", 3000.0, [[512, 512], [512, 512]])
+    part, whole = (
+        parts_of(recording({**properties, "name": gpu}, call))["products"].fastest_ns for gpu in (name, listed)
+    )
+    assert part == pytest.approx(whole, rel=0.01)
+
+
+def test_an_unlisted_device_of_amd_is_promised_no_more_than_before() -> None:
+    device = {**A100, "name": "AMD Radeon Graphics", "computeMajor": 9}
+    call = ("aten::mm", "Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1", 3000.0, [[512, 512], [512, 512]])
+    assert parts_of(recording(device, call))["products"].fastest_ns == pytest.approx(3_000_000 / 4)
