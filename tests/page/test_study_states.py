@@ -1,0 +1,52 @@
+"""The page of a comparison whose candidate diverged or crashed, with a loss as its quality."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
+from lightning_perf.run_files.run_record import Outcome, Place
+from tests.compare.support import write_arms, write_run
+
+
+def with_loss(run: Any, loss: float | None) -> Any:
+    epochs = tuple(dataclasses.replace(epoch, metrics={"val_loss": loss}) for epoch in run.epochs)
+    return dataclasses.replace(run, epochs=epochs, other_cpu_share=0.4)
+
+
+def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_path: Path, open_page: Any) -> None:
+    arms = write_arms(tmp_path)
+    arms["fp32"] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(arms["fp32"])]
+    arms["amp"] = [with_loss(run, 9.0 if n else None) for n, run in enumerate(arms["amp"])]
+    comparison = compare_arms(arms)
+    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened.draw_charts()
+    shown = opened.page.inner_text("main")
+    (candidate,) = comparison.candidates
+    assert opened.texts(".verdict .outcome") == ["diverged"]
+    assert candidate.verdict.headline in shown
+    assert all(line in shown for line in candidate.verdict.details)
+    assert "The machine was busy: other processes took 40 % during fp32" in shown
+
+
+def test_a_loss_has_a_row_and_a_crash_fails_a_gate_of_its_own(tmp_path: Path, open_page: Any) -> None:
+    arms = write_arms(tmp_path)
+    for runs in arms.values():
+        runs[:] = [with_loss(run, 0.3 + 0.001 * n) for n, run in enumerate(runs)]
+    place = Place("s", "amp", 3, 1)
+    arms["amp"].append(write_run(tmp_path / "crash", outcome=Outcome.FAILED, place=place, started=0.5))
+    comparison = compare_arms(arms, Settings(gates=(parse_gate("loss<=1.01"),)))
+    opened = open_page(msgspec.json.encode(comparison), kind="study")
+    opened.draw_charts()
+    assert opened.texts(".verdict .outcome") == ["unfinished"]
+    (row,) = [row for row in opened.texts("#table-results tbody tr") if row.startswith("loss")]
+    assert "the same in every block" in row
+    passed, failed = opened.texts("#table-gates tbody tr")
+    assert "passed" in passed
+    assert "failures" in failed
+    assert "did not finish: 1 of 6, in the baseline 0 of 6" in failed
