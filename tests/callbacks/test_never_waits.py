@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_perf import PerfCallback, PrecisionCallback
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, fit, make_net
+from tests.callbacks.precision_training import Recipe, fit, make_net
 from tests.callbacks.training import loader, make_module, make_trainer
 
 STEP_HOOKS = (
@@ -30,11 +30,11 @@ STEP_HOOKS = (
 READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select")
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Watch(TorchDispatchMode):
     """Notes operators that need a value on the host."""
 
     def __init__(self, reads: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.reads = reads
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,10 +80,10 @@ def test_perf_callback_reads_no_value_in_a_step(tmp_path: Path, waits: list[str]
 
 
 @pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.usefixtures("fp16_on_cpu")
 def test_precision_callback_reads_no_value_but_those_that_have_arrived(
     fused: bool, tmp_path: Path, waits: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allow_fp16_on_cpu(monkeypatch)
     read = PendingVerdict.read
 
     def arrived(self: PendingVerdict, *, wait: bool = False) -> bool | None:

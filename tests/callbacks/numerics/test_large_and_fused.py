@@ -14,12 +14,9 @@ from lightning_perf.callbacks.numerics import fp32_replay
 from lightning_perf.callbacks.numerics.fp32_replay import DRIFT_VALUES, NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
-from tests.callbacks.precision_training import Recipe, allow_fp16_on_cpu, batches, fit, make_net, same, stock_options
+from tests.callbacks.precision_training import Recipe, batches, fit, make_net, same, stock_options
 
-
-@pytest.fixture(autouse=True)
-def fp16_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    allow_fp16_on_cpu(monkeypatch)
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def guarded_net() -> Any:
