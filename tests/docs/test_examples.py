@@ -68,7 +68,7 @@ SETTABLE = (
     Validation,
 )
 OTHER_SETTINGS = {
-    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "pin_memory", "profiler",
+    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size", "pin_memory", "profiler",
     "schedule",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
