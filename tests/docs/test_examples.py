@@ -68,8 +68,8 @@ SETTABLE = (
     Validation,
 )
 OTHER_SETTINGS = {
-    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "pin_memory", "profiler",
-    "schedule",
+    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size", "pin_memory",
+    "profiler", "schedule",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 
