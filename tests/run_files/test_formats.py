@@ -123,7 +123,7 @@ RECORD_CONTENT = (
     b'{"type":"epoch","epoch":0,"train_time_s":2.5,"steps":10,"metrics":{"val_acc":0.5,"loss":null}}\n'
     b'{"type":"health","problem":"throttled","train_time_s":3.0,"invalid":true}\n'
     b'{"type":"ended","outcome":"finished","train_time_s":5.0,"error":null,"peak_device_bytes":7,'
-    b'"peak_host_bytes":8}\n'
+    b'"peak_host_bytes":8,"other_cpu_share":null,"cpu_throttled_share":null}\n'
 )
 JOURNAL: list[journal.Entry] = [
     journal.RunBegan("a", 0, "runs/1", "cpu"),
@@ -134,7 +134,7 @@ JOURNAL: list[journal.Entry] = [
 ]
 JOURNAL_CONTENT = (
     b'\n{"type":"run began","arm":"a","attempt":0,"folder":"runs/1","device":"cpu","unix_s":7.5}\n'
-    b'\n{"type":"run over","arm":"a","attempt":0,"seconds":1.5,"problem":null,"revision":"c1"}\n'
+    b'\n{"type":"run over","arm":"a","attempt":0,"seconds":1.5,"problem":null,"revision":"c1","invalid":false}\n'
     b'\n{"type":"lost","problem":"its driver died"}\n'
     b'\n{"type":"again"}\n'
     b'\n{"type":"block over","done":true,"problem":null}\n'
@@ -188,6 +188,9 @@ def test_a_run_record_is_written_and_read_as_before(tmp_path: Path) -> None:
     assert RUN_RECORD.read(path) == tuple(RECORD)
     path.write_bytes(RECORD_CONTENT[:-9])
     assert RUN_RECORD.read(path) == tuple(RECORD[:-1])
+    older = RECORD_CONTENT.replace(b',"other_cpu_share":null,"cpu_throttled_share":null', b"")
+    path.write_bytes(older)
+    assert RUN_RECORD.read(path) == tuple(RECORD)
 
 
 def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +199,9 @@ def test_a_journal_is_written_as_before(tmp_path: Path, monkeypatch: pytest.Monk
         journal.append(tmp_path, 1, entry)
     assert (tmp_path / "blocks" / "block001.jsonl").read_bytes() == JOURNAL_CONTENT
     assert journal.read_block(tmp_path, 1).done
+    older = JOURNAL_CONTENT.replace(b',"invalid":false', b"")
+    (tmp_path / "blocks" / "block001.jsonl").write_bytes(older)
+    assert journal.read_block(tmp_path, 1).seconds == (1.5,)
 
 
 def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
@@ -114,6 +114,7 @@ def check_fairness(
     Returns:
         What differs.
     """
+    baseline, candidate = [_with_host(run) for run in baseline], [_with_host(run) for run in candidate]
     names = sorted({fact for run in (*baseline, *candidate) for fact in run.facts})
     under_test = _with_consequences(names, treatment)
     allowed = _with_consequences(names, allow)
@@ -126,6 +127,12 @@ def check_fairness(
         differences.append(Difference(fact, _values(fact, baseline), _values(fact, candidate), allowed_by))
     unchecked = tuple(fact for fact in ESSENTIAL if all(run.facts.get(fact) is None for run in (*baseline, *candidate)))
     return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
+
+
+def _with_host(run: RunRecord) -> RunRecord:
+    """Older records name the machine in a note."""
+    host = run.notes.get("host")
+    return run if "host.name" in run.facts or not host else replace(run, facts={**run.facts, "host.name": host})
 
 
 def _with_consequences(facts: Sequence[str], names: Collection[str]) -> set[str]:

@@ -125,8 +125,6 @@ def read_record(path: str | Path) -> RunRecord:
             f"{path}: has version {started.version} of the record, newer than this lightning_perf reads."
         )
     facts = dict(started.facts)
-    if "host.name" not in facts and started.notes.get("host"):
-        facts["host.name"] = started.notes["host"]  # older records
     ended: RunEnded | None = None
     epochs: list[Epoch] = []
     health: list[HealthSeen] = []

@@ -11,14 +11,12 @@ import pytest
 from scipy import stats
 
 from lightning_perf.compare.commands.compare import exit_code
-from lightning_perf.compare.records.record import read_record
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.gates import Settings
 from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.compare.verdicts.sessions import find_sessions, session_means
-from lightning_perf.run_files.run_record import RUN_RECORD
 from lightning_perf.statistics.location import unpaired_ratio
-from tests.compare.support import AMP_MS, BASE_MS, write_arms, write_run
+from tests.compare.support import AMP_MS, BASE_MS, write_arms
 
 
 @pytest.fixture
@@ -58,12 +56,12 @@ def test_blocks_of_a_study_may_run_on_different_machines(arms):
         compare_arms(made)
 
 
-def test_older_records_name_their_host_in_a_note(tmp_path):
-    record = write_run(tmp_path / "a")
-    first, *rest = RUN_RECORD.read(record.path)
-    first.notes["host"] = "node7"
-    record.path.write_bytes(RUN_RECORD.encode(first, *rest))
-    assert read_record(record.path).facts["host.name"] == "node7"
+def test_older_records_name_their_host_in_a_note(arms):
+    made = arms()
+    made["fp32"] = [dataclasses.replace(run, notes={"host": "node7"}) for run in made["fp32"]]
+    made["amp"] = [dataclasses.replace(run, notes={"host": "node8"}) for run in made["amp"]]
+    with pytest.raises(UnfairError, match=r"host\.name"):
+        compare_arms(made)
 
 
 def test_one_arm_after_the_other_gives_no_verdict_on_times(arms):
