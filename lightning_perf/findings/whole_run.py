@@ -43,7 +43,6 @@ CATEGORIES = {
     "host-work": "host_other",
     "input-bound": "input",
     "launch-bound": "kernel_launch",
-    "memsets": "memset",
     "pageable-copies": "memcpy_h2d",
     "sync-points": "runtime_sync",
 }
@@ -55,7 +54,6 @@ LABELS = {
     "host-work": "ran Python",
     "input-bound": "waited for data",
     "launch-bound": "launched kernels",
-    "memsets": "cleared memory",
     "pageable-copies": "copied to the device",
     "sync-points": "synchronized",
 }
