@@ -88,8 +88,8 @@ def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: flo
         The limit, or None with fewer than two runs.
 
     Example:
-        >>> baseline_limit([0.30, 0.31, 0.29], higher_is_better=False)
-        0.45
+        >>> baseline_limit([2.0, 2.0, 2.0], higher_is_better=False)
+        3.0
     """
     numbers = finite(values)
     if len(numbers) < 2:
