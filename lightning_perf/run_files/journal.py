@@ -134,7 +134,7 @@ class BlockState:
     failed: frozenset[str] = frozenset()
 
 
-# The driver of a block may die at any byte, and another goes on in the same file.
+# The driver of a block may die at any byte, and another one then continues in the same file.
 _ENTRIES: JsonLines[Entry] = JsonLines(Entry, "entry of a journal", own_lines=True, durable=True)
 
 

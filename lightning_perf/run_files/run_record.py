@@ -1,6 +1,6 @@
 """``run.jsonl``, the run record: what a run trained, its epochs and metrics, and how it ended.
 
-Each line is on the disk before the run goes on, so a killed run loses at most the line that it was writing.
+Each line is on the disk before the run continues, so a killed run loses at most the line that it was writing.
 """
 
 from __future__ import annotations

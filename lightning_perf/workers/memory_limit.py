@@ -41,8 +41,8 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
     """The memory that is free on the machine, or less where a control group of this process has less left.
 
     Args:
-        proc: Where the kernel tells of memory and of this process; 0 is returned where it does not.
-        groups: Root of the control groups, version 2: a container's limit stands there.
+        proc: Where the kernel shows memory and this process; without it the result is 0.
+        groups: Root of the control groups, version 2, which hold the limit of a container.
     """
     try:
         host = _fields(proc / "meminfo").get("MemAvailable:", 0) * 1024

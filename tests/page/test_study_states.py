@@ -30,6 +30,8 @@ def test_a_diverged_candidate_is_shown_with_its_loss_and_the_busy_machine(tmp_pa
     (candidate,) = comparison.candidates
     assert opened.texts(".verdict .outcome") == ["diverged"]
     assert candidate.verdict.headline in shown
+    assert "faster" not in candidate.verdict.headline  # though its steps take less time
+    assert "Times alone: step time −" in candidate.verdict.headline
     assert all(line in shown for line in candidate.verdict.details)
     assert "The machine was busy: other processes took 40 % during fp32" in shown
 
@@ -44,6 +46,7 @@ def test_a_loss_has_a_row_and_a_crash_fails_a_gate_of_its_own(tmp_path: Path, op
     opened = open_page(msgspec.json.encode(comparison), kind="study")
     opened.draw_charts()
     assert opened.texts(".verdict .outcome") == ["unfinished"]
+    assert "faster" not in comparison.candidates[0].verdict.headline
     (row,) = [row for row in opened.texts("#table-results tbody tr") if row.startswith("loss")]
     assert "the same in every block" in row
     passed, failed = opened.texts("#table-gates tbody tr")

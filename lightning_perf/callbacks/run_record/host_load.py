@@ -90,7 +90,7 @@ def _usable_cpus() -> set[int]:
 
 
 def _busy_s(stat: Path) -> float | None:
-    """Time that the usable processors worked, for whomever."""
+    """Return the time that the usable processors worked, for any process."""
     try:
         lines = stat.read_text().splitlines()
     except OSError:

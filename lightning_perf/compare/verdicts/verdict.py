@@ -94,28 +94,31 @@ def describe_verdict(
     if time is None or time.estimate.value is None:
         reason = time.estimate.reason if time else "the runs have no times"
         kind, headline, next_step = VerdictKind.INCONCLUSIVE, f"Inconclusive: {reason}.", None
+        times = f"There is no verdict on times: {reason}."
     else:
         kind = classify(time.estimate, equivalence)
         details += _certainty_details(time, blocked)
         headline = _headline(kind, baseline, candidate, time, equivalence)
+        # Whoever reads only the headline must not read "faster" where the verdict is another one.
+        times = f"Times alone: {_measured(time)}."
         next_step = _next(kind, time, accuracy, blocked)
     if unfinished is not None and unfinished.worse and ALLOW_FAILURES not in allow:
         kind = VerdictKind.UNFINISHED
         what = f"in {_of(unfinished, 'block')}" if blocked else _of(unfinished, "run")
         share = f"{baseline}: {unfinished.baseline} of {unfinished.of_baseline}"
-        headline = f"{candidate} did not finish {what} ({share}). Of the rest: {headline}"
+        headline = f"{candidate} did not finish {what} ({share}). {times}"
         next_step = f"Find out why these runs failed. If failures do not matter: --allow {ALLOW_FAILURES}."
     elif collapsed is not None and collapsed.worse and ALLOW_DIVERGENCE not in allow:
         share = f"{baseline}: {collapsed.baseline} of {collapsed.of_baseline}"
         if diverged:
             kind = VerdictKind.DIVERGED
-            headline = f"{candidate} diverged or collapsed in {_of(collapsed, 'run')} ({share}). {headline}"
+            headline = f"{candidate} diverged or collapsed in {_of(collapsed, 'run')} ({share}). {times}"
             next_step = f"Make the candidate learn first. If this does not matter: --allow {ALLOW_DIVERGENCE}."
         elif kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
             kind = VerdictKind.INCONCLUSIVE
             headline = (
                 f"Inconclusive whether {candidate} learns as reliably as {baseline}: "
-                f"{_of(collapsed, 'run')} diverged or collapsed ({share}). {headline}"
+                f"{_of(collapsed, 'run')} diverged or collapsed ({share}). {times}"
             )
             next_step = "A new study of more blocks shows whether it collapses more often."
     return Verdict(kind, headline, tuple(details), next_step)
@@ -125,23 +128,30 @@ def _of(counts: CollapseCounts, unit: str) -> str:
     return f"{counts.candidate} of {counts.of_candidate} {unit}{'' if counts.of_candidate == 1 else 's'}"
 
 
-def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResult, equivalence: float) -> str:
-    ratio, title = time.estimate, METRICS[time.metric].title
-    change = f"{title} {format_change(ratio.value)}"
+def _measured(time: MetricResult) -> str:
+    """Return the change of a time and the speed-up, with their intervals where they have any."""
+    ratio = time.estimate
+    change = f"{METRICS[time.metric].title} {format_change(ratio.value)}"
     if ratio.low is None or ratio.high is None:
-        return f"Inconclusive: {candidate} against {baseline} has {change} without an interval, since {ratio.reason}."
+        return f"{change} without an interval, since {ratio.reason}"
     ends = f"{format_change(ratio.low)} to {format_change(ratio.high)}"
     change += f" ({100 * ratio.confidence:.3g} % interval {ends})"
     speed_up = ratio.map(lambda value: 1 / value)
     ends = f"{format_factor(speed_up.low)} to {format_factor(speed_up.high)}"
-    speed = f"a speed-up of {format_factor(speed_up.value)} ({ends})"
+    return f"{change}, a speed-up of {format_factor(speed_up.value)} ({ends})"
+
+
+def _headline(kind: VerdictKind, baseline: str, candidate: str, time: MetricResult, equivalence: float) -> str:
+    measured = _measured(time)
+    if time.estimate.low is None or time.estimate.high is None:
+        return f"Inconclusive: {candidate} against {baseline} has {measured}."
     if kind is VerdictKind.FASTER:
-        return f"{candidate} is faster than {baseline}: {change}, {speed}."
+        return f"{candidate} is faster than {baseline}: {measured}."
     if kind is VerdictKind.SLOWER:
-        return f"{candidate} is slower than {baseline}: {change}, {speed}."
+        return f"{candidate} is slower than {baseline}: {measured}."
     if kind is VerdictKind.EQUIVALENT:
-        return f"{candidate} is as fast as {baseline}: {change}, all within ±{100 * equivalence:.3g} %; {speed}."
-    return f"Inconclusive whether {candidate} is faster than {baseline}: {change}, {speed}."
+        return f"{candidate} is as fast as {baseline}: {measured}, all within ±{100 * equivalence:.3g} %."
+    return f"Inconclusive whether {candidate} is faster than {baseline}: {measured}."
 
 
 def _accuracy_details(

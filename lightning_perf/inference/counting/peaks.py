@@ -89,7 +89,7 @@ def measure_peaks(
     side = 8192 if device.type == "cuda" else 1024
     half = working_set // 2 // dtype.itemsize
     with torch.inference_mode(), cpu_threads(threads):
-        random = torch.Generator(device).manual_seed(SEED)  # the process's own goes on undisturbed
+        random = torch.Generator(device).manual_seed(SEED)  # leaves the process's own generator alone
         left, right, product = (torch.randn(side, side, dtype=dtype, device=device, generator=random) for _ in range(3))
         product_s = _best_s(lambda: torch.mm(left, right, out=product), device)
         source, target = torch.ones(half, dtype=dtype, device=device), torch.ones(half, dtype=dtype, device=device)
