@@ -1,0 +1,37 @@
+"""The addresses of this project: how to install it, and the pages of its documentation."""
+
+from __future__ import annotations
+
+__all__ = ["REPOSITORY_URL", "install_command", "page_url"]
+
+REPOSITORY_URL = "https://github.com/lightning-perf/lightning_perf"
+
+_SOURCE = f" @ git+{REPOSITORY_URL}"
+"""Where pip finds the package. Set it to an empty string once the package is on PyPI: every hint follows."""
+
+
+def install_command(extra: str = "") -> str:
+    """Return the command that installs this package.
+
+    Args:
+        extra: The extras to install with it, separated by commas.
+
+    Example:
+        >>> print(install_command("train"))
+        pip install "lightning-perf[train] @ git+https://github.com/lightning-perf/lightning_perf"
+    """
+    extras = f"[{extra}]" if extra else ""
+    return f'pip install "lightning-perf{extras}{_SOURCE}"'
+
+
+def page_url(page: str) -> str:
+    """Return the address of a page of the documentation.
+
+    Args:
+        page: Its path in the repository, with an anchor if needed.
+
+    Example:
+        >>> page_url("docs/profiling.md")
+        'https://github.com/lightning-perf/lightning_perf/blob/main/docs/profiling.md'
+    """
+    return f"{REPOSITORY_URL}/blob/main/{page}"
