@@ -22,6 +22,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -275,7 +276,8 @@ def _run(step: Step, work: Path, out: Path, log: Path, limit_s: float) -> tuple[
         except subprocess.TimeoutExpired:
             _end(process)
             code = None
-    text = output.read_text(encoding="utf-8", errors="replace")
+    # Progress bars write their line again and again: the last state is enough.
+    text = re.sub(r"[^\n]*\r(?!\n)", "", output.read_bytes().decode("utf-8", "replace"))
     with log.open("a", encoding="utf-8") as file:
         file.write(f"==== {step.name}: {' '.join(command)}\n{text}\n")
     return code, text
