@@ -42,6 +42,7 @@ contracts: env
 wheel: env
 	rm -rf dist $(WHEEL_VENV)
 	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd $(WHEEL_VENV) && bin/lightning-perf --version && bin/lightning-perf analyze ../../tests/traces/two_steps.pt.trace.json > /dev/null
