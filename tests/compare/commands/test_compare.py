@@ -7,6 +7,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.project import install_command
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.support.absent_packages import without
@@ -192,9 +193,7 @@ def test_without_the_extra_the_message_names_it(folders):
     done = run("compare", *folders(), refused={"scipy"})
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == (
-        'lightning-perf: scipy is not installed. Install it with: pip install "lightning-perf[compare]"\n'
-    )
+    assert done.stderr == (f"lightning-perf: scipy is not installed. Install it with: {install_command('compare')}\n")
 
 
 def test_comparing_needs_neither_torch_nor_matplotlib_nor_what_only_posix_has(folders):
