@@ -202,7 +202,7 @@ def measure(
         assert callback.setting is not None
         profiled = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0, dirpath=Path(folder) / "numbers")
         traces = Path(folder) / "profile"
-        perf = PerfCallback(skip_first=size.warmup, warmup=2, active=3, print_report=False, dirpath=traces)
+        perf = PerfCallback(skip_first=size.warmup, warmup=2, active=3, report="none", dirpath=traces)
         train([profiled, perf], size.warmup + 6, folder)
         report = lightning_perf.analyze(traces)
         arithmetic = report.ranks[0].arithmetic

@@ -152,7 +152,7 @@ def observers(arm: str, folder: str) -> tuple[list[pl.Callback], Any]:
         return [pl.Callback()], None
     if arm in ("timer", "perf"):
         skip_first = NEVER if arm == "timer" else SKIP_FIRST
-        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, print_report=False)], None
+        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, report="none")], None
     if arm == "pytorch":
         schedule = torch.profiler.schedule(wait=SKIP_FIRST, warmup=WARMUP, active=ACTIVE, repeat=1)
         return [], pl.profilers.PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule)

@@ -108,7 +108,7 @@ def profile(plant: Plant, data: PictureData) -> tuple[Finding, ...]:
     """The findings of a profiled fit with the fault."""
     with tempfile.TemporaryDirectory() as folder:
         callback = PerfCallback(
-            skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, print_report=False
+            skip_first=plant.warm_up, active=PROFILED_STEPS, repeat=1, dirpath=folder, report="none"
         )
         fit(plant.before, data, callback, plant.warm_up + 2 * PROFILED_STEPS)
         return build_report(sorted(Path(folder).glob("rank*.pt.trace.json.gz"))).findings

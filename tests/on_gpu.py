@@ -47,7 +47,7 @@ def nothing_fails_in_silence() -> Iterator[None]:
 def test_every_window_holds_the_devices_work_and_every_step_its_device_time(tmp_path: Path) -> None:
     # Windows without a step between them: CUPTI has to leave and to come back at once.
     callback = PerfCallback(
-        skip_first=5, warmup=1, active=2, repeat=3, dirpath=tmp_path / "perf", print_report=False, profile_memory=True
+        skip_first=5, warmup=1, active=2, repeat=3, dirpath=tmp_path / "perf", report="none", profile_memory=True
     )
     make_trainer(tmp_path, callback, max_epochs=2, **ON_GPU).fit(make_module(), loader(100), loader(2))
     files = trace_files(tmp_path)
@@ -74,7 +74,7 @@ def test_every_window_holds_the_devices_work_and_every_step_its_device_time(tmp_
 def test_no_hook_of_a_step_waits_for_the_device(tmp_path: Path, fused: bool) -> None:
     """torch raises in a hook where it would wait. `PerfCallback` waits at the ends of its windows: here are none."""
     for callback in (
-        PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf", print_report=False),
+        PerfCallback(skip_first=10**9, dirpath=tmp_path / "perf", report="none"),
         PrecisionCallback("16-mixed", underflow_every_n_steps=2),
     ):
         called: list[str] = []

@@ -205,7 +205,7 @@ def train(folder: Path, seed: int = 1) -> RunRecord:
         self.log("val_acc", 0.5)
 
     torch.manual_seed(seed)
-    trainer = make_trainer(folder, PerfCallback(active=1, print_report=False), max_epochs=2)
+    trainer = make_trainer(folder, PerfCallback(active=1, report="none"), max_epochs=2)
     trainer.fit(make_module(validation_step=validate), loader(6), loader(1))
     (record,) = find_records(folder)
     return record
