@@ -114,6 +114,7 @@ class Fit:
                     world_size=int(trainer.world_size),
                     folder=folder,
                     errors=errors,
+                    timed_by_device=device.type == "cuda",
                 )
         self._log = StepLog(
             state,
@@ -124,7 +125,7 @@ class Fit:
         )
         self._timer = StepTimer(
             state,
-            on_sample=self._log.add,
+            on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
         # The order of calls. At the start of a step the profiler decides first whether it runs, which the others read
@@ -154,6 +155,11 @@ class Fit:
                 self._captures.listen()  # last: where something above fails nobody would give the signal back
             except Exception as error:
                 self._give_up(error)
+
+    def _on_sample(self, sample: StepSample) -> None:
+        self._log.add(sample)
+        if self._captures is not None:
+            self._captures.add(sample)
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
         """The step times of this rank that no file holds."""
