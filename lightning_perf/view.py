@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from lightning_perf.project import install_command
 from lightning_perf.run_files.traces import find_traces
 
 __all__ = ["TimelineServer", "ViewerError", "find_viewer", "view"]
@@ -65,7 +66,7 @@ def find_viewer() -> Path:
         ui = Path(folder) / "web_dist"
         if (ui / "index.html").is_file():
             return ui
-    raise ViewerError('Perfetto\'s UI is not installed. Run: pip install "lightning-perf[view]"')
+    raise ViewerError(f"Perfetto's UI is not installed. Install it with: {install_command('view')}")
 
 
 class TimelineServer(http.server.ThreadingHTTPServer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -53,6 +54,7 @@ class Fit:
         captures: When steps outside of the schedule are recorded; None for never.
         max_overhead: What the profiler may cost; None for any.
         ranks: The ranks that record; None for all.
+        trainer_log: Where step times are logged; None to log none.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Fit:
         captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
+        trainer_log: TrainerLog | None = None,
     ) -> None:
         self.folder = folder
         self.errors = errors
@@ -116,7 +119,7 @@ class Fit:
         self._log = StepLog(
             state,
             path=STEPS.path(folder, rank) if folder is not None else None,
-            send=_logger_sender(trainer),
+            trainer_log=trainer_log,
             log_every=int(trainer.log_every_n_steps),
             errors=errors,
         )
@@ -300,14 +303,3 @@ def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | Non
     if ranks is not None and trainer.global_rank not in ranks:
         return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
     return None
-
-
-def _logger_sender(trainer: Trainer) -> Callable[[dict[str, float], int], None] | None:
-    if not trainer.is_global_zero or not trainer.loggers:
-        return None
-
-    def send(metrics: dict[str, float], step: int) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=step)
-
-    return send
