@@ -35,7 +35,7 @@ export function communication(rank, several) {
           ]),
           timeStack(
             [
-              { label: "beside compute", value: found.overlapped_ns, color: "device_compute" },
+              { label: "overlapped", value: found.overlapped_ns, color: "device_compute" },
               { label: "exposed", value: found.exposed_ns, color: "communication" },
             ],
             steps,
