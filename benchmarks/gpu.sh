@@ -82,7 +82,7 @@ run() {
     infer)
         trained && py recipes.signlang infer --log-dir "$SCRATCH/logs" --device "$DEVICE" \
             --markdown "$OUT/inference.md" --plot "$OUT/inference.png" \
-            ${TINY:+--variants eager channels-last --seconds 0.1 --limit 64}
+            ${TINY:+--variants eager,channels-last --seconds 0.1 --limit 64}
         ;;
     tune)
         py lightning_perf tune "recipes.signlang.tune:$TUNED" --minutes 9 --markdown "$OUT/tune.md" --json \
@@ -90,7 +90,7 @@ run() {
             mv "$SCRATCH/tune.json" "$OUT/tune.json"
         ;;
     compare)
-        recipe compare --runs "$RUNS" --study-dir "$STUDY"
+        recipe compare --runs "$RUNS" --out "$STUDY"
         code=$?
         # 4: the comparison is done, and cannot tell.
         [ $code -eq 0 ] || [ $code -eq 4 ] || return $code

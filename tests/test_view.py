@@ -118,13 +118,13 @@ def test_a_taken_port_is_said(tmp_path: Path, ui: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ViewerError, match=rf"Cannot listen on port {port} .*--port"):
+        with pytest.raises(ViewerError, match=rf"cannot listen on port {port} .*--port"):
             TimelineServer(tmp_path / "trace.json", port, ui=ui)
 
 
 def test_a_missing_ui_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ViewerError, match=r'pip install "lightning-perf\[view\]"'):
+    with pytest.raises(ViewerError, match=r'pip install "lightning-perf\[view\]'):
         find_viewer()
 
 
