@@ -196,7 +196,7 @@ def rest(sizes: Sizes) -> list[Step]:
         Step(
             "compare",
             [
-                *("-m", "recipes.signlang", "compare", "--runs", str(sizes.runs), "--study-dir", "{work}/study"),
+                *("-m", "recipes.signlang", "compare", "--runs", str(sizes.runs), "--out", "{work}/study"),
                 *(*recipe, *data),
             ],
             STAGE_S,

@@ -15,8 +15,8 @@ class StepSample:
 
     Attributes:
         step: The step's number, counted over the whole fit.
-        step_ns: Time of the step, fetching its batches included. On CUDA it is measured by events on the device, because
-            the host may run ahead; otherwise by the host's clock.
+        step_ns: Time of the step, including the wait for its batches. On CUDA it is measured by events on the device,
+            because the host may run ahead. Elsewhere it is measured by the host's clock.
         data_wait_ns: Time for which the training thread waited for batches.
         device_ns: The part of ``step_ns`` in which the device did not wait for a batch: from the end of each fetch to
             the end of the work launched after it, gaps between kernels included. None if it was not measured.
