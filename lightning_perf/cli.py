@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from lightning_perf import __version__
 from lightning_perf.arguments import at_least
 from lightning_perf.compare.commands import compare, study
+from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
@@ -52,6 +53,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "study": study,
     "infer": infer,
     "sweep": sweep,
+    "explain": explain,
 }
 
 
