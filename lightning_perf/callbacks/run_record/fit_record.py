@@ -82,6 +82,7 @@ class FitRecord:
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
         self._recorder.training_begins()
+        self._reset_peak_memory()
         try:
             self._health = self._watch()
         except Exception as error:
@@ -139,12 +140,12 @@ class FitRecord:
         )
 
     def _unwatched(self, error: BaseException) -> None:
-        self._errors.report("the device is not watched for throttling and other processes", error)
+        self._errors.report("the device is not watched for throttling and other processes", error, kind="device")
 
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
         health, self._health = self._health, None
         if health is not None:
-            health.look()
+            health.finish()
             health.close()
         load = self._load_seen()
         self._write(
@@ -165,9 +166,14 @@ class FitRecord:
             self._errors.report("the load of the machine is not recorded", error)
             return LoadSeen()
 
+    def _reset_peak_memory(self) -> None:
+        """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
+        device = self._trainer.strategy.root_device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
     def _peak_device_bytes(self) -> int | None:
         device = self._trainer.strategy.root_device
-        # Not reset at the start: the user may be reading the same counter.
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
