@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import TraceError
+    from lightning_perf.exit_codes import ExitCode
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.results.tradeoff import Tradeoff
     from lightning_perf.inference.run import measure_variants
@@ -39,6 +40,7 @@ _HOMES = {
     "CaptureOptions": "lightning_perf.callbacks.recording.captures",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
+    "ExitCode": "lightning_perf.exit_codes",
     "Finding": "lightning_perf.findings.finding",
     "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",
@@ -67,6 +69,7 @@ __all__ = [
     "CaptureOptions",
     "Compared",
     "Comparison",
+    "ExitCode",
     "Finding",
     "PageError",
     "PerfCallback",
