@@ -129,4 +129,4 @@ def test_a_diff_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     server.page.wait_for_selector("text=The trace ends early.")
     server.open("#view=compare&before=gone")
     server.page.reload()
-    server.page.wait_for_selector("text=There is no run gone")
+    server.page.wait_for_selector("text=The run gone does not exist")

@@ -59,7 +59,7 @@ def test_a_failure_is_told_in_the_servers_words(server: Server) -> None:
 def test_a_link_to_a_run_that_is_gone_says_so(server: Server) -> None:
     server.runs(("here", 1.0))
     server.open("#run=gone")
-    server.page.wait_for_selector("text=There is no run gone")
+    server.page.wait_for_selector("text=The run gone does not exist")
 
 
 def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[str, Any]) -> None:
