@@ -87,7 +87,7 @@ class Routes:
 
     def static(self, request: Request) -> Response:
         """Answer with a file of the page."""
-        hint = "" if plotly_file() else f" Charts need plotly: {install_command('view')}"
+        hint = "" if plotly_file() else f" Charts need plotly. Install it with: {install_command('view')}"
         return _file(request, page_assets(), _rest(request, "/static/"), f"This file does not exist.{hint}")
 
     def perfetto(self, request: Request) -> Response:
@@ -95,7 +95,11 @@ class Routes:
         if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
             # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
             return answer_redirect("index.html?testing=1")
-        hint = "" if perfetto_assets() else f" Perfetto's UI is not installed: {install_command('view')}"
+        hint = (
+            ""
+            if perfetto_assets()
+            else f" The timeline needs Perfetto's UI. Install it with: {install_command('view')}"
+        )
         return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"This file does not exist.{hint}")
 
     def runs(self, request: Request) -> Response:
@@ -116,9 +120,9 @@ class Routes:
         ]
         notes = list(table.notes)
         if plotly_file() is None:
-            notes.append(f"Charts need plotly: {install_command('view')}")
+            notes.append(f"Charts need plotly. Install it with: {install_command('view')}")
         if not perfetto_assets():
-            notes.append(f"The timeline needs Perfetto's UI: {install_command('view')}")
+            notes.append(f"The timeline needs Perfetto's UI. Install it with: {install_command('view')}")
         return answer_json(request, {"runs": rows, "notes": notes})
 
     def report(self, request: Request) -> Response:

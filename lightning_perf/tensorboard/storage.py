@@ -313,7 +313,7 @@ class RemoteStorage:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise StorageError(f"{self.location} needs fsspec: {install_command('view')}") from error
+            raise StorageError(f"{self.location} needs fsspec. Install it with: {install_command('view')}") from error
         try:
             file_system, root = url_to_fs(self.url)
         except Exception as error:  # fsspec's message names the package to install

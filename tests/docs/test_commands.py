@@ -167,7 +167,7 @@ def test_cheap_commands_run(
 ) -> None:
     monkeypatch.chdir(sandbox)
     for words in cheap(block):
-        allowed = {0, 1, 4} if words[1] == "compare" else {0}  # 1: a gate failed, 4: inconclusive
+        allowed = {0, 1, 4} if words[1] == "compare" or "--fail-on" in words else {0}  # 1: failed, 4: inconclusive
         code = entry_point(words)()
         printed = capsys.readouterr()
         assert code in allowed, f"{shlex.join(words)}\n{printed.out}{printed.err}"

@@ -95,7 +95,7 @@ def step_times_section(times: StepTimes) -> RenderableType:
     grid.add_row("step", *(format_duration(t) for t in (times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns)))
     grid.add_row("data wait", format_duration(times.data_wait_mean_ns), "", format_duration(times.data_wait_p90_ns), "")
     if times.device_mean_ns is not None:
-        grid.add_row("device", format_duration(times.device_mean_ns), "", "", "")
+        grid.add_row("device, without data wait", format_duration(times.device_mean_ns), "", "", "")
     facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
     if times.samples_per_second is not None:
         facts.append(format_rate(times.samples_per_second, "samples"))

@@ -67,12 +67,13 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
 
 /** The outcome of a time (faster, slower, same), in its colour. */
 export function outcome(verdict) {
-  return h("span", { class: `outcome ${verdict}` }, verdict);
+  return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
 
 function largest(rows, noun) {
   const shown = rows.filter((row) => row.verdict !== "same").slice(0, MOST_BARS);
   if (shown.length < 2) return null;
+  const comparable = rows.every((row) => row.verdict !== "incomparable");
   const draw = () => ({
     data: [
       {
@@ -87,11 +88,11 @@ function largest(rows, noun) {
           format.duration(row.after_ns),
         ]),
         hovertemplate: "%{customdata[0]}<br>%{customdata[1]}: %{customdata[2]} → %{customdata[3]}<extra></extra>",
-        marker: { color: shown.map((row) => ink(row.change_ns > 0 ? "high" : "good")) },
+        marker: { color: shown.map((row) => ink(comparable ? (row.change_ns > 0 ? "high" : "good") : "ink-soft")) },
       },
     ],
     layout: {
-      xaxis: { title: "change in ms per step (left is faster)", zerolinecolor: ink("ink-soft") },
+      xaxis: { title: comparable ? "change in ms per step (left is faster)" : "change in ms per step", zerolinecolor: ink("ink-soft") },
       yaxis: {
         autorange: "reversed",
         tickvals: shown.map((_, i) => i),
