@@ -93,7 +93,7 @@ def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Se
     server.runs(("one", 1.0), ("two", 2.0))
     with server.page.expect_response("**/data/runs"):
         server.page.clock.run_for(30_000)
-    server.page.wait_for_selector("text=There is a new run: two")
+    server.page.wait_for_selector("text=New run: two")
     assert server.page.input_value("#run") == "one"
     assert "run=one" in server.page.url  # nor does who opens the link see another one
 

@@ -169,7 +169,7 @@ function samples({ before_samples, after_samples, before_per_s, after_per_s }) {
 function prediction({ predicted: [low, high], measured, held }) {
   const outcomes = held ? "as predicted" : "not as predicted";
   return notice(
-    `Mixed precision was predicted to run at ${format.ratio(low)} to ${format.ratio(high)} the speed. It runs at ${format.ratio(measured)}: ${outcomes}.`,
+    `Predicted speed-up of mixed precision: ${format.ratio(low)} to ${format.ratio(high)}. Measured: ${format.ratio(measured)}, ${outcomes}.`,
     held ? "good" : "note",
   );
 }

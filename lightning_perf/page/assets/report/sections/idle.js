@@ -79,7 +79,7 @@ export function syncPart(rank) {
       column.perStep(steps, column.count("calls", "Calls")),
       time("wait_ns", "Wait"),
       time("drained_ns", "Device idle after"),
-      time("regained_ns", "Recoverable at most"),
+      time("regained_ns", "Saving at most"),
     ],
   });
 }

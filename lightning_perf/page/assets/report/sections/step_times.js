@@ -60,7 +60,7 @@ function outliers({ outlier_steps: number, outlier_excess_ns: excess_ns, outlier
   return h(
     "p",
     {},
-    `${format.countOf(number, "outlier")} took ${format.duration(excess_ns)} more than the median in total. ` +
-      `The longest was step ${longest.step} with ${format.duration(longest.step_ns)}.`,
+    `${format.countOf(number, "outlier")}, together ${format.duration(excess_ns)} over the median. ` +
+      `The longest is step ${longest.step} with ${format.duration(longest.step_ns)}.`,
   );
 }

@@ -66,7 +66,7 @@ export function breakdown(rank) {
       column.share("share", "Share", { bar: (row) => (row.parent === null ? row.share : null) }),
       ...(spread
         ? [
-            column.time("max_ns", "Minimum – maximum", {
+            column.time("max_ns", "Minimum–maximum", {
               show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
             }),
           ]
