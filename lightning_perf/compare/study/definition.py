@@ -62,6 +62,9 @@ class Study:
         seed: Seeds the orders and the runs; block n trains with seed + n in every arm.
         attempts: How often a block is tried when runs of it fail.
         workdir: Folder in which the commands run.
+        precise: Add blocks until the interval of the step time reaches at most this share to each side, for every
+            candidate. `blocks` then is the number planned so far. None runs exactly `blocks` blocks.
+        max_blocks: The largest number of blocks of a precise study; None for any other study.
         study_id: Unique name.
         revision: Of the code in `workdir` when the study was defined; None where there is no git repository.
 
@@ -74,6 +77,8 @@ class Study:
     treatment: tuple[str, ...] = ()
     seed: int = 0
     attempts: int = 3
+    precise: float | None = None
+    max_blocks: int | None = None
     workdir: str = field(default_factory=os.getcwd)
     study_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
@@ -93,11 +98,19 @@ class Study:
             raise CompareError(f"Two arms have the same name: {', '.join(names)}.")
         if self.blocks < 1 or self.attempts < 1:
             raise CompareError("A study needs at least one block and one attempt.")
+        if self.precise is not None and not 0 < self.precise < 1:
+            raise CompareError(f"A study cannot have the precision {self.precise!r}: give a share between 0 and 1.")
+        if (self.precise is None) != (self.max_blocks is None) or self.blocks > (self.max_blocks or self.blocks):
+            raise CompareError("A precise study needs max_blocks, at least as many as blocks; others have none.")
 
     def order(self, block: int) -> tuple[str, ...]:
         """The arms in the order in which they run in a block; block 0 is the warm-up."""
         names = [arm.name for arm in self.arms]
-        return tuple(names) if block == WARM_UP else balanced_orders(names, self.blocks, self.seed)[block - 1]
+        if block == WARM_UP:
+            return tuple(names)
+        # More blocks must not change the order of the earlier ones.
+        extensible = self.precise is not None
+        return balanced_orders(names, self.blocks, self.seed, extensible=extensible)[block - 1]
 
     def arm(self, name: str) -> StudyArm:
         """The arm of that name."""
@@ -125,7 +138,9 @@ def read_study(folder: Path) -> Study:
         raise CompareError(f"{path}: is no definition of a study ({error}).") from error
 
 
-def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[str, ...], ...]:
+def balanced_orders(
+    arms: Sequence[str], blocks: int, seed: int, *, extensible: bool = False
+) -> tuple[tuple[str, ...], ...]:
     """Draw the order of the arms within each block.
 
     Of two arms, AB and BA come equally often (one more of either when the blocks are odd in number); of k arms each
@@ -136,6 +151,7 @@ def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[
         arms: Names of the arms.
         blocks: Number of blocks.
         seed: The same seed gives the same orders.
+        extensible: Keep each group of k blocks together, so that the orders of fewer blocks begin those of more.
 
     Returns:
         For each block the names in the order in which they run.
@@ -154,6 +170,6 @@ def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[
         orders.extend(tuple(columns[(position + shift) % size] for position in range(size)) for shift in shifts)
     # Groups of k blocks in sequence would make the last block of each predictable: shuffle over the whole study, but
     # only when the last group is whole, or the shuffle could drop one position's balance.
-    if blocks % size == 0:
+    if blocks % size == 0 and not extensible:
         rng.shuffle(orders)
     return tuple(orders[:blocks])
