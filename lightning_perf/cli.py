@@ -13,7 +13,9 @@ from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.commands import analyze, diff, view
 from lightning_perf.compare.commands import compare, study
+from lightning_perf.demo import command as demo
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
@@ -36,6 +38,7 @@ class _Command(Protocol):
 
 
 _COMMANDS: Mapping[str, _Command] = {
+    "demo": demo,
     "analyze": analyze,
     "diff": diff,
     "view": view,
@@ -44,6 +47,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "study": study,
     "infer": infer,
     "sweep": sweep,
+    "explain": explain,
 }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from lightning_perf.project import install_command
+
 __all__ = [
     "MissingExtraError",
     "import_extra",
@@ -48,7 +50,7 @@ class MissingExtraError(ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'{package} is not installed. Install it with: pip install "lightning-perf[{extra}]"')
+        super().__init__(f"{package} is not installed. Install it with: {install_command(extra)}")
         self.package = package
         self.extra = extra
 

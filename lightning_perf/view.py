@@ -67,7 +67,7 @@ def find_viewer() -> Path:
         ui = Path(folder) / "web_dist"
         if (ui / "index.html").is_file():
             return ui
-    raise ViewerError(f"Perfetto's UI is not installed. Run: {install_command('view')}")
+    raise ViewerError(f"Perfetto's UI is not installed. Install it with: {install_command('view')}")
 
 
 class TimelineServer(http.server.ThreadingHTTPServer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
@@ -17,6 +17,7 @@ from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, communication
@@ -61,6 +62,7 @@ class RankAnalysis:
         host_compute: What the processor computes; ``None`` for a training on a device.
         clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
         host_pace: What the host needs for a step; ``None`` without a device.
+        workload: The training that was recorded: devices, layers and input shapes.
     """
 
     rank: int | None
@@ -89,6 +91,7 @@ class RankAnalysis:
     host_compute: HostCompute | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
+    workload: Workload = field(default_factory=Workload)
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -130,4 +133,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         host_compute=host_compute(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
+        workload=workload(trace),
     )

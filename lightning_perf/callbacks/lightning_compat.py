@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from lightning_perf.project import install_command
+
 __all__ = [
     "REPLICATING",
     "LightningCallback",
@@ -100,7 +102,7 @@ def _installed(package: str) -> bool:
 
 if not TYPE_CHECKING:
     if not any(_installed(home.split(".")[0]) for home in _HOMES):
-        raise ImportError('PerfCallback needs Lightning. Install it with: pip install "lightning-perf[train]"')
+        raise ImportError(f"PerfCallback needs Lightning. Install it with: {install_command('train')}")
     sys.meta_path.insert(0, _Watch())  # before looking, so that no package slips through between
     for _home in _HOMES:
         _join(sys.modules.get(_home))

@@ -1,6 +1,6 @@
-"""Comparing runs: records, statistics over repeated runs, fairness, studies, verdicts.
+"""Compare training runs: read their records, check that they may be compared, run studies, and state verdicts.
 
-The public names load on first use: a study starts, and reads its options, without scipy, torch or Ray.
+The public names load on first use, so a study starts and reads its options without scipy, torch or Ray.
 """
 
 from __future__ import annotations

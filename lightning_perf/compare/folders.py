@@ -1,4 +1,4 @@
-"""Folders of runs ─► `Comparison`: what ``lightning-perf compare`` does, from Python."""
+"""Folders of runs ─► `Comparison`: the Python function behind ``lightning-perf compare``."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def compare_runs(
     """Compare the arms of a study, or the runs in two or more folders.
 
     Args:
-        arms: The folder of a study; or the runs of each arm by its name, as a folder or as records. The first arm is
-            the baseline.
-        settings: What you declared before looking at the runs. What a study declared holds where you declare nothing
-            else; its treatment and what it allowed are added.
+        arms: The folder of a study, or a mapping from each arm's name to its runs: a folder or records. The first arm
+            is the baseline.
+        settings: Margins, gates and other choices that you made before you saw the runs. Settings that a study
+            declared apply unless you give others. Its treatment and allowed facts are added to yours.
 
     Returns:
-        The comparison, with the notes of the study.
+        The comparison. That of a study includes the study's notes.
 
     Raises:
-        CompareError: There are fewer than two arms, a folder holds no runs, a run is in more than one place, or the
-            metric that should be the accuracy does not exist.
+        CompareError: There are fewer than two arms, a folder holds no runs, a run was given twice, or no run logged
+            the metric that you named.
         InvalidRunsError: An arm has no finished and valid run.
-        UnfairError: Fingerprints differ in more than the treatment and the allowed facts. Its ``refusal`` is the
+        UnfairError: The fingerprints differ in more than the treatment and the allowed facts. Its ``refusal`` is the
             document that lists the differences.
         MissingExtraError: scipy is not installed.
 
@@ -68,13 +68,13 @@ class _Declared(msgspec.Struct):
 
 
 def _declared_settings(folder: Path) -> Settings:
-    """Return what a study declared before its runs were looked at; the defaults where it declared nothing.
+    """Return the settings that a study declared before its first run, or the defaults.
 
     Args:
         folder: The study's folder.
 
     Raises:
-        CompareError: The options cannot be read.
+        CompareError: The file of options cannot be read.
     """
     path = folder / OPTIONS_NAME
     try:

@@ -318,7 +318,7 @@ def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) ->
     return replace(
         finding,
         evidence=(*finding.evidence, f"{text} The saving is that of the median step."),
-        severity=severity_of(high_ms, wall_ns / 1e6),
+        severity=severity_of(low_ms, high_ms, wall_ns / 1e6),
         saving_low_ms=low_ms,
         saving_high_ms=high_ms,
         step_ms=wall_ns / 1e6,

@@ -15,9 +15,11 @@ class StepSample:
 
     Attributes:
         step: The step's number, counted over the whole fit.
-        step_ns: Wall time of the step, fetching its batches included.
-        data_wait_ns: Time the training thread waited for batches; part of ``step_ns``.
-        device_ns: Device time between the step's first and last device event, or None when not measured.
+        step_ns: Time of the step, including the wait for its batches. On CUDA it is measured by events on the device,
+            because the host may run ahead. Elsewhere it is measured by the host's clock.
+        data_wait_ns: Time for which the training thread waited for batches.
+        device_ns: The part of ``step_ns`` in which the device did not wait for a batch: from the end of each fetch to
+            the end of the work launched after it, gaps between kernels included. None if it was not measured.
         samples: Samples trained on in the step, or None when the batch does not show it.
         profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
     """

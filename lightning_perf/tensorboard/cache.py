@@ -1,7 +1,8 @@
 """Where finished documents and fetched files are kept, and under which keys.
 
-A document is kept beside the data it was made from, in the folder ``.lightning_perf``, so that it moves and vanishes
-with them and others profit from it; where that cannot be written or is remote, in the user's cache folder.
+A document is kept in the folder ``.lightning_perf_cache`` next to the data it was made from, so that it moves and is
+deleted with them and other users can read it. If that folder cannot be written, or the data are remote, the document
+goes to the user's cache folder.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ __all__ = ["CACHE_VARIABLE", "Document", "bound_folder", "cache_root", "find", "
 CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
 """Environment variable that names the user's cache folder."""
 
-BESIDE = ".lightning_perf"
+BESIDE = ".lightning_perf_cache"
+"""A folder beside the data. Its name differs from the marker file that `PerfCallback` leaves there."""
 LAYOUT_VERSION = 1
 """Raised when documents in the cache change their meaning although neither the report's schema nor the tool did."""
 

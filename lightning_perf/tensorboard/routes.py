@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from werkzeug.wrappers import Request, Response
 
+from lightning_perf.project import install_command
 from lightning_perf.tensorboard import excerpt
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
@@ -86,7 +87,7 @@ class Routes:
 
     def static(self, request: Request) -> Response:
         """The page's files."""
-        hint = "" if plotly_file() else ' The charts need plotly: pip install "lightning-perf[view]"'
+        hint = "" if plotly_file() else f" The charts need plotly. Install it with: {install_command('view')}"
         return _file(request, page_assets(), _rest(request, "/static/"), f"There is no such file.{hint}")
 
     def perfetto(self, request: Request) -> Response:
@@ -94,7 +95,11 @@ class Routes:
         if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
             # Otherwise it looks for its developers' server and for an analytics service; the fragment stays.
             return answer_redirect("index.html?testing=1")
-        hint = "" if perfetto_assets() else ' Perfetto\'s UI is not installed: pip install "lightning-perf[view]"'
+        hint = (
+            ""
+            if perfetto_assets()
+            else f" The timeline needs Perfetto's UI. Install it with: {install_command('view')}"
+        )
         return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"There is no such file.{hint}")
 
     def runs(self, request: Request) -> Response:
@@ -115,9 +120,9 @@ class Routes:
         ]
         notes = list(table.notes)
         if plotly_file() is None:
-            notes.append('Charts need plotly: pip install "lightning-perf[view]"')
+            notes.append(f"Charts need plotly. Install it with: {install_command('view')}")
         if not perfetto_assets():
-            notes.append('The timeline needs Perfetto\'s UI: pip install "lightning-perf[view]"')
+            notes.append(f"The timeline needs Perfetto's UI. Install it with: {install_command('view')}")
         return answer_json(request, {"runs": rows, "notes": notes})
 
     def report(self, request: Request) -> Response:

@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
+from lightning_perf.project import install_command
+
 __all__ = [
     "Listing",
     "LocalStorage",
@@ -311,7 +313,7 @@ class RemoteStorage:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise StorageError(f'{self.location} needs fsspec: pip install "lightning-perf[view]"') from error
+            raise StorageError(f"{self.location} needs fsspec. Install it with: {install_command('view')}") from error
         try:
             file_system, root = url_to_fs(self.url)
         except Exception as error:  # fsspec names the package to install

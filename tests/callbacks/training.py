@@ -85,6 +85,26 @@ def make_trainer(tmp_path: Path, callback: Any, name: str = PACKAGES[0], **optio
     )
 
 
+def recording_logger(folder: Path, name: str = PACKAGES[0]) -> Any:
+    """A logger of the named package that draws curves: it keeps the calls of `log_metrics` as ``rows``."""
+    base = package(f"{name}.loggers").Logger
+
+    class Curves(base):  # type: ignore[misc, valid-type]
+        name, version, save_dir = "curves", 0, str(folder)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: list[tuple[int, dict[str, float]]] = []
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            self.rows.append((-1 if step is None else step, dict(metrics)))
+
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    return Curves()
+
+
 def trace_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.pt.trace.json.gz"))
 

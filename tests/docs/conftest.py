@@ -34,7 +34,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _fit(folder: Path) -> None:
-    callback = PerfCallback(skip_first=2, warmup=1, active=2, repeat=1, print_report=False)
+    callback = PerfCallback(skip_first=2, warmup=1, active=2, repeat=1, report="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice on so small a training
         make_trainer(folder, callback).fit(make_module(), loader(8))

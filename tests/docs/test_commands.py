@@ -38,7 +38,7 @@ def cheap(block: Block) -> list[list[str]]:
     return [words for words in known if words[0] == "lightning-perf" and words[1] in {"analyze", "diff", "compare"}]
 
 
-OTHER_PROGRAMS = {"cp", "kill", "pip", "sed", "tensorboard", "touch"}
+OTHER_PROGRAMS = {"cp", "export", "kill", "nvidia-smi", "pip", "sed", "tensorboard", "touch"}
 """What the docs use besides; `pip`'s extras are looked up."""
 
 OTHER_OPTIONS = {"--fp16", "--int8", "--logdir", "--logdir_spec"}

@@ -68,8 +68,8 @@ SETTABLE = (
     Validation,
 )
 OTHER_SETTINGS = {
-    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size", "pin_memory",
-    "profiler", "schedule",
+    "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
+    "pin_memory", "prog_bar", "profiler", "schedule", "static_graph", "strategy",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 

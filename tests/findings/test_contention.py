@@ -71,7 +71,7 @@ def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_pa
     assert {held.finding.kind for held in busy.held_back} == {finding.kind for finding in quiet.findings}
     assert busy.verdict.where.startswith("The machine was busy during the recording: a load of 6.2 on 2 processors")
     assert "Record again on a quiet machine, or with fewer threads: torch.set_num_threads(1)." in busy.verdict.next
-    assert "Predicted saving" not in printed(busy)
+    assert "Estimated saving" not in printed(busy)
 
 
 def test_oversubscribed_cores(tmp_path: Path) -> None:

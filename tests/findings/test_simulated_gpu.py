@@ -54,7 +54,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
             logger=False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", print_report=False)],
+            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", report="none")],
         )
         pictures = torch.randint(0, 256, (16 * 20, 1, 32, 32), dtype=torch.uint8)
         data = TensorDataset(pictures, torch.randint(0, 10, (16 * 20,)))

@@ -69,7 +69,7 @@ def test_two_hiccups_in_five_recorded_steps_are_narrowed_to_the_waits_of_the_run
     assert finding.title == "Input-bound: 5.8 % of the step waits for data"
     assert finding.step_ms == pytest.approx(2.0)
     assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((0, 0.116 * 1.1))  # torch has all cores
-    assert finding.severity == "moderate"
+    assert finding.severity == "low"
     assert finding.evidence[-1] == (
         "Over the run's 19,987 steps the wait is 5.8 %; the 5 recorded steps waited 67.5 %."
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from lightning_perf.analysis.comparability import Comparability, Mismatch, Throughput
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.cli import main
 from lightning_perf.report.build import analyze
@@ -56,6 +58,30 @@ def test_the_figures_are_those_of_the_document(compared: Compared, open_page: An
         bool(row.before_ns or row.after_ns) for row in compared.diff.categories.rows
     )
     opened.draw_charts()
+
+
+def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: Compared, open_page: Any) -> None:
+    document = msgspec.to_builtins(compared)
+    document["comparability"] = msgspec.to_builtins(
+        Comparability(
+            (Mismatch("device", "V100", "H100"), Mismatch("batch size", "32", "256")),
+            ("model",),
+            throughput=Throughput(32, 256, 32_000.0, 128_000.0),
+        )
+    )
+    tables = [value["rows"] for value in document["diff"].values() if isinstance(value, dict) and "rows" in value]
+    for row in (document["diff"]["step"], *(row for rows in tables for row in rows)):
+        row["verdict"] = "incomparable"
+    shown = open_page(json.dumps(document).encode(), kind="diff").page.inner_text("main")
+    reason = "The recordings differ in device and batch size. Their times do not show which one is faster."
+    assert shown.index(reason) < shown.index("V100 before, H100 after") < shown.index("Neither is called faster.")
+    assert shown.index("32 before, 256 after") < shown.index("A step took")
+    assert (
+        "32,000 samples/s (32 samples per step) before, 128,000 samples/s (256 samples per step) after, 4.00×" in shown
+    )
+    assert "Not recorded by both, so not checked: model." in shown
+    assert "incomparable" not in shown
+    assert not re.search(r"\b(?:faster|slower|same)\n|\t(?:faster|slower|same)\b", shown)
 
 
 @pytest.mark.parametrize(("held", "words"), [(True, ": as predicted"), (False, ": not as predicted")])

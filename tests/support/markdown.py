@@ -13,7 +13,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+RULE_PAGES = tuple(sorted((ROOT / "lightning_perf" / "findings" / "pages").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")), *RULE_PAGES)
 """Everything that is written for readers."""
 
 _BLOCK = re.compile(

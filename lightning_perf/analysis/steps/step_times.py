@@ -45,7 +45,8 @@ class StepTimes:
         data_wait_mean_ns: Mean wait for batches a step.
         data_wait_p90_ns: 90th percentile of the wait for batches.
         data_wait_share: Share of the steps' wall time spent waiting for batches, 0 to 1.
-        device_mean_ns: Mean device time a step, over the steps that have it; None when none has.
+        device_mean_ns: Mean device time per step, waits for batches excluded, over the steps that have it; None if none
+            has.
         samples_per_second: Samples over wall time, over the steps that count their samples; None when none does.
         drift: Median step time of the last quarter of the run over that of the first, minus 1 (0.05: it ended 5 %
             slower than it began); None in a run too short to tell.

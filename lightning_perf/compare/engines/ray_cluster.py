@@ -1,4 +1,4 @@
-"""A Ray cluster: connect to it, and analyze the recordings of a run all over it. Needs the extra ``[ray]``."""
+"""Connect to a Ray cluster, and analyze the recordings of a run on it. Needs the extra ``[ray]``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ CONNECT_S = 10.0
 
 
 def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any:
-    """Connect to a cluster, unless this process is connected already.
+    """Connect to a Ray cluster, unless this process is already connected.
 
     Args:
-        address: Of the cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone, which is started.
-        local_gpus: GPUs to declare when a cluster of this machine is started; None lets Ray find them.
+        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
+        local_gpus: GPUs to declare if a cluster is started on this machine; None lets Ray find them.
 
     Returns:
         The module `ray`.
 
     Raises:
-        CompareError: There is no such cluster.
+        CompareError: The connection failed, or the cluster rejected the token.
         MissingExtraError: Ray is not installed.
     """
     ray = import_extra("ray", "ray")
@@ -53,10 +53,10 @@ def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any
 
 
 def _unreachable(address: str) -> str | None:
-    """Why nothing answers at ``host:port``, or None: Ray itself would try for minutes, without a word."""
+    """Return why nothing answers at ``host:port``, or None. Ray itself would try for minutes without a message."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
-        return None  # "auto" and "local" are Ray's to find
+        return None  # Ray resolves "auto" and "local"
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -65,10 +65,10 @@ def _unreachable(address: str) -> str | None:
 
 
 class RayRecordings:
-    """Analyses each recording as a task of one processor. The files have to be on storage that all machines see.
+    """Analyzes the recordings of a run on a Ray cluster, one task per recording. The files must be on shared storage.
 
     Args:
-        address: Of the cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
+        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
 
     Example:
         >>> import lightning_perf
@@ -79,10 +79,10 @@ class RayRecordings:
         self._address = address
 
     def __call__(self, groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:
-        """Analyse the recordings of a run; see `lightning_perf.report.recordings.analyze_recordings`.
+        """Analyze the recordings of a run; see `lightning_perf.report.recordings.analyze_recordings`.
 
         Raises:
-            CompareError: There is no such cluster, or it loses the work again and again.
+            CompareError: The connection failed, or the cluster lost the work repeatedly.
             MissingExtraError: Ray is not installed.
         """
         ray = connect(self._address)
@@ -96,9 +96,9 @@ class RayRecordings:
             raise CompareError(f"The Ray cluster lost an analysis ({type(error).__name__}): {error}") from error
         finally:
             for reference in tasks:
-                ray.cancel(reference)  # those that are done are left alone
+                ray.cancel(reference)  # has no effect on finished tasks
 
 
 def _analyze(paths: Sequence[str], by_shape: bool) -> bytes:
-    """The task."""
+    """Analyze one recording in a Ray worker."""
     return encode_recording(analyze_recording([Path(path) for path in paths], by_shape=by_shape))

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for a pull request."""
+"""Render a comparison as Markdown, for a pull request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["render_markdown", "render_refusal"]
 
 
 def render_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown, names from the runs escaped; see `Comparison.to_markdown`."""
+    """Return a comparison as Markdown, with names from the runs escaped; see `Comparison.to_markdown`."""
     parts = []
     for candidate in comparison.candidates:
         verdict = candidate.verdict
@@ -43,7 +43,7 @@ def render_markdown(comparison: Comparison) -> str:
 
 
 def render_refusal(refusal: Unfair, notes: Sequence[str]) -> str:
-    """Return why a comparison is refused as Markdown; see `Unfair.to_markdown`."""
+    """Return the reasons of a refusal as Markdown; see `Unfair.to_markdown`."""
     parts = [f"**Refused as unfair. {escape(refusal.message)}**"]
     parts += [markdown_table(table) for table in unfair_tables(refusal)]
     parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]

@@ -1,4 +1,4 @@
-"""Running a study: its definition on disk, then the warm-up block, then the others on an engine."""
+"""Run a study: write its definition, then run the warm-up block and the other blocks on an engine."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["MAX_PRECISE_BLOCKS", "MIN_PRECISE_BLOCKS", "Engine", "run_study"]
 
 
 class Engine(Protocol):
-    """Runs blocks somewhere. All state is in the study's folder, which every machine has to see at the same path."""
+    """Runs the blocks of a study. All state is in the study's folder, at the same path on every machine."""
 
     def check(self) -> None:
-        """Make sure that blocks can run.
+        """Check that blocks can run.
 
         Raises:
-            CompareError: There is no such device, or no cluster.
+            CompareError: The device or the cluster does not exist.
         """
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
@@ -46,10 +46,10 @@ class Engine(Protocol):
         Args:
             folder: The study's folder.
             blocks: Numbers of the blocks.
-            tick: Called about once a second.
+            tick: Called about every second.
 
         Raises:
-            KeyboardInterrupt: It was stopped; what runs has been ended.
+            KeyboardInterrupt: The user stopped the study. Its current runs have ended.
         """
 
 
@@ -62,29 +62,31 @@ def run_study(
     half_width: Callable[[Path], float | None] | None = None,
     budget_s: float | None = None,
 ) -> dict[int, BlockState]:
-    """Carry out a study, or what is left of it.
+    """Run a study, or resume it.
 
     Args:
-        study: The definition; None to go on with the one in the folder.
-        folder: Where everything goes. A folder that holds a study goes on with that one.
-        engine: What runs the blocks.
-        say: Takes lines of progress.
+        study: The definition; None to resume the study in the folder.
+        folder: Folder of the study. If it already holds this study, the study resumes.
+        engine: Runs the blocks.
+        say: Called with each line of progress.
         half_width: Returns the half-width of the widest interval of the step time so far, as a share, or None if there
             is none yet. A precise study needs it.
-        budget_s: Seconds after which no further block starts. A block that is expected to take longer than the time
-            left does not start either. None for no limit.
+        budget_s: Seconds after which no further block starts. A block that would probably end later does not start
+            either. None for no limit.
 
     Returns:
         The state of each block.
 
     Raises:
-        CompareError: The folder holds a different study, another driver is at work on it, it cannot be written, the
-            engine has no such device, or the warm-up block fails.
-        KeyboardInterrupt: It was stopped; nothing finished is lost.
+        CompareError: The folder holds a different study, another process runs it, it cannot be written, the engine
+            lacks the device, or the warm-up block fails.
+        KeyboardInterrupt: The user stopped the study. Finished runs are kept.
     """
     if os.name != "posix":
-        raise CompareError("A study needs Linux or macOS. Its runs can be compared anywhere: lightning-perf compare.")
-    # Not above: what compares runs reads the study's folder too, and Windows has no such locks.
+        raise CompareError(
+            "A study needs Linux or macOS. To compare its runs on this machine, use lightning-perf compare."
+        )
+    # Imported here because Windows lacks these locks, and comparing the runs of a study works there.
     from lightning_perf.compare.study.lease import Lease, LeaseTakenError
 
     folder = folder.absolute()
@@ -93,7 +95,10 @@ def run_study(
         with Lease(folder, "driver"):
             study = _settle(study, folder)
             if not Path(study.workdir).is_dir():
-                raise CompareError(f"{study.workdir}: the folder that the study's commands run in is not there.")
+                raise CompareError(
+                    f"{study.workdir}: no such folder, and the study's commands run in it. Restore it, or define the "
+                    "study again in another folder."
+                )
             engine.check()
             changed = _changed_since_begun(study)
             if changed is not None:
@@ -104,7 +109,7 @@ def run_study(
                 _run_blocks(folder, blocks, engine, lines.tick, budget if WARM_UP not in blocks else _Budget(None))
                 warm_up = read_block(folder, WARM_UP)
                 if not warm_up.done:
-                    raise CompareError(f"The warm-up block failed, so the others would too: {warm_up.failure}.")
+                    raise CompareError(f"The warm-up block failed, so the other blocks did not run: {warm_up.failure}.")
             while study.precise is not None and half_width is not None and not budget.spent:
                 more = _extended(study, half_width(folder), _parallel_blocks(engine), say)
                 if more is None:
@@ -118,14 +123,14 @@ def run_study(
             return block_states(study, folder)
     except LeaseTakenError as error:
         raise CompareError(
-            f"{folder}: another lightning-perf study is at work on it. Wait for it or stop it."
+            f"{folder}: another lightning-perf process is running this study. Wait for it to end, or stop it."
         ) from error
     except BrokenPipeError:
         raise
-    except OSError as error:  # a full disk, a folder that may not be written, storage that has gone or knows no locks
+    except OSError as error:  # a full disk, a read-only folder, storage that is gone or has no file locks
         raise CompareError(
-            f"{error.filename or folder}: the study cannot go on ({error.strerror or error}). Mend that and run it "
-            "again: nothing finished is lost."
+            f"{error.filename or folder}: the study cannot continue ({error.strerror or error}). Fix this and run it "
+            "again with the same folder: finished runs are kept."
         ) from error
 
 
@@ -207,14 +212,14 @@ def _changed_since_begun(study: Study) -> str | None:
     if now is None or study.revision in (None, now):
         return None
     return (
-        f"The code in {study.workdir} has changed since the study began (it was {study.revision}, it is {now}): if the "
-        "runs train with it, the comparison will be refused unless --allow code. To have it fair, restore it or begin "
-        "a new study."
+        f"The code in {study.workdir} has changed since the study started (from {study.revision} to {now}). If the "
+        "runs use this code, the comparison will be refused as unfair. Restore the code or start a new study. To "
+        "compare anyway, add --allow code."
     )
 
 
 def _try_again(study: Study, folder: Path) -> None:
-    """Give blocks that had been given up their attempts anew: the user has had the time to mend what was wrong."""
+    """Retry the blocks that were given up, since the user may have fixed the cause."""
     places = [
         *((block, None) for block in range(study.blocks + 1)),
         *((WARM_UP, name) for name in device_warm_ups(folder)),
@@ -226,10 +231,10 @@ def _try_again(study: Study, folder: Path) -> None:
 
 
 def _settle(study: Study | None, folder: Path) -> Study:
-    """Write the definition, or check that it is the one that is there."""
+    """Write the definition, or check that it equals the existing one."""
     path = folder / STUDY_NAME
     if study is None and not path.exists():
-        raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
+        raise CompareError(f"{folder}: no study to resume in this folder. Give the arms: --arm NAME=COMMAND.")
     if study is not None and not (path.exists() and has_begun(folder)):
         write_document(path, study)
         return study
@@ -237,8 +242,8 @@ def _settle(study: Study | None, folder: Path) -> Study:
     changed = _changes(there, study) if study is not None else []
     if changed:
         raise CompareError(
-            f"{folder}: holds a different study ({'; '.join(changed)}). Go on with that one by giving no arms, "
-            "or choose another folder."
+            f"{folder}: holds a different study ({'; '.join(changed)}). Omit the arms to resume that study, or choose "
+            "another folder."
         )
     return there
 
@@ -247,7 +252,7 @@ _PLAN = ("treatment", "seed", "attempts", "precise")
 
 
 def _changes(there: Study, given: Study) -> list[str]:
-    """In what the plans of two studies differ."""
+    """List the differences between the plans of two studies."""
     changed = [
         f"{name}: {getattr(there, name)}, not {getattr(given, name)}"
         for name in ("max_blocks" if given.precise is not None else "blocks", *_PLAN)

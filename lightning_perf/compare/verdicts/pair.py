@@ -1,4 +1,4 @@
-"""Two arms lined up, and one metric of theirs compared."""
+"""Pair the runs of two arms, and compare them in one metric."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from lightning_perf.statistics.values import Estimate, Probability, finite
 
 __all__ = ["Pair", "Values", "compare_metric", "logarithms"]
 
-ONE_SESSION = "the runs of an arm followed each other, so a change of the machine cannot be told from one of the arm"
+ONE_SESSION = "the arms did not alternate, so a change of the machine could cause the same difference"
 
 Values = list[float | None]
 
 
 class Pair:
-    """Baseline and candidate, lined up by block where there are blocks.
+    """The runs of a baseline and a candidate, paired by block if there are blocks.
 
     Args:
         baseline: Name of the baseline.
         candidate: Name of the candidate.
         points: The used runs of each arm.
         records: Their records.
-        blocked: Whether runs are paired by block; blocks that lack a run of either arm are left out.
+        blocked: Whether runs are paired by block. Blocks that lack a run of either arm are left out.
         confidence: Coverage of the pair's intervals.
-        independent: Whether runs outside of blocks are independent, although other sessions may have been slower.
+        independent: Whether to treat runs outside of blocks as independent, even if they are from one session.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Pair:
             ]
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
-        """One value a run of either arm.
+        """Return one value per run, for both arms.
 
         Args:
             metric: The metric.
-            of_collapsed: Of a metric of quality, the value that stands for a collapsed run; None leaves the run out.
+            of_collapsed: For a quality metric, the value to use for a collapsed run; None leaves the run out.
         """
         learned = metric in QUALITY_METRICS
         base, candidate = (
@@ -87,7 +87,7 @@ class Pair:
         return base, candidate
 
     def estimate(self, metric: str, *, of_collapsed: float | None = None) -> Estimate:
-        """The candidate against the baseline in a metric, with the interval that the design calls for; see `values`."""
+        """Return the candidate's change in a metric, with the interval for the design; see `values`."""
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
             if not self.blocked:
@@ -99,17 +99,17 @@ class Pair:
         return interval(self.difference(base, candidate), self.confidence)
 
     def collapsed(self) -> CollapseCounts:
-        """Collapsed runs of either arm."""
+        """Count the collapsed runs of both arms."""
         lost = [sum(point.collapsed for point in points) for points in self.points]
         return CollapseCounts(lost[0], len(self.points[0]), lost[1], len(self.points[1]))
 
     @property
     def is_one_session(self) -> bool:
-        """Whether all of several runs of an arm are from one session, so that nothing shows how sessions differ."""
+        """Whether an arm has several runs, all from one session, so that the variation between sessions is unknown."""
         return self.sessions is not None and any(len(set(numbers)) == 1 < len(numbers) for numbers in self.sessions)
 
     def by_session(self, metric: str, base: Values, candidate: Values) -> tuple[Values, Values]:
-        """Positive values of a timed metric, one a session: the geometric mean of the session's runs."""
+        """Return one value per session of a timed metric, the geometric mean of its runs; else one value per run."""
         if self.sessions is None or not METRICS[metric].is_timed:
             return base, candidate
         first, second = (
@@ -118,19 +118,19 @@ class Pair:
         return first, second
 
     def difference(self, base: Values, candidate: Values) -> Difference:
-        """Candidate - baseline, with the standard error that the design calls for."""
+        """Return candidate - baseline, with the standard error for the design."""
         return paired_difference(base, candidate) if self.blocked else unpaired_difference(base, candidate)
 
 
 def compare_metric(pair: Pair, name: str) -> MetricResult | None:
-    """Compare one metric.
+    """Compare two arms in one metric.
 
     Args:
         pair: The arms.
         name: The metric's name.
 
     Returns:
-        The result, or None when an arm has no number.
+        The result, or None if an arm has no value.
     """
     metric = METRICS[name]
     base, candidate = pair.values(name)
@@ -142,8 +142,8 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
         base, candidate = (logarithms(values) for values in pair.by_session(name, base, candidate))
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
-        # Leaving out the runs that missed the goal would favour the arm that misses it more.
-        reason = "not every run reached the goal: see the median with misses censored"
+        # Leaving out the runs that missed the goal would favor the arm that misses it more often.
+        reason = "not every run reached the goal; the median of each arm treats such runs as censored"
         unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
         return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
     difference = pair.difference(base, candidate)
@@ -170,12 +170,12 @@ def _expm1(logarithm: float | None) -> float | None:
 def _detectable(difference: Difference, confidence: float) -> float | None:
     if not difference.standard_error or difference.df is None:
         return None
-    # The power of a t test depends on its degrees of freedom and standard error alone, paired or not.
+    # The power of a t test depends only on its degrees of freedom and standard error, paired or not.
     size = max(2, round(difference.df) + 1)
     effect = minimal_detectable_effect(size, confidence=confidence)
     return effect * difference.standard_error * math.sqrt(size) if effect is not None else None
 
 
 def logarithms(values: Sequence[float | None]) -> Values:
-    """The logarithms of what is positive; None for the rest."""
+    """Return the logarithms of positive values; None for all others."""
     return [math.log(v) if v is not None and math.isfinite(v) and v > 0 else None for v in values]

@@ -205,7 +205,7 @@ def train(folder: Path, seed: int = 1) -> RunRecord:
         self.log("val_acc", 0.5)
 
     torch.manual_seed(seed)
-    trainer = make_trainer(folder, PerfCallback(active=1, print_report=False), max_epochs=2)
+    trainer = make_trainer(folder, PerfCallback(active=1, report="none"), max_epochs=2)
     trainer.fit(make_module(validation_step=validate), loader(6), loader(1))
     (record,) = find_records(folder)
     return record
@@ -226,7 +226,7 @@ def test_a_throttled_run_is_invalid_from_the_trainer_to_the_exit_code(
     assert (hot.outcome, hot.problems) == (Outcome.FINISHED, ("the device was throttled by its hardware, too hot",))
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 5
     err = capsys.readouterr().err
-    assert "b: no run is left to compare (1 invalid: the device was throttled by its hardware, too hot)" in err
+    assert "b: no valid run to compare (1 invalid: the device was throttled by its hardware, too hot)" in err
     nvml.reasons = IDLE
     train(tmp_path / "b" / "2")
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 4

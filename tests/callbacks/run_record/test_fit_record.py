@@ -32,7 +32,7 @@ def no_study(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quiet(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"active": 1, "print_report": False, **options})
+    return PerfCallback(**{"active": 1, "report": "none", **options})
 
 
 def points(*, batch_size: int = 2, change_row: int | None = None) -> DataLoader:
@@ -220,13 +220,6 @@ def test_a_resumed_fit_has_a_record_of_its_own(tmp_path: Path) -> None:
     first, second = only(tmp_path / "a"), only(tmp_path / "b")
     assert [(e.epoch, e.steps) for e in second.epochs] == [(1, 8)]
     assert rows(first, second) == {"model.initial_weights", "train.first_step", "train.max_epochs"}
-
-
-def test_fast_dev_run(tmp_path: Path) -> None:
-    record = train(tmp_path, fast_dev_run=True)
-    assert record.outcome is Outcome.FINISHED
-    assert record.facts["train.limit_train_batches"] == 1
-    assert [(e.epoch, e.steps) for e in record.epochs] == [(0, 1)]
 
 
 def test_an_early_end_asked_for_is_a_finished_run(tmp_path: Path) -> None:

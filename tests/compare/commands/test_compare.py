@@ -7,6 +7,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.project import install_command
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.support.absent_packages import without
@@ -76,7 +77,7 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
     streams = capsys.readouterr()
     assert streams.out == ""
     words = " ".join(streams.err.split())
-    assert words.startswith(f"Refused as unfair. The runs differ in more than what is under test: {fact}.")
+    assert words.startswith(f"Refused as unfair. The runs differ in more than the setting being tested: {fact}.")
     row = next(line for line in streams.err.splitlines() if line.split()[:1] == [fact] and str(value) in line)
     assert row.split()[-1] == str(value)
     markdown = tmp_path / "report.md"
@@ -93,7 +94,7 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
 def test_no_valid_run_left_is_code_5_with_the_reason(folders, changes, capsys):
     assert main(["compare", *folders(**changes)]) == 5
     err = capsys.readouterr().err
-    assert err.startswith("lightning-perf: amp: no run is left to compare (6 ")
+    assert err.startswith("lightning-perf: amp: no valid run to compare (6 ")
 
 
 def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
@@ -103,17 +104,17 @@ def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
     torn.parent.mkdir()
     torn.write_text("nonsense\n\n")
     for arguments, message in [
-        ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist. Give the log directory of runs"),
-        ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: holds no run record (run.jsonl)."),
+        ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: no such folder. Give the log directory of runs"),
+        ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: no run record (run.jsonl) in it or below it."),
         ([base, str(tmp_path / "bad")], f"{torn}: line 1 is no line of a run record"),
-        ([base], f"{base}: holds no study. Give the folder of one, or two folders of runs."),
-        ([f"{base}/run0/run.jsonl"], "run.jsonl: holds no study. Give the folder of one, or two folders of runs."),
+        ([base], f"{base}: no study in this folder (study.json is missing)."),
+        ([f"{base}/run0/run.jsonl"], "run.jsonl: no study in this folder (study.json is missing)."),
         (["", candidate], "'': a folder name is empty. Give each arm as NAME=PATH"),
         ([base, f"{candidate},"], f"'{candidate},': a folder name is empty"),
         ([base, base, base], f"two arms are named '{base}'. Give each arm its own name: NAME=PATH."),
         ([f"a={base}", f"b={base}"], "this run is given 2 times"),
-        ([base, candidate, "--gate=fast"], '"fast" is no gate. Write METRIC<=NUMBER'),
-        ([base, candidate, "--accuracy=top5"], 'No run has a metric "top5". They have: val_acc.'),
+        ([base, candidate, "--gate=fast"], '--gate "fast": not a gate. Write METRIC<=NUMBER'),
+        ([base, candidate, "--accuracy=top5"], 'No run logged a metric "top5". They logged: val_acc.'),
         ([base, candidate, f"--markdown={base}"], f"{base}: cannot be written (Is a directory). Give another file."),
     ]:
         assert main(["compare", *arguments]) == 2, arguments
@@ -176,7 +177,7 @@ def test_one_folder_is_a_study_with_its_arms(tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Verdict amp is faster than fp32")
     assert "6 blocks, exact sign-flip permutation: p = 0.0312." in out
-    assert "Not finished: the warm-up block, blocks 1, 2, 3, 4, 5, 6. Run the study again to go on." in out
+    assert "Not finished: the warm-up block, blocks 1, 2, 3, 4, 5, 6. Run the study again to resume." in out
 
 
 def test_a_reader_that_leaves_gets_the_same_exit_code(folders):
@@ -192,9 +193,7 @@ def test_without_the_extra_the_message_names_it(folders):
     done = run("compare", *folders(), refused={"scipy"})
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == (
-        'lightning-perf: scipy is not installed. Install it with: pip install "lightning-perf[compare]"\n'
-    )
+    assert done.stderr == (f"lightning-perf: scipy is not installed. Install it with: {install_command('compare')}\n")
 
 
 def test_comparing_needs_neither_torch_nor_matplotlib_nor_what_only_posix_has(folders):

@@ -21,6 +21,7 @@ from lightning_perf.compare.engines.local import parse_devices
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.project import install_command
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_gpus
 from tests.support.absent_packages import without
@@ -65,7 +66,7 @@ def test_a_study_ends_with_its_comparison_and_run_again_shows_it_at_once(folder,
     assert study(folder) == 0
     second = capsys.readouterr()
     assert "amp is faster than fp32" in " ".join(second.out.split())
-    assert "Going on: 8 of 8 runs are finished." in second.err
+    assert "Resuming: 8 of 8 runs are finished." in second.err
     assert sorted(folder.rglob("*")) == files
 
 
@@ -106,7 +107,7 @@ def test_runs_that_fail_give_the_block_up_with_code_5_and_are_tried_anew_when_ru
     assert study(folder, arm("a"), fragile, "--blocks=1", "--attempts=2") == 5
     err = capsys.readouterr().err
     assert "disk full" in err
-    assert "no run is left to compare" in err
+    assert "no valid run to compare" in err
     assert journal.read_block(folder, 1).over
     broken.unlink()
     assert study(folder) == 1  # the failures stay on record until they are allowed
@@ -159,7 +160,7 @@ def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
     assert finished == {"fp32", "amp"}
     assert study(folder) == 0
     streams = capsys.readouterr()
-    assert "Going on: " in streams.err
+    assert "Resuming: " in streams.err
     assert "step_time<=0.9" in streams.out
     words = " ".join(streams.out.split())
     assert "Block 1: the run of " in words
@@ -175,7 +176,7 @@ def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
         (("--arm=a=", "--arm=b=true"), "The arm a has no command"),
         (("--arm=a=echo 'x", "--arm=b=true"), "is not a shell command (No closing quotation). Check its quotes"),
         (("--arm=a=true", "--arm=a=true"), "two arms have this name"),
-        (("--arm=a/b=true", "--arm=b=true"), "is no name for an arm"),
+        (("--arm=a/b=true", "--arm=b=true"), "is not a valid name for an arm"),
         ((*ARMS, "--env=c:X=1"), "NAME is one of fp32, amp"),
         ((*ARMS, "--env=X"), "give [NAME:]KEY=VALUE"),
         (("--blocks=3",), "--blocks: defines a new study"),
@@ -184,7 +185,7 @@ def test_what_was_cut_off_goes_on_with_the_folder_alone(folder, blow, capsys):
         ((*ARMS, "--gpus=2"), "--gpus: works only with --engine ray or --engine slurm"),
         ((*ARMS, "--engine=ray", "--devices=0"), "--devices: works only with --engine local"),
         ((*ARMS, "--engine=slurm", "--slurm=partition"), "give KEY=VALUE"),
-        ((*ARMS, "--devices=99"), 'There is no device "99"'),
+        ((*ARMS, "--devices=99"), 'Unknown device "99"'),
     ],
 )
 def test_wrong_usage_is_code_2_and_leaves_no_study(folder, arguments, message, capsys):
@@ -239,7 +240,7 @@ def test_help_and_the_absence_of_scipy_are_told_before_any_run(folder, tmp_path)
     command = [sys.executable, "-c", without({"scipy", "torch"}), "study"]
     done = subprocess.run([*command, str(folder), *ARMS], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert 'pip install "lightning-perf[compare]"' in done.stderr
+    assert install_command("compare") in done.stderr
     assert not folder.exists()
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0
@@ -279,6 +280,6 @@ def test_code_that_changes_in_the_middle_is_told_and_refused(folder, tmp_path, m
         file.write("# edited\n")
     assert study(folder) == 3
     err = " ".join(capsys.readouterr().err.split())
-    assert "has changed since the study began" in err
+    assert "has changed since the study started" in err
     assert "The code changed during the study: a ran " in err
     assert "code.revision" in err

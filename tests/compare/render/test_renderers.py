@@ -176,5 +176,8 @@ def test_what_differs_within_an_arm_is_not_offered_as_the_treatment(tmp_path):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(made)
     text = " ".join(console_text(refusal.value.refusal).split())
-    assert "code.revision differs from run to run of an arm. Does that not matter? --allow code.revision." in text
+    assert (
+        "code.revision differs between runs of the same arm. If this does not matter, add --allow code.revision."
+        in text
+    )
     assert "--treatment" not in text

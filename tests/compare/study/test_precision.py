@@ -44,7 +44,7 @@ class FakeEngine:
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         self.calls.append(list(blocks))
         study = read_study(folder)
-        rng = np.random.default_rng(blocks[0])
+        rng = np.random.default_rng(100 + blocks[0])
         for block in blocks:
             for position, arm in enumerate(study.order(block)):
                 run = folder / "runs" / f"{block}-{arm}"
@@ -65,7 +65,7 @@ def run(study: Study | None, folder: Path, engine: FakeEngine, **options: Any) -
 
 
 def test_blocks_are_added_in_balanced_groups_until_the_interval_is_narrow(tmp_path: Path) -> None:
-    engine = FakeEngine(spread=0.025)
+    engine = FakeEngine(spread=0.016)
     lines = run(precise_study(), tmp_path, engine)
     study = read_study(tmp_path)
     assert MIN_PRECISE_BLOCKS < study.blocks < MAX_PRECISE_BLOCKS

@@ -123,7 +123,7 @@ function run({ text, address }) {
       script.src = address;
       script.onload = resolve;
       script.onerror = () =>
-        reject(new ChartError('Charts are left out: run pip install "lightning-perf[view]" for Plotly.'));
+        reject(new ChartError("Charts are left out: Plotly is not installed. It comes with the extra view."));
     } else {
       script.textContent = text;
     }

@@ -82,16 +82,18 @@ async function show(place, source, before, after) {
 
 function changes(compared, { before, after }) {
   const { diff, headline, mixed_precision: check, truncated = {} } = compared;
+  const { mismatches = [], unchecked = [], throughput = null } = compared.comparability ?? {};
   const { step } = diff;
   return [
+    mismatches.length ? incomparable(mismatches) : null,
     section(
       "Step time",
       { definition: "difference-of-two-runs" },
       h(
         "p",
         { class: "headline" },
-        outcome(step.verdict),
-        ` ${headline}.`,
+        mismatches.length ? null : outcome(step.verdict),
+        ` ${headline}.${mismatches.length ? " Neither is called faster." : ""}`,
       ),
       tiles([
         { label: "Before", value: format.duration(step.before_ns), note: `mean of ${steps(diff.before_steps)}` },
@@ -99,6 +101,7 @@ function changes(compared, { before, after }) {
         { label: "Change", value: format.change(step.change_ns) },
         { label: "After / before", value: format.ratio(step.ratio) },
       ]),
+      throughput ? samples(throughput) : null,
       check ? prediction(check) : null,
       facts([
         ["Before", names(before)],
@@ -107,8 +110,11 @@ function changes(compared, { before, after }) {
       h(
         "p",
         { class: "aside" },
-        "One pair of recordings shows what changed, not that it will again: for that, repeat the runs and use lightning-perf study.",
+        "One pair of recordings shows what changed, but cannot show that it would change again. For that, repeat the runs with lightning-perf study.",
       ),
+      unchecked.length
+        ? h("p", { class: "aside" }, `Not recorded by both, so not checked: ${unchecked.join(", ")}.`)
+        : null,
     ),
     notes(compared.notes),
     chartAndTable(
@@ -133,6 +139,31 @@ function part(diff, truncated, name, title, noun, definition) {
   const id = `diff-${name.replaceAll("_", "-")}`;
   const total = truncated[name] ?? null;
   return diff[name] && changesPart({ id, title, changes: diff[name], noun, definition, total });
+}
+
+function incomparable(mismatches) {
+  const aspects = mismatches.map(({ aspect }) => aspect);
+  const last = aspects.pop();
+  const named = aspects.length ? `${aspects.join(", ")} and ${last}` : last;
+  return section(
+    "Not comparable",
+    {},
+    notice(`The recordings differ in ${named}. Their times do not show which one is faster.`, "note"),
+    facts(
+      mismatches.map(({ aspect, before, after }) => [
+        aspect[0].toUpperCase() + aspect.slice(1),
+        [`${before} before, ${after} after`],
+      ]),
+    ),
+  );
+}
+
+function samples({ before_samples, after_samples, before_per_s, after_per_s }) {
+  const rate = (value, number) => `${format.count(value)} samples/s (${format.countOf(number, "sample")} per step)`;
+  return notice(
+    `Throughput: ${rate(before_per_s, before_samples)} before, ${rate(after_per_s, after_samples)} after, ${format.ratio(after_per_s / before_per_s)}.`,
+    "note",
+  );
 }
 
 function prediction({ predicted: [low, high], measured, held }) {

@@ -30,7 +30,7 @@ export function categoriesSideBySide({ categories }) {
     layout: {
       barmode: "stack",
       showlegend: false,
-      xaxis: { title: "ms a step" },
+      xaxis: { title: "ms per step" },
       yaxis: { autorange: "reversed" },
     },
   });
@@ -52,7 +52,7 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
   if (rows.length === 0) return null;
   return section(
     title,
-    { definition, aside: `${format.change(changes.change_ns)} a step in all` },
+    { definition, aside: `${format.change(changes.change_ns)} per step in all` },
     bars ? largest(rows, noun) : null,
     total > changes.rows.length
       ? notice(`The ${format.count(changes.rows.length)} largest changes of ${format.count(total)} are listed.`)
@@ -63,12 +63,13 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
 
 /** What became of a time, in its colour. */
 export function outcome(verdict) {
-  return h("span", { class: `outcome ${verdict}` }, verdict);
+  return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
 
 function largest(rows, noun) {
   const shown = rows.filter((row) => row.verdict !== "same").slice(0, MOST_BARS);
   if (shown.length < 2) return null;
+  const comparable = rows.every((row) => row.verdict !== "incomparable");
   const draw = () => ({
     data: [
       {
@@ -83,11 +84,11 @@ function largest(rows, noun) {
           format.duration(row.after_ns),
         ]),
         hovertemplate: "%{customdata[0]}<br>%{customdata[1]}: %{customdata[2]} → %{customdata[3]}<extra></extra>",
-        marker: { color: shown.map((row) => ink(row.change_ns > 0 ? "high" : "good")) },
+        marker: { color: shown.map((row) => ink(comparable ? (row.change_ns > 0 ? "high" : "good") : "ink-soft")) },
       },
     ],
     layout: {
-      xaxis: { title: "change, ms a step: left is faster", zerolinecolor: ink("ink-soft") },
+      xaxis: { title: comparable ? "change, ms per step: left is faster" : "change, ms per step", zerolinecolor: ink("ink-soft") },
       yaxis: {
         autorange: "reversed",
         tickvals: shown.map((_, i) => i),

@@ -13,7 +13,7 @@ export function stepTimes(times) {
     { name: "Wait for data", mean: times.data_wait_mean_ns, p50: null, p90: times.data_wait_p90_ns, p99: null },
     ...(times.device_mean_ns === null
       ? []
-      : [{ name: "Device", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
+      : [{ name: "Device, without data wait", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
   ];
   const figure = (key, title) => column.time(key, title, { csv: `${key}_ns` });
   const trend = (value, before, after) =>
