@@ -67,6 +67,11 @@ class LocalEngine:
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         self._devices = tuple(devices) if devices is not None else parse_devices(None)
 
+    @property
+    def parallel_blocks(self) -> int:
+        """The number of blocks that run at the same time."""
+        return len(self._devices)
+
     def check(self) -> None:
         """Check nothing: `parse_devices` has already found the devices."""
 
