@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -104,7 +104,7 @@ class PerfCallback(LightningCallback):
         with_flops: bool = False,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
-        ranks: Collection[int] | None = None,
+        ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         report: ReportLength = "short",
         log_metrics: bool = True,
