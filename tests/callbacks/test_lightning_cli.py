@@ -26,6 +26,7 @@ def test_the_types_of_arguments_are_known_to_the_parser(callback: Any) -> None:
         assert not names(hint) & UNKNOWN_TO_THE_PARSER, parameter
 
 
+@pytest.mark.filterwarnings("ignore")  # the parser's and LightningCLI's own
 def test_a_training_is_set_up_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jsonargparse")
     from lightning.pytorch.cli import LightningCLI
@@ -43,6 +44,7 @@ trainer:
   logger: false
   enable_checkpointing: false
   enable_progress_bar: false
+  enable_model_summary: false
   default_root_dir: {tmp_path}
   callbacks:
     - class_path: lightning_perf.PerfCallback
