@@ -39,6 +39,7 @@ class FitRecord:
         folder: The fit's folder; None records nothing.
         errors: Where errors are reported.
         keep_fp32: Names of the layers kept in FP32, a part of the precision.
+        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class FitRecord:
         folder: Path | None,
         errors: ErrorReporter,
         keep_fp32: Sequence[str] = (),
+        *,
+        hashed: bool = True,
     ) -> None:
         self._trainer = trainer
         self._errors = errors
@@ -62,8 +65,8 @@ class FitRecord:
         sources: dict[str, Callable[[], dict[str, FactValue]]] = {
             "the training": functools.partial(training_facts, trainer),
             "its surroundings": functools.partial(surroundings_facts, trainer),
-            "the model": functools.partial(model_facts, module),
-            "the data": functools.partial(data_facts, trainer),
+            "the model": functools.partial(model_facts, module, hashed=hashed),
+            "the data": functools.partial(data_facts, trainer, hashed=hashed),
         }
         for what, source in sources.items():
             facts |= self._ask(what, source)
