@@ -25,5 +25,5 @@ export function arithmeticLabel(name) {
 
 /** What figures are for: each step, or a recording that marks none. */
 export function per(rank) {
-  return rank.breakdown.marked ? "a step" : "in the recording";
+  return rank.breakdown.marked ? "per step" : "in the recording";
 }
