@@ -10,7 +10,9 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from lightning_perf.arguments import describe
 from lightning_perf.demo import RECORDINGS, RUNS
+from lightning_perf.exit_codes import ExitCode
 from lightning_perf.page.html import PageError
 from lightning_perf.project import install_command, page_url
 
@@ -24,9 +26,14 @@ PAGE = "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = (
+    describe(
+        parser,
         "Print the report of a short training that ships with this package, and open its page. The demo needs neither "
-        "torch nor a network. It copies the two recordings into a folder, where you can try the other commands on them."
+        "torch nor a network. It copies two recordings, before and after a change, into a folder, where you can try "
+        "the other commands on them.",
+        usage="[OPTIONS]",
+        examples=("lightning-perf demo", "lightning-perf demo -o /tmp/demo --no-browser"),
+        exit_codes={ExitCode.SUCCESS: "the report was printed and its page was written"},
     )
     parser.add_argument(
         "-o",
@@ -63,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     if not options.no_browser and has_browser():
         webbrowser.open(page.resolve().as_uri())
-    return 0
+    return ExitCode.SUCCESS
 
 
 def copy_recording(name: str, folder: Path) -> Path:
