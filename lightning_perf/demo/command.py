@@ -29,11 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe(
         parser,
         "Print the report of a short training that ships with this package, and open its page. The demo needs neither "
-        "torch nor a network. It copies two recordings, before and after a change, into a folder, where you can try "
-        "the other commands on them.",
+        "torch nor a network. It copies the two recordings into a folder, where you can try other commands on them.",
         usage="[OPTIONS]",
-        examples=("lightning-perf demo", "lightning-perf demo -o /tmp/demo --no-browser"),
-        exit_codes={ExitCode.SUCCESS: "the report was printed and its page was written"},
+        examples=("lightning-perf demo", "lightning-perf demo -o my_folder --no-browser"),
+        exit_codes={ExitCode.SUCCESS: "the report was printed"},
     )
     parser.add_argument(
         "-o",
