@@ -7,6 +7,8 @@ import difflib
 import sys
 from typing import IO
 
+from lightning_perf.arguments import describe
+from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings.pages import read_rule_page, read_symptoms
 from lightning_perf.terminal_text import ASCII_FALLBACK
 
@@ -14,13 +16,16 @@ __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "explain a finding: its symptom, its threshold, its fix, and how to verify it"
 
-UNKNOWN_RULE = 2
-"""The exit code of wrong usage."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``explain``."""
-    parser.description = "Print the page that explains a rule. Without a rule, list all rules."
+    """Add the description and the options of the command."""
+    describe(
+        parser,
+        "Print the page that explains a rule. Without a rule, list all rules.",
+        usage="[RULE]",
+        examples=("lightning-perf explain", "lightning-perf explain input-bound"),
+        exit_codes={ExitCode.SUCCESS: "the page or the list was printed", ExitCode.USAGE: "there is no such rule"},
+    )
     parser.add_argument(
         "rule", nargs="?", metavar="RULE", help="ID of the rule as a finding shows it, e.g. input-bound"
     )
@@ -30,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the page of a rule, or the list of rules, and return the exit code."""
     if options.rule is None:
         sys.stdout.write(_list())
-        return 0
+        return ExitCode.SUCCESS
     try:
         page = read_rule_page(options.rule)
     except KeyError:
@@ -40,9 +45,9 @@ def run(options: argparse.Namespace) -> int:
             f"lightning-perf: unknown rule {options.rule.encode('ascii', ASCII_FALLBACK).decode()!r}.{hint} "
             f"The rules are:\n{_list()}"
         )
-        return UNKNOWN_RULE
+        return ExitCode.USAGE
     _print_markdown(page, sys.stdout)
-    return 0
+    return ExitCode.SUCCESS
 
 
 def _list() -> str:

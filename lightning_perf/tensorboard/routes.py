@@ -120,9 +120,9 @@ class Routes:
         ]
         notes = list(table.notes)
         if plotly_file() is None:
-            notes.append(f"Charts need plotly. Install it with: {install_command('view')}")
+            notes.append(f"Charts need plotly: {install_command('view')}")
         if not perfetto_assets():
-            notes.append(f"The timeline needs Perfetto's UI. Install it with: {install_command('view')}")
+            notes.append(f"The timeline needs Perfetto's UI: {install_command('view')}")
         return answer_json(request, {"runs": rows, "notes": notes})
 
     def report(self, request: Request) -> Response:

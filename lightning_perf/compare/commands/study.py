@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.arguments import add_count, add_outputs, describe
+from lightning_perf.arguments import add_count, add_outputs, describe, positive, share
 from lightning_perf.compare.commands.compare import (
     EXIT_CODES,
     add_settings,
@@ -26,6 +27,7 @@ from lightning_perf.exit_codes import ExitCode
 if TYPE_CHECKING:
     from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.study.definition import Study
+    from lightning_perf.compare.verdicts.gates import Settings
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -68,7 +70,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME:]KEY=VALUE",
         help="an environment variable of one arm, or of all arms",
     )
-    add_count(plan, "--blocks", default=None, help="blocks that count (default: 6)")
+    add_count(
+        plan, "--blocks", default=None, help="blocks that count (default: 6); with --precise, the maximum (default: 40)"
+    )
+    plan.add_argument(
+        "--precise",
+        type=share,
+        metavar="SHARE",
+        help="after 12 blocks, add more until the step time is known to within this share, e.g. 0.01 for ±1 %%. Only "
+        "the width of the interval decides, so the verdict stays valid",
+    )
+    plan.add_argument(
+        "-m",
+        "--minutes",
+        type=positive,
+        metavar="MINUTES",
+        help="time budget of this call: start no block that would end later. Run again with the same FOLDER for the "
+        "rest. Only for --engine local",
+    )
     plan.add_argument("--seed", type=int, metavar="N", help="block n trains with seed N + n (default: 0)")
     add_count(plan, "--attempts", default=None, help="attempts per block when runs fail (default: 3)")
     engine = parser.add_argument_group("where it runs")
@@ -115,6 +134,7 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.verdicts.refusal import UnfairError
     from lightning_perf.lazy_imports import import_extra
     from lightning_perf.run_files.journal import STUDY_NAME
 
@@ -125,8 +145,21 @@ def _run(options: argparse.Namespace) -> int:
     if study is None and not (folder / STUDY_NAME).exists():
         raise CompareError(f"{folder}: there is no study to resume. To start one, give two arms: --arm NAME=COMMAND.")
     settled = settle_options(folder, _read_engine(options), read_settings(options))
-    with _resume_hint(folder):
-        run_study(study, folder, settled.engine.build(), (lambda _: None) if options.quiet else _print_line)
+    if options.minutes is not None and settled.engine.engine != "local":
+        raise CompareError(
+            f"--minutes: works only with --engine local, not {settled.engine.engine}. Leave it out. SLURM limits each "
+            "block with --slurm time=MINUTES."
+        )
+    # The comparison below reports the differences of runs that are refused as unfair.
+    with _resume_hint(folder), suppress(UnfairError):
+        run_study(
+            study,
+            folder,
+            settled.engine.build(),
+            (lambda _: None) if options.quiet else _print_line,
+            half_width=lambda folder: _half_width(folder, settled.settings),
+            budget_s=None if options.minutes is None else 60 * options.minutes,
+        )
     return compare_and_show([str(folder)], settled.settings, options)
 
 
@@ -134,8 +167,10 @@ def _read_study(options: argparse.Namespace) -> Study | None:
     """Return the study that the options define, or None to resume the one in the folder."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.definition import Study, StudyArm
+    from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 
-    plan = {name: value for name in ("blocks", "seed", "attempts") if (value := getattr(options, name)) is not None}
+    names = ("blocks", "seed", "attempts", "precise")
+    plan = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not options.arm:
         if plan or options.env:
             given = ", ".join(f"--{name}" for name in (*plan, *(["env"] if options.env else [])))
@@ -144,6 +179,14 @@ def _read_study(options: argparse.Namespace) -> Study | None:
                 f"{given} to resume the study in the folder."
             )
         return None
+    if options.precise is not None:
+        plan["max_blocks"] = plan.get("blocks", MAX_PRECISE_BLOCKS)
+        plan["blocks"] = MIN_PRECISE_BLOCKS
+        if plan["max_blocks"] < MIN_PRECISE_BLOCKS:
+            raise CompareError(
+                f"--blocks {plan['max_blocks']}: --precise needs at least {MIN_PRECISE_BLOCKS}. Give a larger maximum, "
+                "or leave --precise out."
+            )
     commands: dict[str, tuple[str, ...]] = {}
     for text in options.arm:
         name, equals, command = text.partition("=")
@@ -160,6 +203,24 @@ def _read_study(options: argparse.Namespace) -> Study | None:
     environments = _read_environments(options.env, list(commands))
     arms = tuple(StudyArm(name, command, environments[name]) for name, command in commands.items())
     return Study(arms=arms, treatment=tuple(options.treatment), **plan)
+
+
+def _half_width(folder: Path, settings: Settings) -> float | None:
+    """Return the half-width of the widest interval of the step time, as a share; None if a candidate has none yet."""
+    from lightning_perf.compare.errors import InvalidRunsError
+    from lightning_perf.compare.folders import compare_runs
+
+    try:
+        comparison = compare_runs(folder, settings)
+    except InvalidRunsError:
+        return None
+    widest = 0.0
+    for candidate in comparison.candidates:
+        result = next((metric for metric in candidate.metrics if metric.metric == "step_time"), None)
+        if result is None or result.estimate.low is None or result.estimate.high is None:
+            return None
+        widest = max(widest, math.sqrt(result.estimate.high / result.estimate.low) - 1)
+    return widest
 
 
 def _read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
