@@ -46,15 +46,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Turn links that hold in the repository into ones that hold on the site."""
+    """Rewrite the links of the repository for the site."""
     return relocated(markdown, _in_repository(PurePosixPath(page.file.src_uri)))
 
 
 def relocated(markdown: str, source: PurePosixPath) -> str:
-    """Return a file's text with its relative links made for its page.
+    """Rewrite the relative links of a file for its page on the site.
 
-    Links to other pages lead to these, links to other files of the repository lead there. What does not exist stays as
-    it is, for mkdocs to complain about.
+    A link to another page leads to that page. A link to any other file of the repository leads to the repository. A
+    broken link stays unchanged, so that mkdocs reports it.
 
     Args:
         markdown: The text.
@@ -75,7 +75,7 @@ def relocated(markdown: str, source: PurePosixPath) -> str:
 
 
 def _on_site(path: PurePosixPath) -> PurePosixPath | None:
-    """The page or image that a file of the repository becomes, ``None`` for one that is not on the site."""
+    """Return the page or image of the site for a file of the repository, or ``None`` if the site does not have it."""
     if path == README:
         return PurePosixPath("index.md")
     if path.suffix in {".md", ".png", ".svg"}:

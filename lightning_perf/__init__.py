@@ -1,7 +1,6 @@
-"""Where the step time of a PyTorch Lightning training goes, what to change, and whether the change helped.
+"""See where the step time of a PyTorch Lightning training goes, what to change, and whether the change helped.
 
-The public names load on first use, so that importing the package costs next to nothing and analysing a trace needs
-no torch.
+The public names load on first use. So the import takes little time, and you can analyze a trace without torch.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _HOMES = {
 }
 
 _TORCH = {"torch", "lightning", "pytorch_lightning"}
-"""What the extras ``train`` and ``infer`` install."""
+"""Packages that the extras ``train`` and ``infer`` install."""
 
 __all__ = [
     "CaptureOptions",

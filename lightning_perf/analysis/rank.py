@@ -12,6 +12,8 @@ from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
+from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
@@ -62,6 +64,8 @@ class RankAnalysis:
         host_compute: What the processor computes; ``None`` for a training on a device.
         clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
         host_pace: What the host needs for a step; ``None`` without a device.
+        graph_regions: Named regions of CUDA graphs; ``None`` without names.
+        counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
     """
 
@@ -91,6 +95,8 @@ class RankAnalysis:
     host_compute: HostCompute | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
+    graph_regions: GraphRegionTable | None = None
+    counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
 
 
@@ -133,5 +139,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         host_compute=host_compute(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
+        graph_regions=graph_regions(trace),
+        counters=hardware_counters(trace),
         workload=workload(trace),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
@@ -73,6 +73,8 @@ class PerfCallback(LightningCallback):
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, …
             where it is not empty. Default: ``perf`` in the Trainer's log directory.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
+            ``light`` leaves those hashes out: ``compare`` then cannot tell whether two runs had the same.
         report: What to print on the console at the end of the fit: ``short`` for the verdict, the findings' titles and
             the path of the full report, ``full`` for all of it, ``none`` for nothing.
         log_metrics: Log step times to the Trainer's loggers, as ``perf/…`` in the rows that the Trainer logs.
@@ -104,8 +106,9 @@ class PerfCallback(LightningCallback):
         with_flops: bool = False,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
-        ranks: Collection[int] | None = None,
+        ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
+        fingerprint: Literal["full", "light"] = "full",
         report: ReportLength = "short",
         log_metrics: bool = True,
     ) -> None:
@@ -123,6 +126,9 @@ class PerfCallback(LightningCallback):
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         if report not in REPORTS:
             raise ValueError(f"report={report!r} is unknown: give one of {', '.join(map(repr, REPORTS))}")
+        if fingerprint not in ("full", "light"):
+            raise ValueError(f"fingerprint={fingerprint!r} is unknown: give 'full' or 'light'")
+        self._fingerprint = fingerprint
         self._report = report
         self._log_metrics = log_metrics
         self._trainer_log: TrainerLog | None = None
@@ -188,7 +194,9 @@ class PerfCallback(LightningCallback):
         self._trainer_log = TrainerLog(trainer, errors) if self._log_metrics else None
         if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
             self._precision.watch(trainer, pl_module, folder, errors, self._trainer_log)
-        self._record = FitRecord(trainer, pl_module, folder, errors, self._precision.fp32_layers)
+        self._record = FitRecord(
+            trainer, pl_module, folder, errors, self._precision.fp32_layers, hashed=self._fingerprint == "full"
+        )
         try:
             self._fit = Fit(
                 trainer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
@@ -13,7 +14,7 @@ from lightning_perf.arguments import describe
 from lightning_perf.demo import RECORDINGS, RUNS
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.page.html import PageError
-from lightning_perf.project import page_url
+from lightning_perf.project import install_command, page_url
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
         "  Your own: Trainer(callbacks=[PerfCallback()])",
         f"            {page_url('docs/quickstart.md')}",
     ]
+    if importlib.util.find_spec("plotly") is None:
+        lines.append(f"  Charts:   {install_command('view')}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
     if not options.no_browser and has_browser():

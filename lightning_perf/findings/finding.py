@@ -34,7 +34,7 @@ class Finding:
         action: The fix, with the line of code to change where there is one.
         saving_low_ms: Least estimated saving in milliseconds per step; ``None`` if no model gives one.
         saving_high_ms: Most estimated saving in milliseconds per step.
-        model: How the saving was estimated: which share can shrink, and by what factor.
+        model: How the saving was estimated: the share that can shrink, and its factor.
         rank: The rank that it was found on; ``None`` if the recording does not say.
         step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.

@@ -82,7 +82,7 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "a step" if lead is None else each(lead)
+    of_what = "per step" if lead is None else each(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
         return f"Estimated saving: {high_text} {of_what}."

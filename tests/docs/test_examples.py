@@ -26,6 +26,7 @@ def given() -> dict[str, Any]:
     torch.manual_seed(0)
     batches = DataLoader(TensorDataset(torch.rand(8, 4), torch.arange(8) % 2), batch_size=4)
     return {
+        "__name__": "__main__",
         "Trainer": lambda **options: Trainer(**{"accelerator": "cpu", "enable_progress_bar": False, **options}),
         "PerfCallback": lightning_perf.PerfCallback,
         "torch": torch,

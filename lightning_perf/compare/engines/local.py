@@ -40,6 +40,8 @@ def parse_devices(text: str | None) -> tuple[Device, ...]:
     uuids = _gpu_uuids()
     if text is None:
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+        if wanted.startswith("MIG-"):  # A part of a GPU, which no list of GPUs holds.
+            return (Device(wanted, wanted),)
         first = next((uuid for n, uuid in enumerate(uuids) if wanted in (str(n), uuid)), None)
         # Without a visible NVIDIA GPU the run decides by itself: it may find an accelerator of another kind.
         return (Device(first, first) if first is not None else Device("cpu"),)

@@ -221,6 +221,7 @@ def _candidate(
         base, candidate = ([reach_time(r, quality, settings.goal) for r in records] for records in pair.records)
         first = censored.first_to_reach(base, candidate)
     time_logs = [logarithms(values) for values in pair.values("step_time")]
+    fast_steps = pair.fast_steps()
     verdict = describe_verdict(
         baseline=pair.baseline,
         candidate=pair.candidate,
@@ -235,6 +236,7 @@ def _candidate(
         unfinished=unfinished,
         allow=settings.allow,
         busy=busy_lines({name: arms[name] for name in (pair.baseline, pair.candidate)}),
+        fast_steps=fast_steps,
     )
     return Candidate(
         arm=pair.candidate,
@@ -251,6 +253,7 @@ def _candidate(
         ),
         quality=kept if not is_accuracy else None,
         unfinished=unfinished,
+        step_time_p25=fast_steps,
     )
 
 

@@ -146,6 +146,8 @@ class Candidate:
         accuracy_spread: Ratio of the spreads of the accuracies without collapsed runs; None without an accuracy.
         differences: Facts that differ, all of them allowed.
         prediction: The gain that a profiled run of the baseline predicted for mixed precision, or None.
+        step_time_p25: Ratio of the 25th percentiles of step times, candidate / baseline. Other load on the machine
+            affects it less than the mean, but it does not show slow steps. None outside a study and on accelerators.
     """
 
     arm: str
@@ -160,6 +162,7 @@ class Candidate:
     prediction: Prediction | None = None
     quality: NonInferiority | None = None
     unfinished: CollapseCounts | None = None
+    step_time_p25: Estimate | None = None
 
 
 @dataclass(frozen=True)

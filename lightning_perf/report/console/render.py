@@ -130,8 +130,8 @@ def step_times_section(times: StepTimes) -> RenderableType:
         longest = times.outliers[0]
         lines.append(
             Text(
-                f"{count_of(times.outlier_steps, 'step')} stood out, {format_duration(times.outlier_excess_ns)} over "
-                f"the median together; the longest was step {longest.step} with {format_duration(longest.step_ns)}."
+                f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
+                f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
             )
         )
     return Group(grid, *lines)

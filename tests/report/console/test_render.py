@@ -110,7 +110,7 @@ def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
         builder.launch("k", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=300)
         builder.runtime("cudaStreamSynchronize", start + 110, 210)
     text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 80)
-    assert "Waits of the host for the device: 210 µs a step" in text
+    assert "Waits of the host for the device: 210 µs per step" in text
     assert "\naten::item, cudaStreamSynchronize  forward      1  210 µs" in text
 
 

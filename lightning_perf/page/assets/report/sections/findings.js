@@ -7,7 +7,7 @@ import { per } from "../../text/labels.js";
 /** The findings of a report, the most to save first; savings are parts of the step of the rank that each is about. */
 export function findingsList({ findings, ranks, lead }) {
   const rank = ranks[lead];
-  const ofWhat = rank ? per(rank) : "a step";
+  const ofWhat = rank ? per(rank) : "per step";
   const several = (rank?.metadata.world_size ?? 1) > 1;
   return h(
     "div",
