@@ -1,4 +1,4 @@
-"""Errors in profiling: one warning for the user, never an error in the training run."""
+"""Errors of the callbacks: they become one warning and never stop the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _logger = logging.getLogger("lightning_perf")
 
 
 class ErrorReporter:
-    """The errors of one fit. The first becomes a warning, further ones go to the log ``lightning_perf`` only.
+    """The errors of one fit. The first becomes a warning, and later ones only go to the log ``lightning_perf``.
 
     Attributes:
         messages: One line per error, for the report.
@@ -24,14 +24,14 @@ class ErrorReporter:
         """Report an error; training continues.
 
         Args:
-            consequence: What the user loses by it.
-            error: What went wrong.
+            consequence: The part of the profile that is missing because of it, as a clause.
+            error: The exception.
         """
-        message = f"PerfCallback: {consequence}, training goes on ({type(error).__name__}: {error})"
+        message = f"PerfCallback: {consequence}, training continues ({type(error).__name__}: {error})"
         self.messages.append(message)
         _logger.debug(message, exc_info=error)
         if len(self.messages) == 1:
             try:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # where warnings are errors, this one must not be
+            except RuntimeWarning:  # even if the user has turned warnings into errors
                 _logger.warning(message)
