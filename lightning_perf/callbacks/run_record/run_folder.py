@@ -85,7 +85,7 @@ class MissingRanks:
                 "copy the files of all machines into one folder and run: lightning-perf analyze FOLDER"
             )
         if self.unfinished:
-            notes.append(f"{_named(self.unfinished)} died or did not end: some of their recordings may be missing.")
+            notes.append(f"{_named(self.unfinished)} died or did not end: some recordings may be missing.")
         return notes
 
 
