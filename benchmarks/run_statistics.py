@@ -1,7 +1,7 @@
 """Coverage and false positives of the statistics of repeated runs, by simulation.
 
 The simulation calls the functions that `lightning-perf compare` uses, with run times of a known true ratio. The module
-`verdict_noise` simulates the verdicts under further kinds of noise. All scenarios have 2 % spread between runs and 2 %
+`verdict_noise` simulates the verdicts under further kinds of noise. All scenarios have 2 % spread between runs, and
 between blocks:
 
 - normal: logarithms of the times are normal;

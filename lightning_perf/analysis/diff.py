@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
@@ -13,7 +13,7 @@ from lightning_perf.analysis.steps.breakdown import Breakdown
 
 __all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
 
-Verdict = Literal["faster", "slower", "same", "appeared", "vanished"]
+Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
 SAME_SHARE = 0.01
 """A time that changed by less than this part of itself counts as the same."""
@@ -31,7 +31,8 @@ class DiffRow:
         ratio: After over before; None where either is absent or zero.
         before_calls: Its calls before; None for a category, or where it did not occur.
         after_calls: Its calls after; likewise.
-        verdict: What became of it.
+        verdict: The outcome. ``incomparable`` replaces ``faster``, ``slower`` and ``same`` where the recordings show
+            different trainings.
     """
 
     name: str | None
@@ -88,17 +89,43 @@ _Times = dict[str | None, tuple[float, float | None]]
 """Time and calls a step by name."""
 
 
-def diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
-    """Compare two runs.
+def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) -> Diff:
+    """Compare two runs by category, operator and kernel.
+
+    A single pair of recordings shows what changed, but does not prove that a setting caused it. For that, repeat the
+    runs and compare them statistically.
 
     Args:
         before: A rank of the first run.
         after: A rank of the second run.
+        comparable: Whether both runs are the same training, as `check_comparable` finds. If not, nothing is called
+            faster, slower or the same.
 
     Returns:
-        The runs side by side. That a single pair of recordings differs does not say that the settings do: for that,
-        runs are repeated and compared statistically.
+        The changes.
     """
+    compared = _diff(before, after)
+    return compared if comparable else _without_verdicts(compared)
+
+
+def _without_verdicts(compared: Diff) -> Diff:
+    def judged(row: DiffRow) -> DiffRow:
+        return row if row.verdict in {"appeared", "vanished"} else replace(row, verdict="incomparable")
+
+    def table(changes: DiffTable) -> DiffTable:
+        return replace(changes, rows=tuple(map(judged, changes.rows)))
+
+    return replace(
+        compared,
+        step=judged(compared.step),
+        categories=table(compared.categories),
+        operators_host=table(compared.operators_host) if compared.operators_host else None,
+        operators_device=table(compared.operators_device) if compared.operators_device else None,
+        kernels=table(compared.kernels) if compared.kernels else None,
+    )
+
+
+def _diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
     operators = None
     if before.operators is not None and after.operators is not None:
         operators = before.operators, after.operators

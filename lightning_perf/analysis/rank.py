@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
@@ -12,11 +12,14 @@ from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
+from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, communication
@@ -61,6 +64,9 @@ class RankAnalysis:
         host_compute: What the processor computes; ``None`` for a training on a device.
         clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
         host_pace: What the host needs for a step; ``None`` without a device.
+        graph_regions: Named regions of CUDA graphs; ``None`` without names.
+        counters: Hardware counters; ``None`` where none were recorded.
+        workload: The training that was recorded: devices, layers and input shapes.
     """
 
     rank: int | None
@@ -89,6 +95,9 @@ class RankAnalysis:
     host_compute: HostCompute | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
+    graph_regions: GraphRegionTable | None = None
+    counters: HardwareCounters | None = None
+    workload: Workload = field(default_factory=Workload)
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -130,4 +139,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         host_compute=host_compute(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
+        graph_regions=graph_regions(trace),
+        counters=hardware_counters(trace),
+        workload=workload(trace),
     )

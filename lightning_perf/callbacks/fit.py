@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -53,6 +54,7 @@ class Fit:
         captures: When steps outside of the schedule are recorded; None for never.
         max_overhead: What the profiler may cost; None for any.
         ranks: The ranks that record; None for all.
+        trainer_log: Where step times are logged; None to log none.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Fit:
         captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
+        trainer_log: TrainerLog | None = None,
     ) -> None:
         self.folder = folder
         self.errors = errors
@@ -111,17 +114,18 @@ class Fit:
                     world_size=int(trainer.world_size),
                     folder=folder,
                     errors=errors,
+                    timed_by_device=device.type == "cuda",
                 )
         self._log = StepLog(
             state,
             path=STEPS.path(folder, rank) if folder is not None else None,
-            send=_logger_sender(trainer),
+            trainer_log=trainer_log,
             log_every=int(trainer.log_every_n_steps),
             errors=errors,
         )
         self._timer = StepTimer(
             state,
-            on_sample=self._log.add,
+            on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
         # The order of calls. At the start of a step the profiler decides first whether it runs, which the others read
@@ -151,6 +155,11 @@ class Fit:
                 self._captures.listen()  # last: where something above fails nobody would give the signal back
             except Exception as error:
                 self._give_up(error)
+
+    def _on_sample(self, sample: StepSample) -> None:
+        self._log.add(sample)
+        if self._captures is not None:
+            self._captures.add(sample)
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
         """The step times of this rank that no file holds."""
@@ -294,14 +303,3 @@ def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | Non
     if ranks is not None and trainer.global_rank not in ranks:
         return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
     return None
-
-
-def _logger_sender(trainer: Trainer) -> Callable[[dict[str, float], int], None] | None:
-    if not trainer.is_global_zero or not trainer.loggers:
-        return None
-
-    def send(metrics: dict[str, float], step: int) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=step)
-
-    return send

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
@@ -16,12 +16,15 @@ from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-from lightning_perf.callbacks.report import report_fit
+from lightning_perf.callbacks.report import ReportLength, print_line, report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
+
+REPORTS = get_args(ReportLength)
 
 RANKS_WAIT_S = 60.0
 """Rank 0 waits so long at the end of a fit for files of ranks that share its folder: the last window of a slow disk."""
@@ -70,7 +73,11 @@ class PerfCallback(LightningCallback):
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, …
             where it is not empty. Default: ``perf`` in the Trainer's log directory.
-        print_report: Print the report on the console at the end of the fit.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
+            ``light`` leaves those hashes out: ``compare`` then cannot tell whether two runs had the same.
+        report: What to print on the console at the end of the fit: ``short`` for the verdict, the findings' titles and
+            the path of the full report, ``full`` for all of it, ``none`` for nothing.
+        log_metrics: Log step times to the Trainer's loggers, as ``perf/…`` in the rows that the Trainer logs.
 
     Raises:
         TypeError: A number of steps is not an integer, `keep_fp32` is a single string, or an option has the wrong type.
@@ -99,9 +106,11 @@ class PerfCallback(LightningCallback):
         with_flops: bool = False,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
-        ranks: Collection[int] | None = None,
+        ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
-        print_report: bool = True,
+        fingerprint: Literal["full", "light"] = "full",
+        report: ReportLength = "short",
+        log_metrics: bool = True,
     ) -> None:
         given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
         self._chosen = frozenset(name for name, value in given.items() if value is None)
@@ -115,7 +124,14 @@ class PerfCallback(LightningCallback):
         self._max_overhead = max_overhead
         self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
-        self._print_report = print_report
+        if report not in REPORTS:
+            raise ValueError(f"report={report!r} is unknown: give one of {', '.join(map(repr, REPORTS))}")
+        if fingerprint not in ("full", "light"):
+            raise ValueError(f"fingerprint={fingerprint!r} is unknown: give 'full' or 'light'")
+        self._fingerprint = fingerprint
+        self._report = report
+        self._log_metrics = log_metrics
+        self._trainer_log: TrainerLog | None = None
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
@@ -136,6 +152,7 @@ class PerfCallback(LightningCallback):
             "_fit": None,
             "_record": None,
             "_rank_files": None,
+            "_trainer_log": None,
         }
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
@@ -163,14 +180,23 @@ class PerfCallback(LightningCallback):
         if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
             self._fit.finish()
             self._fit = None
+        self._close_log()
         errors = ErrorReporter()
+        if trainer.fast_dev_run and study_folder() is None:
+            self._precision.watch(trainer, pl_module, None, errors, None)
+            if self._report != "none" and trainer.is_global_zero:
+                print_line("PerfCallback: nothing is measured under fast_dev_run.")
+            return
         # All ranks do, whatever goes wrong on one.
         folder = claim_run_folder(trainer, study_folder() or self._dirpath, errors)
         world_size = int(trainer.world_size)
         self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, errors=errors)
+        self._trainer_log = TrainerLog(trainer, errors) if self._log_metrics else None
         if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
-            self._precision.watch(trainer, pl_module, folder, errors)
-        self._record = FitRecord(trainer, pl_module, folder, errors, self._precision.fp32_layers)
+            self._precision.watch(trainer, pl_module, folder, errors, self._trainer_log)
+        self._record = FitRecord(
+            trainer, pl_module, folder, errors, self._precision.fp32_layers, hashed=self._fingerprint == "full"
+        )
         try:
             self._fit = Fit(
                 trainer,
@@ -182,6 +208,7 @@ class PerfCallback(LightningCallback):
                 captures=self._captures,
                 max_overhead=self._max_overhead,
                 ranks=self._ranks,
+                trainer_log=self._trainer_log,
             )
         except Exception as error:
             errors.report("this fit is not profiled", error)
@@ -238,6 +265,7 @@ class PerfCallback(LightningCallback):
         """End the observation."""
         if self._fit is not None:
             self._fit.finish()
+        self._close_log()
         if self._record is not None:
             self._record.metrics_complete()
         self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
@@ -248,7 +276,7 @@ class PerfCallback(LightningCallback):
         """Close the run record, analyse what was recorded, and report."""
         if self._record is not None:
             self._record.finishes()
-        self._report(trainer, failed=False)
+        self._report_fit(trainer, failed=False)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
@@ -259,11 +287,12 @@ class PerfCallback(LightningCallback):
         self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.finish()
+        self._close_log()
         if self._record is not None:
             self._record.fails(exception)
         if self._rank_files is not None:
             self._rank_files.ends()
-        self._report(trainer, failed=True)
+        self._report_fit(trainer, failed=True)
         self._record = None
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
@@ -272,14 +301,28 @@ class PerfCallback(LightningCallback):
         if self._fit is not None:
             self._fit.finish()
             self._fit = None
-        self._record = None
+        self._close_log()
+        self._trainer_log = self._record = None
         self._rank_files = None
 
-    def _report(self, trainer: Trainer, *, failed: bool) -> None:
+    def _close_log(self) -> None:
+        if self._trainer_log is not None:
+            self._trainer_log.close()
+
+    def _report_fit(self, trainer: Trainer, *, failed: bool) -> None:
         fit, self._fit = self._fit, None
+        log, self._trainer_log = self._trainer_log, None
         files, self._rank_files = self._rank_files, None
         # Without a step there is nothing to tell beyond the error itself.
         if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
             return
         wait_s = FAILED_WAIT_S if failed else RANKS_WAIT_S
-        report_fit(fit, files, trainer, precision=self._precision.result, wait_s=wait_s, show=self._print_report)
+        report_fit(
+            fit,
+            files,
+            trainer,
+            precision=self._precision.result,
+            wait_s=wait_s,
+            show=self._report,
+            trainer_log=log,
+        )

@@ -21,6 +21,7 @@ from lightning_perf.callbacks.precision.switch import (
 )
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.precision import (
     LossScaleHistory,
     NumericsDrift,
@@ -63,6 +64,7 @@ class PrecisionCallback(LightningCallback):
         locate_overflows: Overflows to find the origin of, by running their batch again; 0 for none.
         guard_steps: Steps from the start to replay in FP32, to tell whether mixed precision leads the run further
             away than another seed would; 0 for none, else 2 or more.
+        log_metrics: Log the loss scale to the Trainer's loggers, as ``perf/…``.
         dirpath: Folder for the files; with the suffix ``_1``, ``_2``, … where it is not empty. Default: ``perf`` in
             the Trainer's log directory.
 
@@ -85,6 +87,7 @@ class PrecisionCallback(LightningCallback):
         underflow_every_n_steps: int = 100,
         locate_overflows: int = 0,
         guard_steps: int = 0,
+        log_metrics: bool = True,
         dirpath: str | os.PathLike[str] | None = None,
     ) -> None:
         if precision is not None and precision not in PRECISIONS:
@@ -104,6 +107,8 @@ class PrecisionCallback(LightningCallback):
         )
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._switch = PrecisionSwitch(precision, init_scale=init_scale)
+        self._log_metrics = log_metrics
+        self._own_log: TrainerLog | None = None
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
         self.monitors: NumericsMonitors | None = None
@@ -121,7 +126,7 @@ class PrecisionCallback(LightningCallback):
     def __getstate__(self) -> dict[str, Any]:
         """A copy is of the settings: it takes no part in a run that is under way."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "monitors": None, "_watches": True}
+        return {**kept, "_tf32_override": None, "_layers": None, "_own_log": None, "monitors": None, "_watches": True}
 
     @property
     def result(self) -> RunPrecision | None:
@@ -159,23 +164,40 @@ class PrecisionCallback(LightningCallback):
         """Start to monitor the numbers."""
         if self._watches:
             errors = ErrorReporter()
-            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, errors), errors)
+            folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
+            self._own_log = TrainerLog(trainer, errors) if self._log_metrics else None
+            self.watch(trainer, pl_module, folder, errors, self._own_log)
 
     def hand_over(self) -> None:
         """Leave it to another callback to call `watch` with a folder of its own, once training starts."""
         self._watches = False
 
-    def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, errors: ErrorReporter) -> None:
-        """Begin to monitor the numbers of a fit.
+    def watch(
+        self,
+        trainer: Trainer,
+        pl_module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None,
+    ) -> None:
+        """Start to monitor the numbers of a fit.
 
         Args:
             trainer: The Trainer, at the start of training.
             pl_module: The LightningModule.
             folder: Where files go; None to write none.
             errors: Where errors are reported.
+            trainer_log: Where the loss scale is logged; None to log none.
         """
         self.loss_scale = self.underflow = self.numerics = None
-        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, errors=errors)
+        self.monitors = NumericsMonitors(
+            trainer,
+            pl_module,
+            self._options,
+            folder=folder,
+            errors=errors,
+            trainer_log=trainer_log if self._log_metrics else None,
+        )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Pass the hook to the monitors."""
@@ -245,6 +267,9 @@ class PrecisionCallback(LightningCallback):
         return str(getattr(plugin, "precision", type(plugin).__name__))
 
     def _finish(self) -> None:
+        log, self._own_log = self._own_log, None
+        if log is not None:
+            log.close()
         monitors, self.monitors = self.monitors, None
         if monitors is None:
             return
@@ -325,12 +350,19 @@ class EmbeddedPrecision:
             self._in_force, self._failed = self.callback, False
             self.call(self.callback.setup, trainer, module, stage)
 
-    def watch(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
+    def watch(
+        self,
+        trainer: Trainer,
+        module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None,
+    ) -> None:
         """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
         if self._in_force is not self.callback:
-            self._in_force.watch(trainer, module, folder, errors)
+            self._in_force.watch(trainer, module, folder, errors, trainer_log)
             return
-        self.call(self.callback.watch, trainer, module, folder, errors)
+        self.call(self.callback.watch, trainer, module, folder, errors, trainer_log)
         monitors = self.callback.monitors
         self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
 

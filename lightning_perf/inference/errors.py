@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from lightning_perf.project import install_command
 from lightning_perf.workers.process import WorkerError
 
 __all__ = [
@@ -123,21 +124,23 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
 
 
-def missing_package(module: str, install: str) -> str | None:
-    """Say that a package is missing, and what brings it, or None when it is here.
+def missing_package(module: str, *, extra: str = "", package: str = "") -> str | None:
+    """Return a message with the command that installs a missing package, or None when the package is installed.
 
     Args:
         module: Its import name.
-        install: What to give to pip.
+        extra: The extra of lightning-perf that installs it, or "".
+        package: Its name for pip, where no extra installs it.
 
     Example:
-        >>> missing_package("json", "json")
-        >>> missing_package("no_such_runtime", "no-such-runtime")
+        >>> missing_package("json", package="json")
+        >>> missing_package("no_such_runtime", package="no-such-runtime")
         'no_such_runtime is not installed. Install it with: pip install "no-such-runtime"'
     """
     if find_spec(module) is not None:
         return None
-    return f'{module} is not installed. Install it with: pip install "{install}"'
+    command = install_command(extra) if extra else f'pip install "{package}"'
+    return f"{module} is not installed. Install it with: {command}"
 
 
 def missing_compiler() -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
+from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
@@ -40,8 +41,9 @@ class Compared(PageDocument, SavedDocument):
         diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
         notes: What a reader must know: of both, or of the one that the note begins with.
         headline: How long a step took and takes, or a whole recording that marks none.
-        mixed_precision: What mixed precision was predicted to gain from the first recording, beside what the second
-            shows; ``None`` unless the second is in mixed precision and the first is not.
+        mixed_precision: The gain that was predicted for mixed precision from the first recording, and the measured one.
+            ``None`` unless the recordings are comparable and nothing but mixed precision changed, as far as they say.
+        comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
     """
 
     schema_version: int
@@ -52,6 +54,7 @@ class Compared(PageDocument, SavedDocument):
     notes: tuple[str, ...]
     headline: str
     mixed_precision: AmpCheck | None = None
+    comparability: Comparability = field(default_factory=Comparability)
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
@@ -92,15 +95,20 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         TraceError: When either is truncated, so that its times are only lower bounds.
     """
     first, second = _lead(before), _lead(after)
+    checked = check_comparable(first, second)
+    comparable = not checked.mismatches
+    check = _check(first, second) if comparable else None
+    changes = other_changes(first, second) if check is not None else ()
     return Compared(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         before=before.sources,
         after=after.sources,
-        diff=diff(first, second),
-        notes=_notes(before.notes, after.notes),
+        diff=diff(first, second, comparable=comparable),
+        notes=(*checked.notes, *_notes(before.notes, after.notes), *_unjoined(changes)),
         headline=_headline(first.breakdown, second.breakdown),
-        mixed_precision=_check(first, second),
+        mixed_precision=check if not changes else None,
+        comparability=checked,
     )
 
 
@@ -126,6 +134,17 @@ def _check(before: RankAnalysis, after: RankAnalysis) -> AmpCheck | None:
     half_ns = after.arithmetic.row("fp16").time_ns + after.arithmetic.row("bf16").time_ns
     mixed = half_ns >= MIXED_SHARE * after.arithmetic.compute_ns
     return check_prediction(before.amp_gain, step_ns) if mixed else None
+
+
+def _unjoined(changes: Sequence[str]) -> tuple[str, ...]:
+    if not changes:
+        return ()
+    return (
+        (
+            "The predicted gain of mixed precision is not compared with the measured one, because something else "
+            f"changed too: {', '.join(changes)}."
+        ),
+    )
 
 
 def _lead(report: PerfReport) -> RankAnalysis:

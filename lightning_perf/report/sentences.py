@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from lightning_perf.analysis.comparability import Comparability, Throughput
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.units import format_duration, format_ratio, format_share
+from lightning_perf.units import format_duration, format_rate, format_ratio, format_share
 
-__all__ = ["trust_line", "who_waits"]
+__all__ = ["mismatch_sentence", "throughput_sentence", "trust_line", "who_waits"]
 
 
 def trust_line(trust: Trust) -> str:
@@ -113,3 +114,31 @@ def who_waits(compared: Distributed | None) -> tuple[str, ...]:
         who = "None of the ranks that were read" if compared.missing_ranks else "No rank"
         lines.append(f"{who} keeps the others waiting.")
     return tuple(lines)
+
+
+def mismatch_sentence(checked: Comparability) -> str:
+    """Name the aspects in which two recordings differ.
+
+    Example:
+        >>> mismatch_sentence(Comparability((Mismatch("device", "V100", "H100"), Mismatch("ranks", "1", "2")), ()))
+        'the recordings differ in device and ranks.'
+    """
+    *most, last = (mismatch.aspect for mismatch in checked.mismatches)
+    return f"the recordings differ in {', '.join(most)}{' and ' if most else ''}{last}."
+
+
+def throughput_sentence(throughput: Throughput) -> str:
+    """Give the throughput of both recordings.
+
+    Example:
+        >>> throughput_sentence(Throughput(32, 256, 1000.0, 2500.0))
+        'Throughput: 1,000 samples/s before (32 samples per step), 2,500 samples/s after (256 samples per step), 2.50×.'
+    """
+    before, after = (
+        f"{format_rate(rate, 'samples')} {when} ({count_of(samples, 'sample')} per step)"
+        for rate, when, samples in (
+            (throughput.before_per_s, "before", throughput.before_samples),
+            (throughput.after_per_s, "after", throughput.after_samples),
+        )
+    )
+    return f"Throughput: {before}, {after}, {format_ratio(throughput.after_per_s / throughput.before_per_s)}."

@@ -6,7 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
+from math import isfinite
 from typing import Any
+
+import msgspec
 
 from lightning_perf.trace.column_builders import (
     FLOAT_EXACT_BELOW_US,
@@ -18,7 +21,7 @@ from lightning_perf.trace.column_builders import (
     Threads,
 )
 from lightning_perf.trace.columns import DeviceKind
-from lightning_perf.trace.events import NO_RAW
+from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
 
 __all__ = [
     "Assembly",
@@ -139,6 +142,38 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
 
 
+# What torch.profiler writes for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
+# (torch/profiler/_chrome_trace_export.py), from torch 2.15 on.
+_COUNTERS = re.compile(r"GPU (\d{1,4}) Counters")
+_BACKWARD = msgspec.Raw(b'"backward"')
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw) if raw else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _region(args: Args) -> str:
+    """The name of the innermost region around a node of a CUDA graph; empty if it has none."""
+    name = _decoded(args.region)
+    if name is None and (regions := _decoded(args.regions)) is not None:
+        if isinstance(regions, str) and regions.startswith("["):
+            regions = _decoded(msgspec.Raw(regions.encode()))
+        named = [each.get("name") for each in regions if isinstance(each, dict)] if isinstance(regions, list) else []
+        name = next((each for each in reversed(named) if each), None) if named else regions
+    return name if isinstance(name, str) else ""
+
+
+def _stream(event: Complete) -> Label:
+    """The stream that device work ran on: ``graph_lanes="all"`` moves work of graphs to others for display."""
+    args = event.args
+    if args.original_stream is not None:
+        return args.original_stream
+    return event.tid if args.stream is None else args.stream
+
+
 class Assembly:
     """Collects a recording's events, piece by piece.
 
@@ -161,6 +196,8 @@ class Assembly:
         collectives: What device rows tell about collectives: the row, and the raw texts of name, dtype, group, elements
             in and out, and group size.
         memory: Allocator events.
+        regions: Named regions of CUDA graphs: the device row, the name's code, and whether it is backward work.
+        counters: Samples of hardware counters.
     """
 
     DESTINATIONS = _DEVICE
@@ -207,6 +244,8 @@ class Assembly:
         self.memory = Rows(
             exact, thread="i", device_type="i", device="i", address="q", bytes="q", allocated="q", reserved="q"
         )
+        self.regions: list[tuple[int, int, bool]] = []
+        self.counters = Rows(exact, name="i", device="i", value="d")
 
     def add(self, events: Sequence[Any]) -> None:
         """Sort decoded events into rows.
@@ -220,6 +259,8 @@ class Assembly:
         for category, group in groups.items():
             if category == "instant":
                 self._add_memory([event for event in group if event.name == "[memory]"])
+            elif category == "counter":
+                self._add_counters(group)
             elif category == "metadata":
                 self._add_thread_names(group)
             elif (target := self._destination(category)) is not None:
@@ -300,7 +341,7 @@ class Assembly:
         is_copy = target is Destination.COPY
         rows.add_codes("direction", [directions[bytes(a.kind)] for a in args] if is_copy else [0] * len(group))
         rows.add_integers("device", [e.pid if a.device is None else a.device for e, a in zip(group, args)], 0)  # noqa: B905
-        rows.add_integers("stream", [e.tid if a.stream is None else a.stream for e, a in zip(group, args)], -1)  # noqa: B905
+        rows.add_integers("stream", [_stream(e) for e in group], -1)
         rows.add_integers("correlation", [a.correlation for a in args], -1)
         rows.add_integers("bytes", [a.bytes for a in args], 0)
         rows.add_codes("grid", [sizes[bytes(a.grid)] for a in args])
@@ -311,6 +352,23 @@ class Assembly:
             if a.collective is not NO_RAW:
                 raw = (a.collective, a.dtype, a.group, a.in_elements, a.out_elements, a.group_size)
                 self.collectives.append((row, [bytes(value) for value in raw]))
+            if a.graph_node and (name := _region(a)):
+                self.regions.append((row, self.names[name], a.autograd_phase == _BACKWARD))
+
+    def _add_counters(self, events: list[Any]) -> None:
+        found = []
+        for event in events:
+            process = _COUNTERS.fullmatch(str(event.pid))
+            values = _decoded(event.args)
+            value = next(iter(values.values()), None) if isinstance(values, dict) else None
+            if process is not None and isinstance(value, int | float) and isfinite(value):
+                found.append((event.ts, self.names[event.name], int(process[1]), float(value)))
+        if found:
+            times, names, devices, values = zip(*found, strict=True)
+            self.counters.add_times(list(times), [0] * len(found))
+            self.counters.add_codes("name", list(names))
+            self.counters.add_codes("device", list(devices))
+            self.counters.add_floats("value", list(values))
 
     def _add_memory(self, events: list[Any]) -> None:
         if not events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
@@ -14,9 +14,12 @@ __all__ = [
     "Annotations",
     "BoolArray",
     "Collectives",
+    "Counters",
     "DeviceEvents",
     "DeviceKind",
     "Float32Array",
+    "Float64Array",
+    "GraphRegions",
     "Int16Array",
     "Int32Array",
     "Int64Array",
@@ -32,6 +35,7 @@ Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 Int16Array = NDArray[np.int16]
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 NO_ROW = -1
@@ -247,3 +251,41 @@ class Collectives:
 
     def __len__(self) -> int:
         return len(self.device_row)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRegions:
+    """Names that ``torch.cuda.graph_annotations.mark_kernels`` gave to work in CUDA graphs (sparse).
+
+    Attributes:
+        device_row: Row in `Trace.device`.
+        name: Code into `Trace.names`: the innermost region.
+        backward: Whether the work is the backward of the region.
+    """
+
+    device_row: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    backward: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.device_row)
+
+
+@dataclass(frozen=True, eq=False)
+class Counters:
+    """Samples of hardware counters, in time order: power, clocks, temperature, utilization.
+
+    Attributes:
+        time_ns: When.
+        name: Code into `Trace.names`, with the unit as recorded, e.g. ``Power (W)``.
+        device: Device ordinal.
+        value: The value.
+    """
+
+    time_ns: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    device: Int16Array = field(default_factory=lambda: np.zeros(0, dtype=np.int16))
+    value: Float64Array = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+
+    def __len__(self) -> int:
+        return len(self.time_ns)

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from lightning_perf.trace.columns import (
     Annotations,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     MemoryEvents,
     Operators,
     RuntimeCalls,
@@ -82,8 +84,10 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         python=_joined([t.python for t in traces], recode)[0],
         runtime=_joined([t.runtime for t in traces], recode)[0],
         device=device,
-        collectives=_joined_collectives(traces, recode, device_order),
-        memory=_joined_memory(traces, recode),
+        collectives=_joined_by_device_row([t.collectives for t in traces], traces, recode, device_order),
+        memory=_joined_by_time([t.memory for t in traces], recode),
+        regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
+        counters=_joined_by_time([t.counters for t in traces], recode),
         metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
             truncated=any(t.problems.truncated for t in traces),
@@ -137,23 +141,32 @@ def _joined(tables: Sequence[_Table], recode: list[dict[str, _Codes]]) -> tuple[
     return type(tables[0])(**columns), order
 
 
-def _joined_collectives(
-    traces: Sequence[Trace], recode: list[dict[str, _Codes]], device_order: NDArray[np.intp]
-) -> Collectives:
-    columns = _columns([t.collectives for t in traces], recode)
+_Sparse = TypeVar("_Sparse", Collectives, GraphRegions)
+
+
+def _joined_by_device_row(
+    tables: Sequence[_Sparse],
+    traces: Sequence[Trace],
+    recode: list[dict[str, _Codes]],
+    device_order: NDArray[np.intp],
+) -> _Sparse:
+    columns = _columns(tables, recode)
     offsets = np.cumsum([0, *(len(t.device) for t in traces[:-1])])
-    shifts = np.repeat(offsets, [len(t.collectives) for t in traces])
+    shifts = np.repeat(offsets, [len(table) for table in tables])
     place = np.empty(len(device_order), dtype=np.int32)
     place[device_order] = np.arange(len(device_order), dtype=np.int32)
     columns["device_row"] = place[columns["device_row"] + shifts]
     order = np.argsort(columns["device_row"], kind="stable")
-    return Collectives(**{name: column[order] for name, column in columns.items()})
+    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
 
 
-def _joined_memory(traces: Sequence[Trace], recode: list[dict[str, _Codes]]) -> MemoryEvents:
-    columns = _columns([t.memory for t in traces], recode)
+_Sampled = TypeVar("_Sampled", MemoryEvents, Counters)
+
+
+def _joined_by_time(tables: Sequence[_Sampled], recode: list[dict[str, _Codes]]) -> _Sampled:
+    columns = _columns(tables, recode)
     order = np.argsort(columns["time_ns"], kind="stable")
-    return MemoryEvents(**{name: column[order] for name, column in columns.items()})
+    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
 
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:

@@ -10,7 +10,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = ["NO_RAW", "Args", "Complete", "ExactComplete", "Instant", "InstantArgs", "Named", "decode", "decode_exact"]
+__all__ = [
+    "NO_RAW",
+    "Args",
+    "Complete",
+    "Counter",
+    "ExactComplete",
+    "Instant",
+    "InstantArgs",
+    "Named",
+    "decode",
+    "decode_exact",
+]
 
 NO_RAW = msgspec.Raw(b"")
 _NAN = float("nan")
@@ -37,6 +48,9 @@ class Args(
         "out_elements": "Out msg nelems",
         "group_size": "Group size",
         "group": "Process Group Name",
+        "graph_node": "graph node id",
+        "region": "name",
+        "regions": "annotation",
     },
 ):
     """``args`` of a complete event. What is rare or may be of any type is kept raw and looked at when needed."""
@@ -64,6 +78,11 @@ class Args(
     group_size: msgspec.Raw = NO_RAW
     group: msgspec.Raw = NO_RAW
     finished: msgspec.Raw = NO_RAW
+    graph_node: Label = 0
+    region: msgspec.Raw = NO_RAW
+    regions: msgspec.Raw = NO_RAW
+    autograd_phase: msgspec.Raw = NO_RAW
+    original_stream: Label | None = None
 
 
 _NO_ARGS = Args()
@@ -130,6 +149,16 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     args: InstantArgs = _NO_INSTANT_ARGS
 
 
+class Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
+    """A sample of a counter."""
+
+    cat: ClassVar[str] = "counter"
+    name: str = ""
+    pid: Label = 0
+    ts: int | Decimal | None = None
+    args: msgspec.Raw = NO_RAW
+
+
 class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     """Metadata: the name of a thread, among others."""
 
@@ -150,13 +179,13 @@ _OTHER_PHASES = tuple(
         gc=False,
         namespace={"cat": "other", "__annotations__": {"cat": ClassVar[str]}},
     )
-    for phase in "sftBEICbneSTpFPNODVvRc()"
+    for phase in "sftBEIbneSTpFPNODVvRc()"
 )
 
 
 def _decoder(complete: type[msgspec.Struct]) -> msgspec.json.Decoder[list[Any]]:
     union: Any = complete
-    for other in (Instant, Named, *_OTHER_PHASES):
+    for other in (Instant, Counter, Named, *_OTHER_PHASES):
         union = union | other
     return msgspec.json.Decoder(list[union])
 

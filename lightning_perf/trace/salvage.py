@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lightning_perf.trace.events import NO_RAW, Args, Complete, Instant, InstantArgs, Named, decode_exact
+from lightning_perf.trace.events import NO_RAW, Args, Complete, Counter, Instant, InstantArgs, Named, decode_exact
 
 __all__ = ["Salvage", "lenient_json"]
 
@@ -170,6 +170,8 @@ def _coerced(value: Any) -> Any:
         case "i":
             fields = {_INSTANT_FIELDS[k]: _label(v, -1) for k, v in args.items() if k in _INSTANT_FIELDS}
             return Instant(name=name, pid=pid, tid=tid, ts=_number(value.get("ts")), args=InstantArgs(**fields))
+        case "C":
+            return Counter(name=name, pid=pid, ts=_number(value.get("ts")), args=msgspec.Raw(_encode(args)))
         case _:
             return Named(name=name if value.get("ph") == "M" else "", pid=pid, tid=tid, args=args)
 

@@ -13,7 +13,9 @@ from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     Int64Array,
     MemoryEvents,
     Operators,
@@ -40,6 +42,8 @@ class Tables(TypedDict):
     device: DeviceEvents
     collectives: Collectives
     memory: MemoryEvents
+    regions: GraphRegions
+    counters: Counters
 
 
 def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
@@ -72,7 +76,8 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
     python, _, bad_python = _sorted(read.python, base_time_ns)
     runtime, _, bad_runtime = _sorted(read.runtime, base_time_ns)
     memory, bad_memory = _memory(read.memory, base_time_ns)
-    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory
+    counters, bad_counters = _counters(read.counters, base_time_ns)
+    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory + bad_counters
     return {
         "operators": operators,
         "annotations": annotations,
@@ -81,6 +86,8 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         "device": device,
         "collectives": collectives,
         "memory": memory,
+        "regions": _regions(read, device_order),
+        "counters": counters,
     }, bad
 
 
@@ -175,8 +182,7 @@ def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
 
 
 def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives:
-    place = np.full(len(read.device), -1, dtype=np.int64)
-    place[device_order] = np.arange(len(device_order))
+    place = _places(read, device_order)
     placed = [(int(place[row]), args) for row, args in read.collectives]
     rows = sorted(((at, args) for at, args in placed if at >= 0), key=lambda pair: pair[0])
     names = read.names
@@ -197,6 +203,35 @@ def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives
         out_elements=counts(4),
         group_size=_narrowed(counts(5), np.int32),
     )
+
+
+def _places(read: Assembly, device_order: NDArray[np.int64]) -> Int64Array:
+    """For each device row as read its row in the table, or -1."""
+    place = np.full(len(read.device), -1, dtype=np.int64)
+    place[device_order] = np.arange(len(device_order))
+    return place
+
+
+def _regions(read: Assembly, device_order: NDArray[np.int64]) -> GraphRegions:
+    if not read.regions:
+        return GraphRegions()
+    place = _places(read, device_order)
+    rows = sorted((int(place[row]), name, backward) for row, name, backward in read.regions if place[row] >= 0)
+    return GraphRegions(
+        device_row=np.array([row for row, _, _ in rows], dtype=np.int32),
+        name=np.array([name for _, name, _ in rows], dtype=np.int32),
+        backward=np.array([backward for _, _, backward in rows], dtype=np.bool_),
+    )
+
+
+def _counters(rows: Rows, base_time_ns: int) -> tuple[Counters, int]:
+    columns, _, bad = _sorted(rows, base_time_ns)
+    return Counters(
+        time_ns=columns["start_ns"],
+        name=columns["name"],
+        device=_narrowed(columns["device"], np.int16),
+        value=columns["value"],
+    ), bad
 
 
 def _memory(rows: Rows, base_time_ns: int) -> tuple[MemoryEvents, int]:

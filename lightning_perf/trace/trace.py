@@ -14,7 +14,9 @@ from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     Int32Array,
     Int64Array,
     MemoryEvents,
@@ -69,6 +71,8 @@ class Trace:
         device: Device work.
         collectives: What is known of collectives.
         memory: Allocator events.
+        regions: Named regions of CUDA graphs (torch 2.15 and later).
+        counters: Hardware counters (torch 2.15 and later).
         metadata: What the recording says about itself.
         problems: What was wrong with the file.
     """
@@ -88,6 +92,8 @@ class Trace:
     memory: MemoryEvents
     metadata: Metadata = field(default_factory=Metadata)
     problems: Problems = field(default_factory=Problems)
+    regions: GraphRegions = field(default_factory=GraphRegions)
+    counters: Counters = field(default_factory=Counters)
 
     @cached_property
     def links(self) -> Links:

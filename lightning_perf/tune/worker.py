@@ -49,7 +49,7 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
-        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, print_report=False
+        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, report="none"
     )
     fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))

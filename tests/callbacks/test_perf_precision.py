@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def perf(**options: Any) -> PerfCallback:
-    return PerfCallback(skip_first=0, warmup=1, active=2, print_report=False, **options)
+    return PerfCallback(skip_first=0, warmup=1, active=2, report="none", **options)
 
 
 @pytest.mark.parametrize("mode", MODES)

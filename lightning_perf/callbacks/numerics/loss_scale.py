@@ -147,12 +147,14 @@ class LossScaleMonitor:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What loggers show."""
-        return {
+        """The loss scale for loggers; skipped steps from the first one on."""
+        metrics = {
             "perf/loss_scale": self._state.scale,
-            "perf/skipped_steps": float(self._skipped),
             "perf/steps_since_scale_change": float(self._state.steps_since_change),
         }
+        if self._skipped:
+            metrics["perf/skipped_steps"] = float(self._skipped)
+        return metrics
 
     @property
     def history(self) -> LossScaleHistory:

@@ -14,6 +14,7 @@ from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.precision import (
@@ -90,19 +91,28 @@ class NumericsMonitors:
         options: What to monitor.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
+        trainer_log: Where the loss scale is logged; None to log none.
 
     Raises:
         PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
     """
 
     def __init__(
-        self, trainer: Trainer, module: Module, options: MonitorOptions, *, folder: Path | None, errors: ErrorReporter
+        self,
+        trainer: Trainer,
+        module: Module,
+        options: MonitorOptions,
+        *,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None = None,
     ) -> None:
         self._trainer = trainer
         self._module = module
         self._folder = folder
         self._errors = errors
         self._attempts = 0
+        self._trainer_log = trainer_log
         self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
         self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
         self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
@@ -142,6 +152,8 @@ class NumericsMonitors:
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts."""
         self._guard.call(NumericsGuard.on_batch_start, batch, batch_idx)
+        if self._trainer_log is not None:
+            self._trainer_log.settle()
         self._scale.call(LossScaleMonitor.on_batch_start)
         self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
         if self._underflow.monitor is not None:
@@ -199,8 +211,9 @@ class NumericsMonitors:
             locate=self._locate if options.locate_overflows else None,
             locate_limit=options.locate_overflows,
         )
-        if self._trainer.loggers:
+        if self._trainer_log is not None:
             self._scale_log.monitor = scale
+            self._trainer_log.add_source(self._scale_metrics)
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
             self._underflow.monitor = UnderflowMonitor(
@@ -218,12 +231,15 @@ class NumericsMonitors:
     def _log(self, monitor: LossScaleMonitor) -> None:
         every = self._trainer.log_every_n_steps
         stepped, self._attempts = monitor.attempts != self._attempts, monitor.attempts
-        if not stepped or not every:
+        if not stepped or not every or self._trainer_log is None:
             return
         step = step_number(self._trainer)
         if (step + 1) % every == 0:
-            for logger in self._trainer.loggers:
-                logger.log_metrics(monitor.metrics, step=step)
+            self._trainer_log.due(step)
+
+    def _scale_metrics(self) -> dict[str, float]:
+        monitor = self._scale_log.monitor
+        return monitor.metrics if monitor is not None else {}
 
     def _finish_underflow(self, monitor: UnderflowMonitor) -> None:
         monitor.finish()

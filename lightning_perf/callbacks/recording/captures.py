@@ -19,6 +19,7 @@ from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
+from lightning_perf.run_files.steps import StepSample
 
 __all__ = ["CaptureOptions", "Captures", "FileRequests", "SignalRequests", "SlowStepDetector", "capture_config"]
 
@@ -263,6 +264,8 @@ class Captures(StepObserver):
         world_size: Ranks of the run.
         folder: The run's folder.
         errors: Where it is reported that a request cannot be heard.
+        timed_by_device: Whether slow steps are found by the times that `add` gets, some steps late, instead of by the
+            host's clock. A host that runs ahead of its device would not see them.
         now_ns: The host's clock.
     """
 
@@ -276,6 +279,7 @@ class Captures(StepObserver):
         world_size: int,
         folder: Path,
         errors: ErrorReporter,
+        timed_by_device: bool = False,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._config = config
@@ -295,12 +299,20 @@ class Captures(StepObserver):
         self._quiet_until = 0
         self._bytes = 0
         self._waiting: tuple[CaptureTrigger, int] | None = None
+        self._timed_by_device = timed_by_device
+        self._samples: deque[StepSample] = deque()
+        self._to_judge: set[int] = set()
         self.full = False
         """Whether a capture was left out for want of disk space."""
 
     def window_ends(self, trace_bytes: int) -> None:
         """Count what a capture takes of the disk."""
         self._bytes += trace_bytes
+
+    def add(self, sample: StepSample) -> None:
+        """Take the sample of a step that has ended, for the next judgement."""
+        if self._timed_by_device:
+            self._samples.append(sample)
 
     def listen(self) -> None:
         """Hear signals from now on, where that is asked for; `close` ends it."""
@@ -335,7 +347,10 @@ class Captures(StepObserver):
         step = self._state.step
         # A step in which a checkpoint is saved takes longer, and that is known.
         judged = self._judged and not self._state.checkpoint_saved
-        slowdown = self._detector.add(step_ns) if judged else None
+        if self._timed_by_device:
+            slowdown = self._judge_samples(judged)
+        else:
+            slowdown = self._detector.add(step_ns) if judged else None
         if slowdown is not None and self._slow < self._config.max_captures and step >= self._quiet_until:
             self._slow += self._add(CaptureTrigger.SLOW_STEPS, step + 1, slowdown)
         if self._signals is not None and self._signals.take():
@@ -349,6 +364,18 @@ class Captures(StepObserver):
             trigger, asked = self._waiting
             if self._add(trigger, max(asked, step + 1)):
                 self._waiting = None
+
+    def _judge_samples(self, judged: bool) -> Slowdown | None:
+        """Judge the steps with times that have arrived by now; the last slowdown counts."""
+        if judged:
+            self._to_judge.add(self._state.number)
+        slowdown = None
+        while self._samples:
+            sample = self._samples.popleft()
+            if sample.step in self._to_judge and sample.device_ns is not None:
+                slowdown = self._detector.add(sample.step_ns) or slowdown
+            self._to_judge.discard(sample.step)
+        return slowdown
 
     def on_step_dropped(self) -> None:
         """Leave the step out."""

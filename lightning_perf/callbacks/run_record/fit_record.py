@@ -39,6 +39,7 @@ class FitRecord:
         folder: The fit's folder; None records nothing.
         errors: Where errors are reported.
         keep_fp32: Names of the layers kept in FP32, a part of the precision.
+        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class FitRecord:
         folder: Path | None,
         errors: ErrorReporter,
         keep_fp32: Sequence[str] = (),
+        *,
+        hashed: bool = True,
     ) -> None:
         self._trainer = trainer
         self._errors = errors
@@ -62,8 +65,8 @@ class FitRecord:
         sources: dict[str, Callable[[], dict[str, FactValue]]] = {
             "the training": functools.partial(training_facts, trainer),
             "its surroundings": functools.partial(surroundings_facts, trainer),
-            "the model": functools.partial(model_facts, module),
-            "the data": functools.partial(data_facts, trainer),
+            "the model": functools.partial(model_facts, module, hashed=hashed),
+            "the data": functools.partial(data_facts, trainer, hashed=hashed),
         }
         for what, source in sources.items():
             facts |= self._ask(what, source)
@@ -82,6 +85,7 @@ class FitRecord:
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
         self._recorder.training_begins()
+        self._reset_peak_memory()
         try:
             self._health = self._watch()
         except Exception as error:
@@ -139,12 +143,12 @@ class FitRecord:
         )
 
     def _unwatched(self, error: BaseException) -> None:
-        self._errors.report("the device is not watched for throttling and other processes", error)
+        self._errors.report("the device is not watched for throttling and other processes", error, kind="device")
 
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
         health, self._health = self._health, None
         if health is not None:
-            health.look()
+            health.finish()
             health.close()
         load = self._load_seen()
         self._write(
@@ -165,9 +169,14 @@ class FitRecord:
             self._errors.report("the load of the machine is not recorded", error)
             return LoadSeen()
 
+    def _reset_peak_memory(self) -> None:
+        """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
+        device = self._trainer.strategy.root_device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
     def _peak_device_bytes(self) -> int | None:
         device = self._trainer.strategy.root_device
-        # Not reset at the start: the user may be reading the same counter.
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:

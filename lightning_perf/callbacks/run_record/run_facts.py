@@ -79,15 +79,16 @@ def surroundings_facts(trainer: Trainer) -> Facts:
     return {**facts, **host_facts(), "code.revision": _revision()}
 
 
-def model_facts(module: Module) -> Facts:
-    """The model and the weights that it starts with.
+def model_facts(module: Module, *, hashed: bool = True) -> Facts:
+    """Return the facts ``model.…``: the model, and the weights that it starts with.
 
     Args:
         module: The LightningModule.
+        hashed: Whether to hash the weights.
 
     Returns:
         Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
-        its parameters and buffers; of a sharded model over the shards of this rank.
+        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank.
     """
     parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: making one may be a collective, and runs hooks of the user's.
@@ -101,15 +102,16 @@ def model_facts(module: Module) -> Facts:
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
         "model.compiled": _is_compiled(module),
-        "model.initial_weights": hash_tensors(weights),
+        "model.initial_weights": hash_tensors(weights) if hashed else None,
     }
 
 
-def data_facts(trainer: Trainer) -> Facts:
-    """The data that the Trainer trains and validates on.
+def data_facts(trainer: Trainer, *, hashed: bool = True) -> Facts:
+    """Return the facts ``data.…``: the data that the Trainer trains and validates on.
 
     Args:
         trainer: The Trainer, at the start of training.
+        hashed: Whether to hash the content of the data sets.
 
     Returns:
         For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes, their numbers of samples,
@@ -120,7 +122,7 @@ def data_facts(trainer: Trainer) -> Facts:
     for prefix, loaders in (("data.", trainer.train_dataloader), ("data.val_", trainer.val_dataloaders)):
         leaves = _leaves(loaders)
         datasets = [getattr(loader, "dataset", loader) for loader in leaves]
-        manifests = [_manifest(dataset) for dataset in datasets]
+        manifests = [_manifest(dataset) if hashed else None for dataset in datasets]
         facts |= {
             f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
             f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),

@@ -20,6 +20,10 @@ _PHASES = {
 }
 
 
+UNSEEN_BATCHES = 64
+"""Batches of manual optimization without any optimizer step, after which each batch counts as a step. Accumulation over
+more batches than that is rare."""
+
 _ALL = frozenset(Phase)
 _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 
@@ -67,6 +71,8 @@ class StepTracker:
         self._whole = False
         self._optimizer_steps = 0
         self._steps_by_optimizer = False
+        self._optimizer_stepped = False
+        self._unseen_batches = 0
         self._in_automatic_step = False
         self._in_optimizer = False
         self._began_in_optimizer = False
@@ -126,6 +132,7 @@ class StepTracker:
     def on_optimizer_step_end(self) -> None:
         """An optimizer's `step` ends, and with it a phase that started inside: ranges in a trace have to nest."""
         self._in_optimizer = False
+        self._optimizer_stepped = True
         if self._began_in_optimizer:
             self._began_in_optimizer = False
             self._end_phase(Phase.OPTIMIZER)
@@ -143,7 +150,10 @@ class StepTracker:
             self._steps_by_optimizer = True
             self._whole = True
         elif not automatic and not self._steps_by_optimizer:
-            self._whole = True  # a module that steps raw optimizers, out of the Trainer's sight: a step is a batch
+            # The Trainer does not count the steps of raw optimizers, but torch's hooks see them. If neither sees any,
+            # each batch counts as a step after a while.
+            self._unseen_batches = 0 if self._optimizer_stepped else self._unseen_batches + 1
+            self._whole = self._optimizer_stepped or self._unseen_batches > UNSEEN_BATCHES
 
     def finish(self) -> None:
         """Training has ended or failed. An open step that is not whole is dropped."""
@@ -157,6 +167,7 @@ class StepTracker:
         if not self._open:
             self._open, self._paused, self._whole, self._batches = True, False, False, 0
             self._optimizer_steps = self._trainer.global_step
+            self._optimizer_stepped = False
             if not self._numbered:
                 # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
                 # checkpoint was saved, in the middle of the step before.

@@ -53,8 +53,8 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
     """Run the missing runs of a block, with the device leased until its end.
 
     If a run fails, the whole block is repeated, since its other runs had different conditions. If a run was cut off
-    because its study died, it is repeated. The finished runs of its block are kept unless they are too old (`STALE_S`).
-    Then the whole block is repeated. On a device that the study uses for the first time, a warm-up block runs first.
+    because its study died, it is repeated. The finished runs of its block are kept. If they are too old, see `STALE_S`,
+    the whole block is repeated. On a device that the study uses for the first time, a warm-up block runs first.
 
     Args:
         folder: The study's folder.

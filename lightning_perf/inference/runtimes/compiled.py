@@ -27,7 +27,7 @@ uncompiled without a word."""
 
 def missing_inductor_tools(device: torch.device) -> str | None:
     """Say which compiler TorchInductor lacks: Triton for a GPU, that of C++ for a CPU."""
-    return missing_package("triton", "triton") if device.type == "cuda" else missing_compiler()
+    return missing_package("triton", package="triton") if device.type == "cuda" else missing_compiler()
 
 
 def compiled_call(module: nn.Module, threads: int) -> Call:

@@ -55,7 +55,7 @@ def require_onnx() -> None:
     Raises:
         VariantError: A package is missing.
     """
-    require(*(missing_package(name, "lightning-perf[infer]") for name in ("onnx", "onnxscript")))
+    require(*(missing_package(name, extra="infer") for name in ("onnx", "onnxscript")))
 
 
 def weights_apart(module: torch.nn.Module) -> bool:
@@ -221,7 +221,7 @@ def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
 
 def _require_quantizer() -> None:
     require_onnx()
-    require(missing_package("onnxruntime", "lightning-perf[infer]"))
+    require(missing_package("onnxruntime", extra="infer"))
 
 
 def _saturates() -> bool:

@@ -137,7 +137,9 @@ class OnnxRuntime(Runtime):
             return self.why_not_on_gpu
         if device.type not in {"cpu", "cuda"}:
             return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
-        return missing_package("onnxruntime", "onnxruntime-gpu" if device.type == "cuda" else "lightning-perf[infer]")
+        if device.type == "cuda":
+            return missing_package("onnxruntime", package="onnxruntime-gpu")
+        return missing_package("onnxruntime", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export the model.

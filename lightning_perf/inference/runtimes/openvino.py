@@ -72,7 +72,7 @@ class OpenVino(Runtime):
         """Say that OpenVINO is not installed, or that this is no CPU."""
         if device.type != "cpu":
             return f"OpenVINO is used on CPUs here, not on {device.type}"
-        return missing_package("openvino", "lightning-perf[openvino]")
+        return missing_package("openvino", extra="openvino")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export the model.

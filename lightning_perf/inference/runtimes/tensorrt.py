@@ -137,7 +137,7 @@ class TensorRtFp16(Runtime):
         """Say that there is no NVIDIA GPU or no TensorRT."""
         if device.type != "cuda" or torch.version.cuda is None:
             return f"TensorRT runs on NVIDIA GPUs, not on {device.type}"
-        return missing_package("tensorrt", "tensorrt")
+        return missing_package("tensorrt", package="tensorrt")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export in float16 and build the engine.

@@ -51,7 +51,7 @@ class Int8Pt2e(Runtime):
         """Say that torchao or a compiler is missing, or that this is no CPU."""
         if device.type != "cpu":
             return "torchao quantizes exported programs for x86 CPUs: on a GPU use tensorrt-int8"
-        return missing_package("torchao", "lightning-perf[infer]") or missing_inductor_tools(device)
+        return missing_package("torchao", extra="infer") or missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate, convert and write the program; it is compiled when it is first called.
@@ -119,7 +119,7 @@ class Int8WeightOnly(Runtime):
 
     def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
         """Say that torchao is not installed."""
-        return missing_package("torchao", "lightning-perf[infer]")
+        return missing_package("torchao", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Quantize the linear layers and write the module.

@@ -46,7 +46,7 @@ class Prune(Transform):
 
     def missing(self) -> str | None:
         """Say whether torch-pruning is missing."""
-        return missing_package("torch_pruning", "lightning-perf[infer]")
+        return missing_package("torch_pruning", extra="infer")
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Prune a copy and fine-tune it."""

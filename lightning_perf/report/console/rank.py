@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
+from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable
+from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.model.modules import ModuleTree
@@ -47,6 +49,37 @@ def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
         yield f"Device work, {each(analysis)}", _kernels(analysis.kernels, top)
     if analysis.modules is not None and analysis.modules.rows:
         yield f"Modules, {each(analysis)}", _modules(analysis.modules, top)
+    if analysis.graph_regions is not None:
+        yield f"Regions of CUDA graphs, {each(analysis)}", _graph_regions(analysis.graph_regions, top)
+    if analysis.counters is not None:
+        yield "Hardware counters", _counters(analysis.counters)
+
+
+def _graph_regions(regions: GraphRegionTable, top: int) -> RenderableType:
+    steps = max(regions.steps, 1)
+    grid = table("region", "calls", "device", "share", "of it backward")
+    for row in regions.rows[:top]:
+        grid.add_row(
+            label(row.name),
+            format_count(row.calls / steps),
+            format_duration(row.device_ns / steps),
+            format_share(row.device_ns / regions.device_ns if regions.device_ns else None),
+            format_duration(row.backward_ns / steps),
+        )
+    lines = [Text(f"Outside of named regions: {format_duration(regions.unattributed_device_ns / steps)}.", style="dim")]
+    if len(regions.rows) > top:
+        lines.insert(0, Text(f"… and {len(regions.rows) - top:,} more (--top N shows more)", style="dim"))
+    return Group(grid, *lines)
+
+
+def _counters(counters: HardwareCounters) -> RenderableType:
+    grid = table("counter", "device", "mean", "minimum–maximum")
+    for row in counters.rows:
+        between = f"{format_count(row.minimum)}–{format_count(row.maximum)}"
+        grid.add_row(label(row.name), str(row.device), format_count(row.mean), between)
+    if counters.step_energy_j is None:
+        return grid
+    return Group(grid, Text(f"Energy: {format_count(counters.step_energy_j)} J per step."))
 
 
 def _operators(operators: OperatorTable, top: int) -> RenderableType:

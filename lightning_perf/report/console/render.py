@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
@@ -45,7 +46,7 @@ STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
 
 
 def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
-    """One block a finding, the most to save first.
+    """One block per finding, the most to save first, and how to read more about them.
 
     Args:
         findings: The findings.
@@ -56,19 +57,30 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
     for number, finding in enumerate(findings, start=1):
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
         title = prose(finding.title, STYLES[finding.severity])
-        yield hanging(f"{number}.", Text.assemble(title, f"  [{finding.severity}{whose}]"), gap=1)
-        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
+        severity = f" · {finding.severity}{whose}]".replace(" ", UNBREAKABLE)
+        details = ("  [", _rule_link(finding), severity)
+        yield hanging(f"{number}.", Text.assemble(title, *details), gap=1)
+        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Fix: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:
             lines.append(prose(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+    yield Text.assemble("About a finding: ", plain(f"lightning-perf explain {findings[0].kind}", "cyan"))
+
+
+def _rule_link(finding: Finding) -> Text:
+    """Return the rule's ID as a link to its page, which terminals without links show as text."""
+    text = plain(finding.kind)
+    text.stylize(Style(link=finding.page))
+    return text
 
 
 def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]:
     """One paragraph for each finding that is held back, with the reason."""
     yield Text("\nHeld back", style="bold")
     for each in held_back:
-        yield hanging("-", Text.assemble(prose(f"{each.finding.title}."), " ", prose(each.reason, "dim")), gap=1)
+        title = Text.assemble(prose(each.finding.title), "  [", _rule_link(each.finding), "]  ")
+        yield hanging("-", Text.assemble(title, prose(each.reason, "dim")), gap=1)
 
 
 def trust_text(trust: Trust) -> Text:
@@ -95,7 +107,7 @@ def step_times_section(times: StepTimes) -> RenderableType:
     grid.add_row("step", *(format_duration(t) for t in (times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns)))
     grid.add_row("data wait", format_duration(times.data_wait_mean_ns), "", format_duration(times.data_wait_p90_ns), "")
     if times.device_mean_ns is not None:
-        grid.add_row("device", format_duration(times.device_mean_ns), "", "", "")
+        grid.add_row("device, without data wait", format_duration(times.device_mean_ns), "", "", "")
     facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
     if times.samples_per_second is not None:
         facts.append(format_rate(times.samples_per_second, "samples"))
@@ -118,8 +130,8 @@ def step_times_section(times: StepTimes) -> RenderableType:
         longest = times.outliers[0]
         lines.append(
             Text(
-                f"{count_of(times.outlier_steps, 'step')} stood out, {format_duration(times.outlier_excess_ns)} over "
-                f"the median together; the longest was step {longest.step} with {format_duration(longest.step_ns)}."
+                f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
+                f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
             )
         )
     return Group(grid, *lines)

@@ -178,7 +178,7 @@ def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options
         warmup=1,
         active=active,
         dirpath=tmp_path / "perf",
-        print_report=False,
+        report="none",
         capture_slow_steps=CaptureOptions(**options),
     )
 
@@ -226,7 +226,7 @@ def test_a_training_that_is_asked(tmp_path: Path) -> None:
 @needs_signal
 def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    callback = PerfCallback(print_report=False, capture_slow_steps=CaptureOptions(on_signal=True))
+    callback = PerfCallback(report="none", capture_slow_steps=CaptureOptions(on_signal=True))
 
     def fails(self: Any, batch: Any, batch_idx: int) -> None:
         assert signal.getsignal(signal.SIGUSR2) != before
@@ -260,7 +260,7 @@ class SlowLater(Points):
 
 def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> None:
     (tmp_path / "perf").mkdir()
-    callback = PerfCallback(dirpath=tmp_path / "perf", print_report=False)
+    callback = PerfCallback(dirpath=tmp_path / "perf", report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(10))
     assert not list((tmp_path / "perf").glob("captures*"))
     assert analyze(tmp_path / "perf").captures == ()

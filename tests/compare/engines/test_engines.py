@@ -17,6 +17,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
+from lightning_perf.project import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
@@ -138,7 +139,7 @@ def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsy
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["analyze", str(tmp_path), "--engine", "ray"]) == 2
     assert capsys.readouterr().err == (
-        'lightning-perf: ray is not installed. Install it with: pip install "lightning-perf[ray]"\n'
+        f"lightning-perf: ray is not installed. Install it with: {install_command('ray')}\n"
     )
 
 
