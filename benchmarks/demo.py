@@ -4,8 +4,9 @@ The training is the recipe's small CNN on pictures of 64 pixels, in FP32 on one 
 millisecond for each picture, as a network disk might. In the run ``before``, the training process loads the pictures
 itself. The run ``after`` follows the first finding of ``before`` and sets ``num_workers=1``. Nothing else differs.
 
-Record on a quiet machine with two cores or more: the report says if the machine was busy. Afterwards, run
-``make readme``, which quotes the new report in the README and takes its picture.
+You need a quiet machine with two cores or more. If the machine was busy, the script says so and keeps the old
+recordings. Afterwards, run ``make readme``: it quotes the new report in the README and the docs and takes its
+picture.
 
 Run as ``python -m benchmarks.demo``. It needs no data and takes about 30 seconds.
 """
@@ -71,30 +72,40 @@ def fit(run: str, folder: Path) -> None:
     trainer.fit(SignModule("cnn", data[2], IMAGE_SIZE), loader)
 
 
-def main() -> None:
-    """Record both runs and replace those of the package."""
+def main() -> int:
+    """Record both runs and replace those of the package.
+
+    Returns:
+        The exit code: 1 if the machine was busy.
+    """
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=RECORDINGS, help="where to put them (default: %(default)s)")
     parser.add_argument("--fit", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fit:
         fit(options.fit[0], Path(options.fit[1]))
-        return
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
         for run in RUNS:
             folder = Path(temporary, run)
             command = [sys.executable, "-m", "benchmarks.demo", "--fit", run, str(folder)]
             subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, check=True)
+            report = analyze(folder)
+            report.print()
+            if report.held_back:
+                print("The machine was busy: nothing was replaced. Record again when it is quiet.", file=sys.stderr)
+                return 1
+        for run in RUNS:
             target = options.out / run
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
-            (trace,) = folder.glob("rank0.*.pt.trace.json.gz")
+            (trace,) = Path(temporary, run).glob("rank0.*.pt.trace.json.gz")
             shutil.copy(trace, target / TRACE)  # a name without the time, so that a later recording replaces it
             for name in OTHER_FILES:
-                shutil.copy(folder / name, target)
-            analyze(target).print()
+                shutil.copy(Path(temporary, run, name), target)
     print(sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file()), "bytes")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

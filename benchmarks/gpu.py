@@ -61,7 +61,7 @@ class Sizes:
 
 
 ON_GPU = Sizes("cuda", "resnet50", "resnet18", 200, 1, 3, 3, 5.0, 3.0, tiny=False)
-TINY = Sizes("cpu", "cnn", "cnn", 18, 1, 1, 1, 0.01, 1.0, tiny=True)
+TINY = Sizes("cpu", "cnn", "cnn", 18, 1, 1, 1, 0.01, 3.0, tiny=True)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def rest(sizes: Sizes) -> list[Step]:
         Step(
             "compare",
             [
-                *("-m", "recipes.signlang", "compare", "--runs", str(sizes.runs), "--study-dir", "{work}/study"),
+                *("-m", "recipes.signlang", "compare", "--runs", str(sizes.runs), "--out", "{work}/study"),
                 *(*recipe, *data),
             ],
             STAGE_S,

@@ -19,6 +19,7 @@ __all__ = [
     "flag_facts",
     "host_facts",
     "host_notes",
+    "nvml_uuid",
     "variable_facts",
     "version_facts",
 ]
@@ -74,8 +75,11 @@ PACKAGES = (
     "bitsandbytes",
     "datasets",
     "deepspeed",
+    "diffusers",
     "flash-attn",
     "kornia",
+    "liger-kernel",
+    "monai",
     "opencv-python",
     "opencv-python-headless",
     "peft",
@@ -83,7 +87,10 @@ PACKAGES = (
     "pillow-simd",
     "timm",
     "tokenizers",
+    "torch-geometric",
+    "torchao",
     "torchaudio",
+    "torchdata",
     "torchmetrics",
     "transformer-engine",
     "transformers",
@@ -137,10 +144,10 @@ def device_facts(device: torch.device) -> Facts:
     properties = torch.cuda.get_device_properties(device)
     return facts | {
         "device.name": properties.name,
-        "device.kind": "MIG" if "MIG" in properties.name or _visible_device().startswith("MIG-") else "GPU",
+        "device.kind": nvml_uuid(properties).partition("-")[0],
         "device.memory_bytes": properties.total_memory,
         "device.driver": _ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion())),
-        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, str(properties.uuid))),
+        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, nvml_uuid(properties))),
         "version.cuda": torch.version.cuda or getattr(torch.version, "hip", None),
         "version.cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         # Data loading runs on the host, so its processor counts also for a run on a GPU.
@@ -148,8 +155,14 @@ def device_facts(device: torch.device) -> Facts:
     }
 
 
-def _visible_device() -> str:
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+def nvml_uuid(properties: Any) -> str:
+    """Return the unique name by which NVML finds a device: ``GPU-…``, or ``MIG-…`` for a part of a GPU.
+
+    Args:
+        properties: From ``torch.cuda.get_device_properties``.
+    """
+    is_part = "MIG" in properties.name or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    return f"{'MIG' if is_part else 'GPU'}-{properties.uuid}"
 
 
 def flag_facts() -> Facts:
@@ -272,7 +285,7 @@ def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:
 
 
 def _power_limit_w(nvml: Any, uuid: str) -> float:
-    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))) / 1000
+    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(uuid))) / 1000
 
 
 def _joined(backend: Any, *names: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import webbrowser
@@ -13,6 +14,7 @@ import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.demo import RECORDINGS, RUNS
 from lightning_perf.demo.command import has_browser
+from lightning_perf.project import install_command
 from tests.support.absent_packages import without
 
 MOST_BYTES = 500_000
@@ -70,6 +72,16 @@ def test_it_can_run_again_and_keeps_other_files(tmp_path: Path) -> None:
         assert main(["demo", "-o", str(tmp_path)]) == 0
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["after", "before", "mine.txt", "report.html"]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_it_says_how_to_get_charts(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("lightning_perf.page.html._plotly", lambda: None)
+    assert main(["demo", "-o", str(tmp_path)]) == 0
+    assert (install_command("view") in capsys.readouterr().out) == (not installed)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

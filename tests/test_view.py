@@ -120,7 +120,7 @@ def test_a_taken_port_is_said(tmp_path: Path, ui: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ViewerError, match=rf"Cannot listen on port {port} .*--port"):
+        with pytest.raises(ViewerError, match=rf"cannot listen on port {port} .*--port"):
             TimelineServer(tmp_path / "trace.json", port, ui=ui)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
-from lightning_perf.run_files.steps import StepSample
+from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
@@ -119,7 +119,7 @@ def trust(
     each = _windows(samples, windows)
     costs = [window.cost_ns for window in each]
     cost_ns = sum(cost for cost in costs if cost is not None) if costs and None not in costs else None
-    total_ns = sum(sample.step_ns for sample in samples) + sum(w.pause_ns + w.export_ns for w in windows)
+    total_ns = int(StepSamples.of(samples).step_ns.sum()) + sum(w.pause_ns + w.export_ns for w in windows)
     return Trust(
         steps=sum(len(analysis.breakdown.steps) for analysis in marked),
         incomplete_steps=sum(not step.complete for analysis in marked for step in analysis.breakdown.steps),
@@ -144,14 +144,16 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
 
     A step right after a window is an ordinary one: the pause and the export lie between two steps.
     """
-    usual = [sample for sample in samples if not sample.profiled][WARMUP_STEPS:]
+    samples = StepSamples.of(samples)
+    usual = samples[~samples.profiled][WARMUP_STEPS:]
     trusted = []
     for place, window in enumerate(windows):
         until = windows[place + 1].first_step if place + 1 < len(windows) else None
-        before = [sample.step_ns for sample in usual if sample.step < window.first_step][-COMPARED_STEPS:]
-        after = [s.step_ns for s in usual if s.step > window.last_step and (until is None or s.step < until)]
-        inside = [s.step_ns for s in samples if s.profiled and window.first_step <= s.step <= window.last_step]
-        after = after[:COMPARED_STEPS]
+        before = usual.step_ns[usual.step < window.first_step][-COMPARED_STEPS:].tolist()
+        later = (usual.step > window.last_step) & (usual.step < (until if until is not None else 2**63 - 1))
+        after = usual.step_ns[later][:COMPARED_STEPS].tolist()
+        within = (samples.step >= window.first_step) & (samples.step <= window.last_step)
+        inside = samples.step_ns[samples.profiled & within].tolist()
         excess_ns = _excess_ns(inside, window.recorded_steps, round(median(before))) if before else None
         lasting = _ratio(after, before)
         trusted.append(

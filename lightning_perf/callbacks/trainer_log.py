@@ -62,13 +62,14 @@ class TrainerLog:
         self._due = step
 
     def settle(self) -> None:
-        """Log the step that was due to loggers that got no row of the Trainer for it."""
+        """Log the step that was due to loggers that got no row of the Trainer since the one before."""
         step, self._due = self._due, None
         if step is None:
             return
         for rows in self._rows:
-            if not rows.is_table and rows.last_step != step:
+            if not rows.is_table and not rows.joined:
                 rows.send(rows.take(), step)
+            rows.joined = False
 
     def close(self) -> None:
         """Give the loggers their own methods back. Does nothing the second time."""
@@ -96,7 +97,8 @@ class _LoggerRows:
     Attributes:
         samples: Steps since the last row.
         is_table: Whether the logger writes one row per call, as `CSVLogger` does.
-        last_step: The step of the Trainer's last row.
+        last_step: The step of the last row that our metrics joined.
+        joined: Whether our metrics joined a row since the last `TrainerLog.settle`.
         seen: Whether the logger has got any row from the program since the fit began.
     """
 
@@ -110,6 +112,7 @@ class _LoggerRows:
         self.samples: deque[StepSample] = deque(maxlen=KEPT)
         self.is_table = any(base.__name__ == "CSVLogger" for base in type(logger).__mro__)
         self.last_step: int | None = None
+        self.joined = False
         self.seen = False
         self._logger = logger
         self._trainer = trainer
@@ -171,7 +174,7 @@ class _LoggerRows:
             # A curve has one point per step, on the Trainer's own axis. A table has rows, whatever their step.
             if not self.is_table and (step == self.last_step or step != step_number(self._trainer)):
                 return metrics
-            self.last_step = step
+            self.last_step, self.joined = step, True
             return {**self.take(), **metrics}
         except Exception as error:
             self._on = False

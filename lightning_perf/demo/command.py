@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import sys
 import webbrowser
 from pathlib import Path
 
+from lightning_perf.arguments import describe
 from lightning_perf.demo import RECORDINGS, RUNS
+from lightning_perf.exit_codes import ExitCode
 from lightning_perf.page.html import PageError
-from lightning_perf.project import page_url
+from lightning_perf.project import install_command, page_url
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -23,9 +26,13 @@ PAGE = "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = (
+    describe(
+        parser,
         "Print the report of a short training that ships with this package, and open its page. The demo needs neither "
-        "torch nor a network. It copies the two recordings into a folder, where you can try the other commands on them."
+        "torch nor a network. It copies the two recordings into a folder, where you can try other commands on them.",
+        usage="[OPTIONS]",
+        examples=("lightning-perf demo", "lightning-perf demo -o my_folder --no-browser"),
+        exit_codes={ExitCode.SUCCESS: "the report was printed"},
     )
     parser.add_argument(
         "-o",
@@ -56,11 +63,13 @@ def run(options: argparse.Namespace) -> int:
         "  Your own: Trainer(callbacks=[PerfCallback()])",
         f"            {page_url('docs/quickstart.md')}",
     ]
+    if importlib.util.find_spec("plotly") is None:
+        lines.append(f"  Charts:   {install_command('view')}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
     if not options.no_browser and has_browser():
         webbrowser.open(page.resolve().as_uri())
-    return 0
+    return ExitCode.SUCCESS
 
 
 def copy_recording(name: str, folder: Path) -> Path:

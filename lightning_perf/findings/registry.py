@@ -1,4 +1,4 @@
-"""All rules, and the one function that applies them."""
+"""All rules, and the function that applies them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
 from lightning_perf.findings.cpu.cpu_threads import cpu_threads
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.finding import Finding, middle_of
 from lightning_perf.findings.host.cold_start import cold_start
 from lightning_perf.findings.host.host_work import host_work
 from lightning_perf.findings.host.input_bound import input_bound
@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
 
 
 RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
-"""Rules that weigh ranks against each other."""
+"""Rules that compare ranks with each other."""
 
 
 def _flag_ns(analysis: RankAnalysis) -> float:
@@ -80,23 +80,22 @@ def _flag_ns(analysis: RankAnalysis) -> float:
 
 
 SHARED_WAITS: dict[Rule, Callable[[RankAnalysis], float]] = {exposed_communication: exposed_ns, stop_flags: _flag_ns}
-"""Waits that end for all ranks at once, and how long a rank's are: the rank that arrives last has nothing but the
-transfer, and what the others have beyond that is their wait for it. So the rank with the least speaks, and none does if
-it has none worth telling."""
+"""Rules about waits that end for all ranks at once, and the length of a rank's waits. The rank that arrives last has
+only the transfer, and the others also wait for that rank. The rank with the shortest waits therefore decides."""
 
 
 def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
     """Apply every rule to every rank, and those of the run to all ranks together.
 
-    A truncated recording yields nothing: its device events are missing, and rules weigh shares of time. Of what several
-    ranks share, the rank with the most to save speaks.
+    A truncated recording has no findings: its device events are missing, and rules need shares of time. If several
+    ranks have the same finding, the one with the most to save is kept.
 
     Args:
-        ranks: The ranks' analyses.
-        distributed: The ranks compared; ``None`` for a run of one.
+        ranks: The analyses of the ranks.
+        distributed: The comparison of the ranks; ``None`` for a run of one rank.
 
     Returns:
-        Findings, the most to save first; those without a predicted saving last.
+        Findings, the most to save first. Those without an estimate come last.
     """
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
     findings = []
@@ -114,4 +113,4 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
 def _weight(finding: Finding) -> tuple[float, float]:
     if finding.saving_low_ms is None or finding.saving_high_ms is None:
         return (-1.0, -1.0)
-    return ((finding.saving_low_ms + finding.saving_high_ms) / 2, finding.saving_high_ms)
+    return (middle_of(finding.saving_low_ms, finding.saving_high_ms), finding.saving_high_ms)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, ConsoleRenderable, Group, RenderableType
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -69,7 +70,8 @@ def _blocks(part: RenderableType) -> Iterator[str]:
     elif isinstance(part, Table):
         yield from _table(part)
     elif isinstance(part, (str, Text)):
-        lines = [_escape(line) for line in _text(part).splitlines() if line.strip()]
+        text = part if isinstance(part, Text) else Text(part)
+        lines = [_linked(line) for line in text.split("\n") if line.plain.strip()]
         if lines:
             yield lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
     elif isinstance(part, ConsoleRenderable):  # a part that lays itself out by the width of the page
@@ -85,7 +87,7 @@ def _table(table: Table) -> Iterator[str]:
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     if not table.show_header:
         for label, text in rows:
-            yield f"**{_escape(_text(label))}** {_escape(_text(text))}"
+            yield f"**{_escape(_text(label))}** {_linked(text) if isinstance(text, Text) else _escape(_text(text))}"
         return
     if rows:
         heads = [column.header for column in table.columns]
@@ -101,6 +103,17 @@ def _text(cell: RenderableType) -> str:
     if isinstance(cell, Label):
         cell = cell.text
     return (cell.plain if isinstance(cell, Text) else str(cell)).replace(UNBREAKABLE, " ")
+
+
+def _linked(text: Text) -> str:
+    """Text as Markdown, with its links as links."""
+    parts, end = [], 0
+    for span in sorted(text.spans):
+        if isinstance(span.style, Style) and span.style.link:
+            before, linked = text[end : span.start], text[span.start : span.end]
+            parts += [_escape(_text(before)), f"[{_escape(_text(linked))}]({span.style.link})"]
+            end = span.end
+    return "".join([*parts, _escape(_text(text[end:]))])
 
 
 def _escape(text: str) -> str:

@@ -73,7 +73,7 @@ def judge(
 
 
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
-    """The predicted saving as a sentence, empty when the finding predicts none.
+    """Return the estimated saving as a sentence; empty if the finding has no estimate.
 
     Args:
         finding: The finding.
@@ -82,16 +82,16 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "a step" if lead is None else each(lead)
+    of_what = "per step" if lead is None else each(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
-        return f"Predicted saving: {high_text} {of_what}."
+        return f"Estimated saving: {high_text} {of_what}."
     shares = ""
     if finding.step_ms:
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Predicted saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
+    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:

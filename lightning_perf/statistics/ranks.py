@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite
+from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, Probability, finite
 
 __all__ = [
     "Ratio",
@@ -23,6 +23,7 @@ __all__ = [
     "hodges_lehmann_shift",
     "rank_sum_counts",
     "signed_rank_counts",
+    "signed_rank_test",
     "walsh_interval",
     "walsh_ratio",
 ]
@@ -72,6 +73,36 @@ def walsh_interval(differences: Numbers, confidence: float = 0.95) -> Estimate:
     row, column = np.triu_indices(n)
     averages = np.sort((values[row] + values[column]) / 2)
     return _order_interval(averages, signed_rank_counts(n), confidence, n, method)
+
+
+def signed_rank_test(differences: Numbers) -> Probability:
+    """Test whether paired differences are symmetric about zero, with the exact signed-rank distribution.
+
+    The test matches `walsh_interval`: p is at most 0.05 if the 95 % interval excludes zero.
+
+    Args:
+        differences: One per block.
+
+    Returns:
+        The two-sided p-value. Differences of exactly zero make it larger.
+
+    Example:
+        >>> signed_rank_test([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]).p
+        0.03125
+    """
+    values = finite(differences)
+    n, method = len(values), "exact signed-rank test"
+    if not n:
+        return Probability(None, 0, method, reason="there are no differences")
+    if n > MAX_RUNS:
+        return Probability(None, n, method, reason=f"more than {MAX_RUNS} pairs: use the sign-flip test")
+    row, column = np.triu_indices(n)
+    averages = values[row] + values[column]
+    statistic = int(np.sum(averages > 0)) + int(np.sum(averages == 0)) / 2
+    tail = math.floor(min(statistic, len(averages) - statistic))
+    counts = signed_rank_counts(n)
+    p = min(1.0, 2 * float(counts[: tail + 1].sum()) / float(counts.sum()))
+    return Probability(p, n, method, smallest=2.0 / 2**n)
 
 
 def walsh_ratio(

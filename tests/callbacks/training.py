@@ -6,12 +6,14 @@ import gzip
 import importlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from lightning_perf.run_files.steps import STEPS
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 QUIET = {
@@ -153,4 +155,4 @@ def phases_by_step(file: Path) -> list[list[str]]:
 
 def samples(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     (file,) = folder.rglob(f"steps.rank{rank}.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    return [asdict(sample) for sample in STEPS.read(file)]

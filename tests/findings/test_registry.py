@@ -155,7 +155,7 @@ def test_the_recordings_here_are_what_they_say() -> None:
 def test_every_kind_is_documented() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
     for rule in (*RULES, *RUN_RULES):
-        assert f"| `{rule.__name__.replace('_', '-')}` |" in documented
+        assert f"| [`{rule.__name__.replace('_', '-')}`](" in documented
 
 
 def test_of_shared_waits_the_shortest_speaks_whatever_it_could_save() -> None:

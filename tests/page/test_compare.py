@@ -84,12 +84,12 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
     assert not re.search(r"\b(?:faster|slower|same)\n|\t(?:faster|slower|same)\b", shown)
 
 
-@pytest.mark.parametrize(("held", "words"), [(True, ": as predicted"), (False, ": not as predicted")])
+@pytest.mark.parametrize(("held", "words"), [(True, ", as predicted"), (False, ", not as predicted")])
 def test_a_prediction_stands_beside_what_came_of_it(compared: Compared, open_page: Any, held: bool, words: str) -> None:
     document = msgspec.to_builtins(compared)
     document["mixed_precision"] = msgspec.to_builtins(AmpCheck((1.25, 2.5), 2.0, held))
     opened = open_page(json.dumps(document).encode(), kind="diff")
-    assert f"1.25× to 2.50× as fast, and is 2.00×{words}" in opened.page.inner_text("main")
+    assert f"1.25× to 2.50×. Measured: 2.00×{words}" in opened.page.inner_text("main")
 
 
 def test_hostile_names_stay_text(compared: Compared, open_page: Any) -> None:
@@ -132,7 +132,7 @@ def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, comp
     page.clock.run_for(1_000)
     page.wait_for_selector("#table-diff-kernels")
     assert server.asked[-1] == ("data/diff", {"run": "old", "other": "new"})
-    page.click("[aria-label='Light or dark']")
+    page.click("[aria-label='Light or dark theme']")
     page.wait_for_selector("#table-diff-kernels")
     assert len([path for path, _ in server.asked if path == "data/diff"]) == 2  # another theme asks nobody
     page.click("text=Swap")
@@ -155,4 +155,4 @@ def test_a_diff_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     server.page.wait_for_selector("text=The trace ends early.")
     server.open("#view=compare&before=gone")
     server.page.reload()
-    server.page.wait_for_selector("text=There is no run gone")
+    server.page.wait_for_selector("text=The run gone does not exist")

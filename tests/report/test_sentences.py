@@ -101,8 +101,8 @@ def test_findings_say_whose_they_are_where_there_are_several(tmp_path):
 
     training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")
     (alone,) = findings()
-    assert alone.endswith("[high]")
+    assert alone.endswith("[input-bound · high]")
     for rank in range(2):
         training(fetch_us=5000 + rank).rank(rank, 2).write(tmp_path / f"rank{rank}.pt.trace.json")
     (whose,) = findings()
-    assert whose.endswith("[high, rank 1]")
+    assert whose.endswith("[input-bound · high, rank 1]")

@@ -34,21 +34,9 @@ from lightning_perf.run_files.run_record import (
     RunEnded,
     RunStarted,
 )
-from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
-    "steps.rank3.jsonl": (
-        STEPS,
-        [
-            StepSample(7, 120_000_000, 3_000_000, None, 32, False),
-            StepSample(8, 110_000_000, 0, 90_000_000, None, True),
-        ],
-        (
-            b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
-            b'{"step":8,"step_ns":110000000,"data_wait_ns":0,"device_ns":90000000,"samples":null,"profiled":true}\n'
-        ),
-    ),
     "windows.rank3.jsonl": (
         WINDOWS,
         [RecordedWindow("", 10, 17, 5, 1000, 2000, 3000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6)],

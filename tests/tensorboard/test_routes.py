@@ -118,11 +118,11 @@ def test_long_tables_come_page_by_page(logdir: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ({"table": "secrets"}, 400, "Name a table"),
+        ({"table": "secrets"}, 400, "must be operators or kernels"),
         ({"table": "kernels", "rank": "7"}, 404, "no rank 7"),
-        ({"table": "kernels", "rank": "-1"}, 400, '"rank" has to be a whole number'),
-        ({"table": "kernels", "offset": "1e9"}, 400, '"offset" has to be'),
-        ({"table": "kernels", "limit": "9" * 20}, 400, '"limit" has to be'),
+        ({"table": "kernels", "rank": "-1"}, 400, '"rank" must be a whole number'),
+        ({"table": "kernels", "offset": "1e9"}, 400, '"offset" must be'),
+        ({"table": "kernels", "limit": "9" * 20}, 400, '"limit" must be'),
         ({"table": "kernels", "sort": "__class__"}, 404, "no __class__"),
     ],
 )

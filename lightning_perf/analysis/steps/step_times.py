@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
-from lightning_perf.run_files.steps import StepSample
+from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.trace.columns import Int64Array
 
 __all__ = ["HICCUPS", "WARMUP_STEPS", "StepTimes", "summarize_step_times"]
@@ -103,25 +103,23 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     """
     if not samples:
         raise ValueError("no step samples: the run ended before its first step did")
+    samples = StepSamples.of(samples)
     warmup = min(warmup_steps, (len(samples) - 1) // 2)
     after_warmup = samples[warmup:]
-    kept = [sample for sample in after_warmup if not sample.profiled]
-    only_profiled = not kept
-    if only_profiled:
-        kept = list(after_warmup)
-    step_ns = np.array([sample.step_ns for sample in kept], dtype=np.int64)
-    wait_ns = np.array([sample.data_wait_ns for sample in kept], dtype=np.int64)
+    only_profiled = bool(after_warmup.profiled.all())
+    kept = after_warmup if only_profiled else after_warmup[~after_warmup.profiled]
+    step_ns, wait_ns = kept.step_ns, kept.data_wait_ns
     total_ns = int(step_ns.sum())
-    device_ns = [sample.device_ns for sample in kept if sample.device_ns is not None]
-    counted = [(sample.samples, sample.step_ns) for sample in kept if sample.samples is not None]
-    counted_ns = sum(ns for _, ns in counted)
+    device_ns = kept.device_ns[kept.device_ns >= 0]
+    counted = kept.samples >= 0
+    counted_ns = int(step_ns[counted].sum())
     p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
     is_slow_outlier = outlying(step_ns) & (step_ns > p50)
-    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -kept[row].step_ns)
+    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -int(step_ns[row]))
     return StepTimes(
         steps=len(kept),
         warmup_steps=warmup,
-        warmup_ns=sum(sample.step_ns for sample in samples[:warmup]),
+        warmup_ns=int(samples.step_ns[:warmup].sum()),
         profiled_steps=0 if only_profiled else len(after_warmup) - len(kept),
         only_profiled=only_profiled,
         total_ns=total_ns,
@@ -132,8 +130,8 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         data_wait_mean_ns=round(float(wait_ns.mean())),
         data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
         data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
-        device_mean_ns=round(sum(device_ns) / len(device_ns)) if device_ns else None,
-        samples_per_second=sum(count for count, _ in counted) / counted_ns * 1e9 if counted_ns else None,
+        device_mean_ns=round(int(device_ns.sum()) / len(device_ns)) if len(device_ns) else None,
+        samples_per_second=int(kept.samples[counted].sum()) / counted_ns * 1e9 if counted_ns else None,
         drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
         after_profiling=_after_profiling(after_warmup),
         outlier_steps=int(is_slow_outlier.sum()),
@@ -151,13 +149,11 @@ def _steady_share(wait_ns: Int64Array, step_ns: Int64Array) -> float | None:
     return int(wait_ns[steady].sum()) / total_ns if total_ns else 0.0
 
 
-def _after_profiling(samples: Sequence[StepSample]) -> float | None:
-    profiled = [row for row, sample in enumerate(samples) if sample.profiled]
-    if not profiled:
+def _after_profiling(samples: StepSamples) -> float | None:
+    profiled = np.flatnonzero(samples.profiled)
+    if not len(profiled):
         return None
-    before = np.array([sample.step_ns for sample in samples[: profiled[0]]], dtype=np.int64)
-    after = np.array([sample.step_ns for sample in samples[profiled[-1] + 1 :]], dtype=np.int64)
-    return _change(before, after)
+    return _change(samples.step_ns[: profiled[0]], samples.step_ns[profiled[-1] + 1 :])
 
 
 def _change(before: Int64Array, after: Int64Array) -> float | None:

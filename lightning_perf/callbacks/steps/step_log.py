@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from lightning_perf.run_files.steps import STEPS, StepSample
 __all__ = ["StepLog"]
 
 FLUSH_EVERY = 50
-"""Steps between two writes of the file if the Trainer logs less often, or never."""
+FLUSH_EVERY_S = 5.0
+"""Steps and seconds between two writes of the file, whichever comes first. A killed run loses so many at most."""
 
 KEPT = 10_000
 """Samples kept in memory, for the report of a fit that cannot save them."""
@@ -47,7 +49,7 @@ class StepLog(StepObserver):
         self._file = LogWriter(STEPS, path, errors.report, "step times are no longer saved")
         self._trainer_log = trainer_log
         self._log_every = log_every
-        self._flush_every = min(log_every or FLUSH_EVERY, FLUSH_EVERY)
+        self._flushed_s = time.monotonic()
         self._latest: deque[StepSample] = deque(maxlen=KEPT)
         self._unwritten: list[StepSample] = []
 
@@ -67,15 +69,14 @@ class StepLog(StepObserver):
 
     def on_step_end(self) -> None:
         """Write and log if it is time to."""
-        if len(self._unwritten) >= self._flush_every:
+        if len(self._unwritten) >= FLUSH_EVERY or time.monotonic() - self._flushed_s >= FLUSH_EVERY_S:
             self.write()
-        if self._log_every and (self._state.number + 1) % self._log_every == 0:
-            self.write()
-            if self._trainer_log is not None:
-                self._trainer_log.due(self._state.number)
-                self._trainer_log.settle()
+        if self._trainer_log is not None and self._log_every and (self._state.number + 1) % self._log_every == 0:
+            self._trainer_log.due(self._state.number)
+            self._trainer_log.settle()
 
     def write(self) -> None:
-        """Append what is not yet in the file."""
+        """Append the samples that are not in the file yet."""
         samples, self._unwritten = self._unwritten, []
+        self._flushed_s = time.monotonic()
         self._file.append(*samples)

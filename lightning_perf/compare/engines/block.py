@@ -26,6 +26,11 @@ MOST_CHARACTERS = 200
 """Characters that a message quotes from the last line of a run's output."""
 
 
+STALE_S = 600.0
+"""A block that was cut off is repeated if its finished runs ended longer ago than this and than its longest run took:
+the machine may have changed since then."""
+
+
 @dataclass(frozen=True)
 class Device:
     """A device that one run at a time uses.
@@ -48,8 +53,8 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
     """Run the missing runs of a block, with the device leased until its end.
 
     If a run fails, the whole block is repeated, since its other runs had different conditions. If a run was cut off
-    because its study died, it is repeated and the finished runs of its block are kept. On a device that the study uses
-    for the first time, a warm-up block runs first.
+    because its study died, it is repeated. The finished runs of its block are kept. If they are too old, see `STALE_S`,
+    the whole block is repeated. On a device that the study uses for the first time, a warm-up block runs first.
 
     Args:
         folder: The study's folder.
@@ -90,6 +95,9 @@ class _Block:
         """Run the missing runs until the block is over."""
         self._adopt_finished()
         while not (state := self._state()).over:
+            if (gap_s := self._gap_s(state)) is not None:
+                self._note(journal.Stale(gap_s))
+                continue
             missing = [arm for arm in self.study.order(self.block) if arm not in state.finished]
             if state.failures >= self.study.attempts:
                 self._note(journal.BlockOver(False, state.problem))
@@ -98,6 +106,13 @@ class _Block:
             else:
                 self._run(missing[0], state.attempt)
         return state
+
+    def _gap_s(self, state: journal.BlockState) -> float | None:
+        """Return how old the finished runs are, if they are too old for new runs; a warm-up has no such limit."""
+        if self.block == WARM_UP or state.finished_unix_s is None or len(state.finished) == len(self.study.arms):
+            return None
+        gap_s = time.time() - state.finished_unix_s
+        return gap_s if gap_s > max(STALE_S, *state.seconds) else None
 
     def _adopt_finished(self) -> None:
         """Record a run as finished if it finished after its study had died."""

@@ -40,6 +40,8 @@ def parse_devices(text: str | None) -> tuple[Device, ...]:
     uuids = _gpu_uuids()
     if text is None:
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+        if wanted.startswith("MIG-"):  # A part of a GPU, which no list of GPUs holds.
+            return (Device(wanted, wanted),)
         first = next((uuid for n, uuid in enumerate(uuids) if wanted in (str(n), uuid)), None)
         # Without a visible NVIDIA GPU the run decides by itself: it may find an accelerator of another kind.
         return (Device(first, first) if first is not None else Device("cpu"),)
@@ -64,6 +66,11 @@ class LocalEngine:
 
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         self._devices = tuple(devices) if devices is not None else parse_devices(None)
+
+    @property
+    def parallel_blocks(self) -> int:
+        """The number of blocks that run at the same time."""
+        return len(self._devices)
 
     def check(self) -> None:
         """Check nothing: `parse_devices` has already found the devices."""

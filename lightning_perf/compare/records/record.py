@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
@@ -73,6 +75,7 @@ class RunRecord:
         remarks: Observations of the device that do not invalidate the times, e.g. that it was at its power limit.
         steps: Step times, or None if they are missing.
         steps_problem: Why the step times cannot be read, if their file exists.
+        step_p25_ns: 25th percentile of the step times; None on accelerators, where the host runs ahead of the device.
         other_cpu_share: Share of the usable processors' time that other processes took during training, or None.
         cpu_throttled_share: Share of the training during which a CPU quota held the run back, or None.
         predicted_speedup: Smallest and largest step speed-up that the run's report predicts for mixed precision. None
@@ -98,6 +101,7 @@ class RunRecord:
     predicted_speedup: tuple[float, float] | None = None
     other_cpu_share: float | None = None
     cpu_throttled_share: float | None = None
+    step_p25_ns: float | None = None
 
 
 def read_record(path: str | Path) -> RunRecord:
@@ -142,7 +146,7 @@ def read_record(path: str | Path) -> RunRecord:
             health.append(line)
         elif isinstance(line, RunEnded):
             ended = line
-    steps, steps_problem = _step_times(STEPS.path(path.parent, 0))
+    steps, step_p25_ns, steps_problem = _step_times(STEPS.path(path.parent, 0))
     return RunRecord(
         run_id=started.run_id,
         path=path,
@@ -160,6 +164,7 @@ def read_record(path: str | Path) -> RunRecord:
         remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
         steps=steps,
         steps_problem=steps_problem,
+        step_p25_ns=step_p25_ns,
         predicted_speedup=read_predicted_speedup(path.parent),
         other_cpu_share=ended.other_cpu_share if ended else None,
         cpu_throttled_share=ended.cpu_throttled_share if ended else None,
@@ -207,12 +212,16 @@ def _has_begun(path: Path) -> bool:
         return True  # reading the record reports the error
 
 
-def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
-    """Return the step times, or the reason why an existing file cannot be read."""
+def _step_times(path: Path) -> tuple[StepTimes | None, float | None, str | None]:
+    """Return the step times and their 25th percentile, or the reason why an existing file cannot be read."""
     if not path.exists():
-        return None, None
+        return None, None, None
     try:
         samples = STEPS.read(path)
     except TraceError as error:
-        return None, str(error)
-    return (summarize_step_times(samples) if samples else None), None
+        return None, None, str(error)
+    if not samples:
+        return None, None, None
+    times = summarize_step_times(samples)
+    kept = [s.step_ns for s in samples[times.warmup_steps :] if times.only_profiled or not s.profiled]
+    return times, float(np.percentile(kept, 25)) if times.device_mean_ns is None else None, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ __all__ = ["WARM_UP", "Study", "StudyArm", "balanced_orders", "read_study"]
 
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -37,6 +39,18 @@ class StudyArm:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self) -> str:
+        """Return the command and its variables as a shell line, without values that may be secret.
+
+        Example:
+            >>> StudyArm("a", ("train.py", "--lr", "0.1"), {"WANDB_API_KEY": "123", "TF32": "0"}).shown()
+            'WANDB_API_KEY=… TF32=0 train.py --lr 0.1'
+        """
+        variables = [
+            f"{name}={'…' if _SECRET.search(name) else shlex.quote(value)}" for name, value in self.environment.items()
+        ]
+        return " ".join([*variables, shlex.join(self.command)])
 
     def filled(self, *, seed: int, block: int, folder: Path) -> list[str]:
         """Return the command of one run, with its placeholders replaced.
@@ -61,6 +75,9 @@ class Study:
         treatment: The settings being tested, e.g. ``precision``.
         seed: Seeds the orders and the runs; block n trains with seed + n in every arm.
         attempts: How often a block is tried if runs of it fail.
+        precise: Add blocks until the interval of the step time reaches at most this share to each side, for every
+            candidate. `blocks` then is the number planned so far. None runs exactly `blocks` blocks.
+        max_blocks: The largest number of blocks of a precise study; None for any other study.
         workdir: Folder in which the commands run.
         study_id: Unique name.
         revision: Revision of the code in `workdir` when the study was defined; None outside a git repository.
@@ -74,6 +91,8 @@ class Study:
     treatment: tuple[str, ...] = ()
     seed: int = 0
     attempts: int = 3
+    precise: float | None = None
+    max_blocks: int | None = None
     workdir: str = field(default_factory=os.getcwd)
     study_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
@@ -94,11 +113,22 @@ class Study:
         for name in ("blocks", "attempts"):
             if getattr(self, name) < 1:
                 raise CompareError(f"A study needs at least 1 of --{name}, not {getattr(self, name)}.")
+        if self.precise is not None and not 0 < self.precise < 1:
+            raise CompareError(f"Study(precise={self.precise!r}): must be above 0 and below 1.")
+        if (self.precise is None) != (self.max_blocks is None) or self.blocks > (self.max_blocks or self.blocks):
+            raise CompareError(
+                f"Study(max_blocks={self.max_blocks!r}): a precise study needs max_blocks of at least blocks, "
+                f"{self.blocks}. Any other study has none."
+            )
 
     def order(self, block: int) -> tuple[str, ...]:
         """Return the names of the arms in the order in which they run in a block. Block 0 is the warm-up."""
         names = [arm.name for arm in self.arms]
-        return tuple(names) if block == WARM_UP else balanced_orders(names, self.blocks, self.seed)[block - 1]
+        if block == WARM_UP:
+            return tuple(names)
+        # More blocks must not change the order of the earlier ones.
+        extensible = self.precise is not None
+        return balanced_orders(names, self.blocks, self.seed, extensible=extensible)[block - 1]
 
     def arm(self, name: str) -> StudyArm:
         """Return the arm with that name."""
@@ -129,7 +159,9 @@ def read_study(folder: Path) -> Study:
         raise CompareError(f"{path}: cannot be read as the definition of a study ({error}).") from error
 
 
-def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[str, ...], ...]:
+def balanced_orders(
+    arms: Sequence[str], blocks: int, seed: int, *, extensible: bool = False
+) -> tuple[tuple[str, ...], ...]:
     """Draw the order of the arms within each block.
 
     With two arms, AB and BA occur equally often, or one of them once more if the number of blocks is odd. With k arms,
@@ -140,6 +172,7 @@ def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[
         arms: Names of the arms.
         blocks: Number of blocks.
         seed: The same seed gives the same orders.
+        extensible: Keep each group of k blocks together, so that the orders of fewer blocks begin those of more.
 
     Returns:
         For each block, the names in the order in which they run.
@@ -158,6 +191,6 @@ def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[
         orders.extend(tuple(columns[(position + shift) % size] for position in range(size)) for shift in shifts)
     # In consecutive groups of k blocks the last block of each group would be predictable, so shuffle all blocks. If the
     # last group is incomplete, do not: dropping blocks after the shuffle could unbalance the positions.
-    if blocks % size == 0:
+    if blocks % size == 0 and not extensible:
         rng.shuffle(orders)
     return tuple(orders[:blocks])

@@ -77,12 +77,13 @@ class ProgressLines:
         study: The study.
         folder: Its folder.
         on_progress: Called with each line of progress.
+        resumed: Whether to report the runs that are finished already.
     """
 
-    def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None]) -> None:
+    def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None], *, resumed: bool = True) -> None:
         self._study, self._folder, self._on_progress = study, folder, on_progress
         self._last = read_progress(study, folder)
-        if self._last.finished:
+        if self._last.finished and resumed:
             on_progress(f"Resuming: {self._last.finished} of {self._last.runs} runs are finished.")
         self._last_running: tuple[str, ...] = ()
         self._busy_s = time.monotonic()

@@ -10,6 +10,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import GIVEN_UP, RunRecord, find_records
 from lightning_perf.compare.study.definition import WARM_UP, Study, read_study
 from lightning_perf.run_files.journal import BlockState, device_warm_ups, read_block
+from lightning_perf.run_files.run_record import Outcome
 
 __all__ = ["OPTIONS_NAME", "block_states", "code_changes", "failed_blocks", "study_arms", "study_notes"]
 
@@ -28,6 +29,7 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
     """
     study = read_study(folder)
     states = {block: read_block(folder, block) for block in range(1, study.blocks + 1)}
+    stale = {(block, attempt) for block, state in states.items() for attempt in state.stale_attempts}
     given_up = {block for block, state in states.items() if state.over and not state.done}
     arms: dict[str, list[RunRecord]] = {arm.name: [] for arm in study.arms}
     for record in find_records(folder):
@@ -37,6 +39,9 @@ def study_arms(folder: Path) -> dict[str, tuple[RunRecord, ...]]:
         if place.block in given_up:
             # Finished runs too: another run of their block failed, or left a record and then crashed.
             record = replace(record, problems=(*record.problems, GIVEN_UP))
+        if record.outcome is Outcome.INTERRUPTED and (place.block, place.attempt) in stale:
+            # It was cut off together with its study, which is not a failure of the arm.
+            record = replace(record, outcome=Outcome.STOPPED)
         arms[place.arm].append(record)
     empty = [name for name, runs in arms.items() if not runs]
     if empty:

@@ -61,6 +61,7 @@ def describe_verdict(
     unfinished: CollapseCounts | None = None,
     allow: Collection[str] = (),
     busy: Sequence[str] = (),
+    fast_steps: Estimate | None = None,
 ) -> Verdict:
     """Describe a candidate's results: the headline, the details and the next step.
 
@@ -78,6 +79,7 @@ def describe_verdict(
         unfinished: Counts for both arms of blocks with a run that did not finish, or of such runs outside a study.
         allow: Entries of `Settings.allow`.
         busy: Sentences on other load on the machine during the runs.
+        fast_steps: Ratio of the 25th percentiles of step times, or None.
 
     Returns:
         The verdict.
@@ -98,6 +100,8 @@ def describe_verdict(
     else:
         kind = classify(time.estimate, equivalence)
         details += _certainty_details(time, blocked)
+        if kind is VerdictKind.INCONCLUSIVE:
+            details += _fast_steps_details(time.estimate, fast_steps)
         headline = _headline(kind, baseline, candidate, time, equivalence)
         # A headline of another verdict must not contain the word "faster", for readers who stop there.
         times = f"Times alone: {_measured(time)}."
@@ -246,6 +250,19 @@ def _certainty_details(time: MetricResult, blocked: bool) -> list[str]:
         size = detectable_text(time.detectable, percent="a difference of ", factor="a factor of ")
         details.append(f"With this spread, these runs detect {size} with 80 % power.")
     return details
+
+
+def _fast_steps_details(mean: Estimate, fast: Estimate | None) -> list[str]:
+    """Report the 25th percentile if its interval is less than half as wide as that of the mean."""
+    ends = (mean.low, mean.high, fast.low, fast.high) if fast is not None else ()
+    if fast is None or any(end is None or end <= 0 for end in ends):
+        return []
+    low, high, fast_low, fast_high = (math.log(end or 1.0) for end in ends)
+    if 2 * (fast_high - fast_low) >= high - low:
+        return []
+    interval = f"{100 * fast.confidence:.3g} % interval {format_change(fast.low)} to {format_change(fast.high)}"
+    change = f"The 25th percentile of the step time changed by {format_change(fast.value)} ({interval})."
+    return [f"{change} Other load affects it less than the mean, but it does not show slow steps."]
 
 
 def _next(kind: VerdictKind, time: MetricResult, accuracy: NonInferiority | None, blocked: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""The device waits while Python runs outside of operators: logging, metrics, callbacks."""
+"""The rule for devices that wait while Python runs outside the model: logging, metrics, callbacks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["host_work"]
 
 
 PHASES = ("validation", "checkpoint", "other")
-"""Where such work is; Python in the forward pass is the model's own."""
+"""Phases with such work. Python in the forward pass belongs to the model."""
 
 
 def host_work(analysis: RankAnalysis) -> Finding | None:
-    """Find steps in which the device idles in long stretches of nothing but Python.
+    """Find steps in which the device idles while the host runs nothing but Python.
 
-    What lies between operators counts as launch-bound instead. Model: the stretches go away with the work in them, or
-    shrink to a tenth when it is done every tenth step; half of it may be needed.
+    Python between operators counts as launch-bound instead. Model: the work is done every tenth step and costs a tenth,
+    or half of it is needed.
     """
     idle, launches = analysis.idle, analysis.launches
     if idle is None:
@@ -30,7 +30,7 @@ def host_work(analysis: RankAnalysis) -> Finding | None:
     around_ns = sum(analysis.phases.time_ns(phase, "host_other") or 0.0 for phase in PHASES)
     spent_ns = min(idle_ns, around_ns)
     if not analysis.breakdown.marked or not worth_it(spent_ns, analysis):
-        return None  # a recording without steps also holds what came before and after the training
+        return None  # a recording without marked steps also covers the time before and after the training
     return finding(
         "host-work",
         f"Python holds up the device for {format_share(spent_ns / step_ns(analysis))} of the step",

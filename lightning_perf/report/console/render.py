@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
@@ -45,7 +46,7 @@ STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
 
 
 def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
-    """One block a finding, the most to save first.
+    """One block per finding, the most to save first, and how to read more about them.
 
     Args:
         findings: The findings.
@@ -56,19 +57,30 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
     for number, finding in enumerate(findings, start=1):
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
         title = prose(finding.title, STYLES[finding.severity])
-        yield hanging(f"{number}.", Text.assemble(title, f"  [{finding.severity}{whose}]"), gap=1)
-        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
+        severity = f" · {finding.severity}{whose}]".replace(" ", UNBREAKABLE)
+        details = ("  [", _rule_link(finding), severity)
+        yield hanging(f"{number}.", Text.assemble(title, *details), gap=1)
+        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Fix: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:
             lines.append(prose(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+    yield Text.assemble("About a finding: ", plain(f"lightning-perf explain {findings[0].kind}", "cyan"))
+
+
+def _rule_link(finding: Finding) -> Text:
+    """Return the rule's ID as a link to its page, which terminals without links show as text."""
+    text = plain(finding.kind)
+    text.stylize(Style(link=finding.page))
+    return text
 
 
 def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]:
     """One paragraph for each finding that is held back, with the reason."""
     yield Text("\nHeld back", style="bold")
     for each in held_back:
-        yield hanging("-", Text.assemble(prose(f"{each.finding.title}."), " ", prose(each.reason, "dim")), gap=1)
+        title = Text.assemble(prose(each.finding.title), "  [", _rule_link(each.finding), "]  ")
+        yield hanging("-", Text.assemble(title, prose(each.reason, "dim")), gap=1)
 
 
 def trust_text(trust: Trust) -> Text:

@@ -277,3 +277,16 @@ def test_a_fault_is_one_warning_and_training_goes_on(
     assert trainer.state.finished
     assert (tmp_path / "perf" / "run.jsonl").exists() is left
     assert len(samples(tmp_path)) == 12
+
+
+def test_a_light_fingerprint_hashes_neither_weights_nor_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr("lightning_perf.callbacks.run_record.run_facts._manifest", calls.append)
+    record = train(tmp_path, callback=quiet(fingerprint="light"))
+    assert calls == []
+    assert record.facts["model.initial_weights"] is None
+    assert record.facts["data.manifest"] is None
+    assert record.facts["model.parameters"]
+    assert record.facts["data.length"]
+    with pytest.raises(ValueError, match="fingerprint='none' is unknown: give 'full' or 'light'"):
+        quiet(fingerprint="none")

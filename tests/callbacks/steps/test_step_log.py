@@ -28,18 +28,22 @@ def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
     log = StepLog(state, path=path, trainer_log=None, log_every=4, errors=ErrorReporter())
-    run(log, state, range(10))
-    assert [s.step for s in STEPS.read(path)] == list(range(8)), "writes in between, at the log's cadence"
+    run(log, state, range(60))
+    assert [s.step for s in STEPS.read(path)] == list(range(50))
+    assert len(path.read_bytes().splitlines()) == 1
     log.write()
-    assert STEPS.read(path) == tuple(sample(step) for step in range(10))
+    assert tuple(STEPS.read(path)) == tuple(sample(step) for step in range(60))
 
 
-@pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
-def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
+def test_slow_steps_are_written_every_five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "steps.jsonl"
-    state = FitState()
-    run(StepLog(state, path=path, trainer_log=None, log_every=log_every, errors=ErrorReporter()), state, range(60))
-    assert len(STEPS.read(path)) == written
+    state, now_s = FitState(), [0.0]
+    monkeypatch.setattr("lightning_perf.callbacks.steps.step_log.time.monotonic", lambda: now_s[0])
+    log = StepLog(state, path=path, trainer_log=None, log_every=50, errors=ErrorReporter())
+    for step in range(5):
+        now_s[0] += 2.0
+        run(log, state, range(step, step + 1))
+    assert len(STEPS.read(path)) == 3
 
 
 class Rows:
@@ -74,6 +78,7 @@ def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
     log = StepLog(FitState(), path=path, trainer_log=rows, log_every=1, errors=ErrorReporter())
     log.add(sample(0, profiled=True))
     log.on_step_end()
+    log.write()
     assert rows.samples == []
     assert len(STEPS.read(path)) == 1
 
@@ -90,6 +95,6 @@ def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
         errors=errors,
     )
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
-        run(log, state, range(6))
+        run(log, state, range(120))
     assert len(caught) == 1
-    assert rows.settled == [1, 3, 5]
+    assert rows.settled == list(range(1, 120, 2))

@@ -149,8 +149,8 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
-        with pytest.raises(CompareError, match=re.escape(f"There is no Ray cluster at {address}: Connection refused.")):
+        with pytest.raises(CompareError, match=re.escape(f"No Ray cluster answers at {address}: Connection refused.")):
             connect(address)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
-    with pytest.raises(CompareError, match=re.escape("There is no Ray cluster at 127.0.0.1:99999: ")):
+    with pytest.raises(CompareError, match=re.escape("No Ray cluster answers at 127.0.0.1:99999: ")):
         connect()

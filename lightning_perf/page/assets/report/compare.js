@@ -1,4 +1,4 @@
-// Two runs side by side: what became faster and what slower.
+// The view "Compare": two runs side by side, with the changes by category, operator and kernel.
 
 import { chartAndTable, facts, missing, notes, notice, section, tiles, unlessMissing } from "../components/parts.js";
 import { h, fill } from "../core/dom.js";
@@ -10,15 +10,15 @@ import { categoriesSideBySide, changesPart, outcome } from "./sections/changes.j
 export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
 
 const DIFFERENT = ["run", "trace"];
-let known = { key: null, compared: null }; // the last one, so that another theme need not ask again
+let known = { key: null, compared: null }; // the last one, so that a change of theme needs no new request
 let request = null;
 
 function reason({ source, runs, run }) {
   if (run.kind === "diff") return null;
   if (!source.live) {
-    return "This file holds one run. `lightning-perf diff A B --html out.html` writes two side by side; in TensorBoard any two runs can be chosen.";
+    return "This file holds one run. To compare two runs, write another file with `lightning-perf diff A B --html out.html`, or choose any two runs in TensorBoard.";
   }
-  return others(runs, run).length ? null : "There is no other run to compare with.";
+  return others(runs, run).length ? null : "There is no other run to compare this one with.";
 }
 
 function render(context) {
@@ -28,8 +28,8 @@ function render(context) {
   const before = choice.find((item) => item.name === state.before) ?? null;
   const place = h("div", { class: "results" });
   if (before) show(place, source, before, run);
-  else if (state.before) fill(place, missing(`There is no run ${state.before} (any more). Choose another one.`));
-  else fill(place, missing("Choose the run from before the change; the run above is the one after it."));
+  else if (state.before) fill(place, missing(`The run ${state.before} does not exist (any more). Choose another one.`));
+  else fill(place, missing("Choose the run from before the change. The run selected above is the one after it."));
   return [chooser(choice, before, run), place];
 }
 
@@ -110,7 +110,7 @@ function changes(compared, { before, after }) {
       h(
         "p",
         { class: "aside" },
-        "One pair of recordings shows what changed, but cannot show that it would change again. For that, repeat the runs with lightning-perf study.",
+        "One pair of recordings shows one change. To find out whether it is more than noise, repeat the runs with lightning-perf study.",
       ),
       unchecked.length
         ? h("p", { class: "aside" }, `Not recorded by both, so not checked: ${unchecked.join(", ")}.`)
@@ -118,7 +118,7 @@ function changes(compared, { before, after }) {
     ),
     notes(compared.notes),
     chartAndTable(
-      section("Both by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
+      section("Step time by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
       changesPart({
         id: "diff-categories",
         title: "By category",
@@ -169,7 +169,7 @@ function samples({ before_samples, after_samples, before_per_s, after_per_s }) {
 function prediction({ predicted: [low, high], measured, held }) {
   const outcomes = held ? "as predicted" : "not as predicted";
   return notice(
-    `Mixed precision was predicted to be ${format.ratio(low)} to ${format.ratio(high)} as fast, and is ${format.ratio(measured)}: ${outcomes}.`,
+    `Predicted speed-up of mixed precision: ${format.ratio(low)} to ${format.ratio(high)}. Measured: ${format.ratio(measured)}, ${outcomes}.`,
     held ? "good" : "note",
   );
 }

@@ -1,4 +1,4 @@
-// What communication costs one rank.
+// The cost of communication for one rank.
 
 import * as column from "../../components/column.js";
 import { section, tiles, timeStack } from "../../components/parts.js";
@@ -22,7 +22,7 @@ export function communication(rank, several) {
               definition: "communication-time",
             },
             {
-              label: "Beside compute",
+              label: "Overlapped",
               value: format.duration(found.overlapped_ns / steps),
               definition: "communication-time",
             },
