@@ -67,9 +67,7 @@ def test_a_run_without_an_end_is_open_and_told_once_when_it_is_run_anew(write):
     began = RunBegan("a", 0, "runs/1", "cpu")
     assert write(began).open_run.folder == "runs/1"
     assert write(began).events == ("the run of a was cut off and started again.",)
-    assert write(Lost("its job was lost"), began).events[1:] == (
-        "its job was lost. It resumed with the missing runs.",
-    )
+    assert write(Lost("its job was lost"), began).events[1:] == ("its job was lost. It resumed with the missing runs.",)
 
 
 def test_a_block_given_up_and_tried_again_gets_its_attempts_anew(write):
