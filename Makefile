@@ -55,7 +55,7 @@ docs: env
 # The README's text and picture show the same recording. Record it again with `python -m benchmarks.demo`.
 readme: env
 	$(BIN)/python docs/screenshots.py build/screenshots lightning_perf/demo/recordings/before --readme docs/images/overview.png
-	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/tutorial.md
+	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/reading.md docs/tutorial.md
 
 unit: env
 	$(SINGLE_THREADED) $(BIN)/pytest -n auto

@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.options import make_parser
 from benchmarks.versions import device_name, versions_text
@@ -359,7 +359,7 @@ def timm_classifier(callbacks: list[Any], folder: str) -> Any:
 
 PROGRAMS: Mapping[str, Program] = {
     "neuralforecast": Program("neuralforecast", neuralforecast),
-    "darts": Program("darts", darts),
+    "darts": Program("u8darts", darts),
     "pytorch-forecasting": Program("pytorch-forecasting", pytorch_forecasting),
     "scvi-tools": Program("scvi-tools", scvi_tools),
     "lightly": Program("lightly", lightly),
@@ -383,14 +383,14 @@ def run_here(name: str, *, with_callback: bool) -> Outcome:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
     class Clock(pl.Callback):
-        def __init__(self) -> None:
-            self.ends: list[float] = []
-            self.steps = self.seen = 0
+        # On the class: some packages train with copies of the callbacks.
+        ends: ClassVar[list[float]] = []
+        step_counts: ClassVar[list[int]] = [0]
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             self.ends.append(time.perf_counter())
-            self.steps += trainer.global_step != self.seen  # two optimizers in one batch count twice there
-            self.seen = trainer.global_step
+            if trainer.global_step != self.step_counts[-1]:  # two optimizers in one batch count twice there
+                self.step_counts.append(trainer.global_step)
 
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
@@ -406,7 +406,7 @@ def run_here(name: str, *, with_callback: bool) -> Outcome:
     gaps = sorted(end - begin for begin, end in itertools.pairwise(clock.ends[SKIPPED_STEPS:]))
     own = tuple(str(one.message).split("\n")[0] for one in caught if "PerfCallback" in str(one.message))
     step_ms = gaps[len(gaps) // 2] * 1e3 if gaps else 0.0
-    return Outcome(digest.hexdigest()[:16], clock.steps, step_ms, recorded, findings, own)
+    return Outcome(digest.hexdigest()[:16], len(clock.step_counts) - 1, step_ms, recorded, findings, own)
 
 
 def _report(folder: Path) -> tuple[tuple[str, ...], int]:

@@ -1,4 +1,4 @@
-"""Diff: two runs side by side, as means a step: by category, by operator, by kernel."""
+"""The difference of two runs, as means per step: by category, by operator, by kernel."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
 Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
 SAME_SHARE = 0.01
-"""A time that changed by less than this part of itself counts as the same."""
+"""A time that changed by at most this share of itself counts as the same."""
 
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One category, operator or kernel in both runs. Times and calls are means a step.
+    """One category, operator or kernel in both runs. Times and calls are means per step.
 
     Attributes:
         name: Its name; None for device work that no operator launched.
-        before_ns: Its time before; None where it did not occur.
-        after_ns: Its time after; None where it does not occur.
-        change_ns: After minus before, what is absent taken for 0: the rows' changes sum to the table's.
-        ratio: After over before; None where either is absent or zero.
-        before_calls: Its calls before; None for a category, or where it did not occur.
-        after_calls: Its calls after; likewise.
+        before_ns: Its time before; None if it did not occur.
+        after_ns: Its time after; None if it does not occur.
+        change_ns: After minus before, with 0 for a missing time. The changes of the rows sum to that of the table.
+        ratio: After over before; None if either is missing or zero.
+        before_calls: Its calls before; None for a category, or if it did not occur.
+        after_calls: Its calls after; None for a category, or if it does not occur.
         verdict: The outcome. ``incomparable`` replaces ``faster``, ``slower`` and ``same`` where the recordings show
             different trainings.
     """
@@ -53,7 +53,7 @@ class DiffTable:
         before_ns: Sum of the rows before.
         after_ns: Sum of the rows after.
         change_ns: Sum of their changes.
-        rows: The greatest change first, whichever its direction.
+        rows: The rows, the largest change first, in whichever direction.
     """
 
     before_ns: float
@@ -64,16 +64,16 @@ class DiffTable:
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed from one run to another, as means a step over the averaged steps of each.
+    """The changes from one run to another, as means per step over the averaged steps of each.
 
     Attributes:
         before_steps: Steps averaged before.
         after_steps: Steps averaged after.
         step: Wall time of a step.
-        categories: Step time by category; sums to the wall time.
-        operators_host: Host self time by operator; None when either run lacks its operators.
-        operators_device: Device self time by operator; None when either run lacks it.
-        kernels: Device time by kernel, copies and memsets among them; None when neither run has a device.
+        categories: Step time by category. It sums to the wall time.
+        operators_host: Host self time by operator; None if either run lacks its operators.
+        operators_device: Device self time by operator; None if either run lacks it.
+        kernels: Device time by kernel, copies and memsets included; None if neither run has a device.
     """
 
     before_steps: int
@@ -86,7 +86,7 @@ class Diff:
 
 
 _Times = dict[str | None, tuple[float, float | None]]
-"""Time and calls a step by name."""
+"""Time and calls per step by name."""
 
 
 def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) -> Diff:
@@ -167,7 +167,7 @@ def _kernels(run: KernelTable | None) -> _Times:
 
 
 def _a_step(rows: Iterable[tuple[str, int, int]], steps: int) -> _Times:
-    """Means a step; rows of one name (shapes of an operator, kinds of a kernel) are summed."""
+    """Return means per step. Rows with the same name (shapes of an operator, kinds of a kernel) are summed."""
     times: _Times = {}
     for name, time_ns, calls in rows:
         known_ns, known_calls = times.get(name, (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""Everything that is known of one rank: the values of all analyses of its trace."""
+"""The analyses of one rank: everything that its trace shows."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ __all__ = ["RankAnalysis", "analyze_rank"]
 
 @dataclass(frozen=True)
 class RankAnalysis:
-    """One rank's analyses. A section that the recording cannot support is ``None``.
+    """The analyses of one rank. A section that the recording cannot support is ``None``.
 
     Attributes:
-        rank: The rank, ``None`` where neither the recording nor its file name tells.
+        rank: The rank; ``None`` if neither the recording nor its file name gives it.
         sources: The files it was read from.
-        metadata: What the recording says about itself.
-        problems: What was wrong with its files.
-        recording_ns: From the first event to the end of the last.
+        metadata: The recording's description of itself.
+        problems: Faults of its files.
+        recording_ns: Time from the first event to the end of the last.
         breakdown: Step time by category.
         phases: Step time by phase and category.
         arithmetic: Device compute time by arithmetic.
-        autocast: What casts cost.
+        autocast: The cost of casts.
         efficiency: How well devices were used; ``None`` without a device.
-        launches: What launching costs.
-        idle: What devices waited for.
-        sync_points: Where the host waits for a device.
+        launches: The cost of launching work.
+        idle: The device's idle time, by cause.
+        sync_points: Places where the host waits for a device.
         loading: How batches are fetched and moved.
-        optimizer: What optimizer steps cost.
+        optimizer: The cost of optimizer steps.
         operators: Operators by cost.
         kernels: Device work by cost.
         modules: Modules of the model by cost.
-        memory: Memory over time, and what filled it.
-        communication: Collectives, and what hides them.
+        memory: Memory over time, and its use.
+        communication: Collectives, and how much compute overlaps them.
         wrappers: Parallel wrappers that the model ran in.
-        amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
-        stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
-        host_compute: What the processor computes; ``None`` for a training on a device.
-        clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
-        host_pace: What the host needs for a step; ``None`` without a device.
+        amp_gain: The predicted gain of mixed precision; ``None`` if it is in use already.
+        stop_flags: Lightning's broadcasts of a stop flag; ``None`` without any.
+        host_compute: The work of the processor; ``None`` for a training on a device.
+        clock_skew: How far the clocks of host and device disagree; ``None`` if nothing shows that they do.
+        host_pace: The host's own time per step; ``None`` without a device.
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
@@ -101,11 +101,11 @@ class RankAnalysis:
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
-    """Analyse one rank's recording.
+    """Analyze one rank's recording.
 
     Args:
-        trace: The recording; several windows of a rank are concatenated first.
-        by_shape: Whether operators are told apart by the shapes of their inputs.
+        trace: The recording. Concatenate several windows of a rank first.
+        by_shape: Whether operators with different input shapes get rows of their own.
 
     Returns:
         The values of all analyses.

@@ -1,4 +1,4 @@
-"""One fit under observation: everything that follows it, wired together, from its first step to its end."""
+"""One fit under observation: creates and connects everything that follows it, from the first step to the end."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ T = TypeVar("T")
 class Fit:
     """Observes one fit of a Trainer.
 
-    Whatever fails in here is reported once and ends the observation, not the training.
+    A failure in here is reported once and ends the observation, but not the training.
 
     Args:
         trainer: The Trainer, at the start of training.
         schedule: Which steps to record.
-        chosen: Its fields that may be shortened for a short fit.
-        options: What to record.
+        chosen: The fields of the schedule that the user left open. A short fit may shorten them.
+        options: Which details the profiler records.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
-        captures: When steps outside of the schedule are recorded; None for never.
-        max_overhead: What the profiler may cost; None for any.
+        captures: When to record steps outside of the schedule; None for never.
+        max_overhead: The most that the profiler may cost; None for no limit.
         ranks: The ranks that record; None for all.
         trainer_log: Where step times are logged; None to log none.
     """
@@ -84,7 +84,7 @@ class Fit:
         page_faults: PageFaultCounter | None = None
         core_waits: CoreWaits | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
-        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
+        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "the cost of the profiler is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
@@ -128,9 +128,9 @@ class Fit:
             on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
-        # The order of calls. At the start of a step the profiler decides first whether it runs, which the others read
-        # from the state, and the timer's clock starts last. At the end that clock stops first, the window closes when
-        # all are done with the step, and files are written last: nothing of this is timed or recorded.
+        # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
+        # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
+        # files are written last. So none of this work is timed or recorded.
         self._tracker = StepTracker(
             state,
             trainer,
@@ -152,7 +152,7 @@ class Fit:
         )
         if self._captures is not None:
             try:
-                self._captures.listen()  # last: where something above fails nobody would give the signal back
+                self._captures.listen()  # last: if something above fails, nothing would restore the signal handler
             except Exception as error:
                 self._give_up(error)
 
@@ -162,16 +162,16 @@ class Fit:
             self._captures.add(sample)
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
-        """The step times of this rank that no file holds."""
+        """Return the step times of this rank that could not be saved to a file."""
         return self._log.unsaved()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it came to no whole step and no trace."""
+        """Whether the fit has neither a whole step nor a trace."""
         return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
 
     def notes(self) -> list[str]:
-        """What the user should know of the recording: one line each."""
+        """Return notes on the recording for the user, one line each."""
         notes = [self._shortened] if self._shortened is not None else []
         if self._refusal is not None:
             notes = [self._refusal]
@@ -179,7 +179,7 @@ class Fit:
             steps, recorded = self._state.whole_steps, self._profiler.recorded_steps
             foreign = self._profiler.foreign_profiler
             refused = self._budget.refused if self._budget is not None else 0
-            # What the budget did not allow needs no further reason.
+            # If the budget left windows out, no other reason is needed.
             if refused:
                 notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
             else:
@@ -188,7 +188,7 @@ class Fit:
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.errors.messages]
 
-    # Each hook guards itself: one more call between the hook and the trace would cost time in every step.
+    # Each hook has its own try: a shared wrapper would add a call, and so time, to every step.
 
     def on_batch_start(self, batch: Any) -> None:
         """Training on a batch starts."""
@@ -232,7 +232,7 @@ class Fit:
                 self._give_up(error)
 
     def finish(self) -> None:
-        """Training has ended or failed: close what is open, save what there is, give the Trainer its profiler back."""
+        """End the observation: save all data, and give the Trainer its own profiler back."""
         self._remove_hooks()
         if self._observing:
             try:
@@ -265,7 +265,7 @@ class Fit:
                 self._profiler.abandon()
             self._log.write()
         except Exception as further:
-            self.errors.report("what was measured so far may be incomplete", further)
+            self.errors.report("measurements so far may be incomplete", further)
 
     def _on_window(self, window: RecordedWindow) -> None:
         if self._budget is not None:
@@ -282,8 +282,8 @@ def _present(*observers: T | None) -> list[T]:
 def _loader_facts(trainer: Trainer, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
     try:
         return data_loading(trainer)
-    except Exception as error:  # datasets and samplers may be of any make
-        errors.report("how batches are made is not noted", error)
+    except Exception as error:  # datasets and samplers may come from anywhere
+        errors.report("the settings of the data loader are not recorded", error)
         return {}
 
 
@@ -291,15 +291,15 @@ def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | Non
     if folder is None:
         return "No step was recorded: there is no folder to write traces to."
     place = study_place()
-    # The warm-up of a study is not timed: profiled, it yields the prediction that the study then checks.
+    # The warm-up of a study is not timed, so it can be profiled. Its report predicts the gain that the study measures.
     if study_folder() is not None and (place is None or place.block != 0):
         return "No step was recorded: the run is part of a study, and timed runs are not profiled."
-    # By name: either package has a class of its own.
+    # Compare by name: each Lightning package has a class of its own.
     if any(base.__name__ == "PyTorchProfiler" for base in type(trainer.profiler).__mro__):
         return (
-            "No step was recorded: the Trainer's own PyTorchProfiler records already, and two at a time crash. "
-            'Leave out Trainer(profiler="pytorch") to have this report.'
+            "No step was recorded: the Trainer's own PyTorchProfiler is active, and two profilers at a time crash. "
+            'Leave out Trainer(profiler="pytorch") to get this report.'
         )
     if ranks is not None and trainer.global_rank not in ranks:
-        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
+        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) does not list it."
     return None

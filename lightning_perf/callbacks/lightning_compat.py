@@ -97,7 +97,7 @@ if not TYPE_CHECKING:
 
 
 def step_number(trainer: Trainer) -> int:
-    """Return the number of the step under way, on the axis of the Trainer's own logs."""
+    """Return the number of the current step, on the axis of the Trainer's own logs."""
     try:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:
@@ -105,19 +105,19 @@ def step_number(trainer: Trainer) -> int:
 
 
 REPLICATING = ("SingleDeviceStrategy", "DDPStrategy")
-"""Lightning's strategies under which every process has all weights and gradients, and hands precision to its plugin."""
+"""Lightning's strategies that keep all weights and gradients in every process and leave precision to the plugin."""
 
 
 def is_lightnings_own(strategy: type[Any]) -> bool:
-    """Whether a class of strategies stands in either of Lightning's packages."""
+    """Return whether a strategy class is defined in one of Lightning's packages."""
     return strategy.__module__.startswith(("lightning.pytorch.strategies.", "pytorch_lightning.strategies."))
 
 
 def holds_whole_model(trainer: Trainer) -> bool:
-    """Whether each process of a Trainer holds the whole model, so that it can compute with it by itself.
+    """Return whether each process of a Trainer holds the whole model, so that it can compute with it alone.
 
-    DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's: the first of Lightning's own classes
-    decides.
+    DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's, so the first of Lightning's own
+    classes decides.
 
     Args:
         trainer: The Trainer.

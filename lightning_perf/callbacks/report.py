@@ -1,4 +1,4 @@
-"""The end of a fit: analyse its folder, save ``report.json``, log it, and show it."""
+"""The end of a fit: analyze its folder, save ``report.json``, print the report and log it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def report_fit(
     show: ReportLength,
     trainer_log: TrainerLog | None,
 ) -> None:
-    """Report on a fit that has ended, on its rank 0. An error in here is reported and goes no further.
+    """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
     Args:
         fit: The fit.
-        files: Tells when the other ranks have written theirs; None not to wait.
+        files: Waits for the files of the other ranks; None to skip the wait.
         trainer: The Trainer.
-        precision: The precision of the fit and what it did to the numbers.
+        precision: The precision of the fit, with the results of its monitors.
         wait_s: Longest wait for other ranks, in seconds.
         show: How much of the report to print.
         trainer_log: Where the report's scalars are logged; None to log none.
@@ -72,7 +72,7 @@ def report_fit(
     except Exception as error:
         fit.errors.report("the report could not be made", error)
         return
-    # Each for itself: a full disk keeps nothing from the console.
+    # Each step has its own try: with a full disk the report still reaches the console.
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
     if show != "none":
@@ -86,11 +86,11 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     """Analyse the folder of a fit, as ``lightning-perf analyze`` does.
 
     Args:
-        folder: The folder with the files of all ranks; None when there is none.
-        live: What the fit knows beyond its files.
+        folder: The folder with the files of all ranks; None if it has no folder.
+        live: The part of the fit's data that is not in its files.
 
     Returns:
-        The report; without the traces, which a note says, when none of them can be read.
+        The report. If no trace can be read, it has none, and a note says so.
     """
     from lightning_perf.report.build import analyze, build_report
 
@@ -105,7 +105,7 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:
-    """The scalars of a report.
+    """Return the scalars of a report.
 
     Args:
         report: The report.
@@ -132,9 +132,9 @@ def print_line(text: str) -> None:
 
 
 def stop_live_bar(trainer: Trainer) -> None:
-    """Stop a progress bar that rich redraws in place: it would draw over the report, and erase lines of it.
+    """Stop a progress bar that rich redraws in place. It would overwrite lines of the report.
 
-    Training is over, and the bar's own teardown, which stops it again, comes only after the report.
+    Training is over, and the bar's own teardown, which also stops it, comes after the report.
 
     Args:
         trainer: The Trainer.

@@ -12,6 +12,7 @@ import msgspec
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.study.results import OPTIONS_NAME, failed_blocks, study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
@@ -56,7 +57,12 @@ def compare_runs(
     arms_of_study = study_arms(folder)
     settings = (settings or Settings()).over(_declared_settings(folder))
     comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
-    return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
+    study = read_study(folder)
+    return replace(
+        comparison,
+        arms=tuple(replace(arm, command=study.arm(arm.name).shown()) for arm in comparison.arms),
+        notes=(*comparison.notes, *study_notes(folder)),
+    )
 
 
 def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:

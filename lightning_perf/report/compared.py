@@ -1,4 +1,4 @@
-"""Two reports side by side: the document behind ``lightning-perf diff``."""
+"""The comparison of two reports, the document behind ``lightning-perf diff``."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
 
 SCHEMA_VERSION = 1
-"""Version of the document's layout: raised by every change that an old reader would misread."""
+"""Version of the document's layout. Every change that an old reader would misread raises it."""
 
 MIXED_SHARE = 0.10
-"""Part of compute in 16 bits from which the second recording is one of mixed precision."""
+"""From this share of 16-bit compute on, the second recording counts as one of mixed precision."""
 
 
 @dataclass(frozen=True)
 class Compared(PageDocument, SavedDocument):
-    """What changed from one recording to another.
+    """The changes from one recording to another.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
         before: The first recording's files.
         after: The second recording's files.
-        diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
-        notes: What a reader must know: of both, or of the one that the note begins with.
-        headline: How long a step took and takes, or a whole recording that marks none.
-        mixed_precision: The gain that was predicted for mixed precision from the first recording, and the measured one.
-            ``None`` unless the recordings are comparable and nothing but mixed precision changed, as far as they say.
+        diff: The changes, as means per step. A single pair of recordings shows what changed, but cannot show that it
+            would change again.
+        notes: Remarks to read first, on both recordings or on the one that the note begins with.
+        mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
+            ``None`` if the recordings are not comparable, or something other than the precision changed too.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
     """
 
@@ -62,9 +62,9 @@ class Compared(PageDocument, SavedDocument):
         """Print the comparison: in colour on a terminal, as plain text anywhere else.
 
         Args:
-            file: Where to; standard output when not given.
+            file: The stream to print to; standard output by default.
             top: Rows of each table.
-            width: Columns; those of the terminal when not given.
+            width: Columns; those of the terminal by default.
         """
         from lightning_perf.report.console.compared import print_compared
 
@@ -92,7 +92,7 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         after: The second.
 
     Raises:
-        TraceError: When either is truncated, so that its times are only lower bounds.
+        TraceError: One of them is truncated, so that its times are only lower bounds.
     """
     first, second = _lead(before), _lead(after)
     checked = check_comparable(first, second)
@@ -120,7 +120,7 @@ def _headline(before: Breakdown, after: Breakdown) -> str:
 
 
 def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """The notes of either, each with whose it is where it is not of both."""
+    """Return the notes of both. A note on one of them only says on which."""
     return (
         *(note if note in after else f"Before: {note}" for note in before),
         *(f"After: {note}" for note in after if note not in before),
@@ -149,8 +149,8 @@ def _unjoined(changes: Sequence[str]) -> tuple[str, ...]:
 
 def _lead(report: PerfReport) -> RankAnalysis:
     if report.lead is None:
-        raise TraceError("the report", "holds no recording", "Compare reports of traces")
+        raise TraceError("the report", "holds no recording", "Compare reports that were made from traces")
     lead = report.ranks[report.lead]
     if lead.breakdown.truncated:
-        raise TraceError(lead.sources[0], "ends early, so its times are no more than lower bounds", "Record it again")
+        raise TraceError(lead.sources[0], "ends early, so its times are only lower bounds", "Record it again")
     return lead

@@ -1,4 +1,4 @@
-"""Reports as Markdown, for a pull request: the parts that the console prints, converted one by one."""
+"""Reports as Markdown, e.g. for a pull request: the parts that the console prints, converted one by one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lightning_perf.terminal_text import UNBREAKABLE, Label, plain
 __all__ = ["compared_to_markdown", "report_to_markdown"]
 
 NARROW = 72
-"""Columns of a page on which tables have no bars; Markdown has none either."""
+"""Columns of a page on which tables have no bars. Markdown has no bars either."""
 
 UNFOLDED = ("Findings", "Held back", "By category")
-"""Sections that are shown at once; the first other one and all after it are folded away."""
+"""Sections that are always shown. The first other section, and all after it, are folded away."""
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -56,7 +56,7 @@ def _document(parts: Iterable[RenderableType]) -> str:
 
 
 def _title(part: RenderableType) -> str | None:
-    """The title of the section that begins with this part; None for any other part."""
+    """Return the title of the section that begins with this part; None for any other part."""
     is_title = isinstance(part, Text) and part.plain.startswith("\n") and part.style == "bold"
     return part.plain.strip() if is_title and isinstance(part, Text) else None
 
@@ -83,7 +83,7 @@ def _blocks(part: RenderableType) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """A table with heads as such, and one without, which hangs text behind labels, as paragraphs."""
+    """Convert a table. One without a header, which puts text behind labels, becomes paragraphs."""
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     if not table.show_header:
         for label, text in rows:
@@ -117,5 +117,5 @@ def _linked(text: Text) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that shows as itself: no markup in it does anything."""
+    """Escape text so that no markup in it has an effect."""
     return _SPECIAL.sub(r"\\\1", plain(text).plain)

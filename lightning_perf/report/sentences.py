@@ -1,4 +1,4 @@
-"""Sentences of a report: how far its figures can be trusted, and which rank the others wait for."""
+"""Sentences of a report: how far to trust its figures, which rank the others wait for, how recordings differ."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["mismatch_sentence", "throughput_sentence", "trust_line", "who_waits"
 
 
 def trust_line(trust: Trust) -> str:
-    """Say what is missing from a recording, what the profiler cost, and whether the step time returned after it.
+    """Say how complete a recording is, how much the profiler cost, and whether the step time recovered afterwards.
 
     Args:
-        trust: How far the recording can be trusted.
+        trust: The facts about the recording.
 
     Example:
         >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
-        '5 of 5 steps whole, no event lost.'
+        '5 of 5 steps complete, no event lost.'
     """
     recording = ", ".join(_recording(trust))
     sentences = [f"{recording[0].upper()}{recording[1:]}."]
@@ -38,7 +38,7 @@ def trust_line(trust: Trust) -> str:
 
 def _recording(trust: Trust) -> list[str]:
     whole = trust.steps - trust.incomplete_steps
-    parts = [f"{whole} of {count_of(trust.steps, 'step')} whole"] if trust.steps else []
+    parts = [f"{whole} of {count_of(trust.steps, 'step')} complete"] if trust.steps else []
     parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
     if trust.truncated_ranks:
         parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")
@@ -63,9 +63,9 @@ def _around(window: WindowTrust) -> list[str]:
         sentences.append(f"Steps under the profiler took {_with_interval(window.overhead)} the time of those before.")
     if window.lasting is not None:
         after = {
-            True: "Afterwards the step time was back",
-            False: "Afterwards the step time did not come back",
-            None: "Whether the step time came back afterwards cannot be told",
+            True: "Afterwards the step time recovered",
+            False: "Afterwards the step time did not recover",
+            None: "Whether the step time recovered afterwards is unknown",
         }[window.returned]
         sentences.append(f"{after}: {_with_interval(window.lasting)}.")
     return sentences
@@ -73,19 +73,19 @@ def _around(window: WindowTrust) -> list[str]:
 
 def _with_interval(ratio: Ratio) -> str:
     return (
-        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % interval "
+        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % CI "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:
-    """Say which rank holds the others up and why, as far as the recordings tell.
+    """Say which rank delays the others and why, as far as the recordings show.
 
     Args:
-        compared: The ranks compared; ``None`` for a run of one.
+        compared: The comparison of the ranks; ``None`` for a run of one.
 
     Returns:
-        One or two sentences; none where fewer than two ranks were read.
+        One or two sentences. Empty if fewer than two ranks were read.
     """
     if compared is None or len(compared.ranks) < 2:
         return ()
@@ -95,19 +95,19 @@ def who_waits(compared: Distributed | None) -> tuple[str, ...]:
         name = CATEGORY_LABELS.get(straggler.category, straggler.category)
         waited = awaited is not None and awaited.rank == straggler.rank
         lines.append(
-            f"Rank {straggler.rank} {'is what others wait for' if waited else 'has the most work of its own'}: "
-            f"{format_duration(straggler.excess_ns)} a step more in {name}; evenly spread, a step would take "
+            f"{'The others wait for rank' if waited else 'The most work is on rank'} {straggler.rank}: "
+            f"{format_duration(straggler.excess_ns)} per step more in {name}. Evenly spread, a step would take "
             f"{format_duration(compared.balanced_saving_ns)} less."
         )
     if awaited is not None and (straggler is None or awaited.rank != straggler.rank):
         line = (
-            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} a "
+            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} per "
             f"step, {format_share(awaited.share)} of all waits."
         )
         if awaited.late_ns is not None:
             line += (
-                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason that "
-                "lies before it."
+                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason before "
+                "the recording."
             )
         lines.append(line)
     if not lines:

@@ -166,7 +166,7 @@ class LogWriter(Generic[Value]):
         log: The format.
         path: The file; None to write nothing.
         report: Is called with `consequence` and the error of the failed write.
-        consequence: What the user loses, e.g. ``step times are no longer saved``.
+        consequence: The loss to the user, e.g. ``step times are no longer saved``.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class StepSample:
         step_ns: Time of the step, including the wait for its batches. On CUDA it is measured by events on the device,
             because the host may run ahead. Elsewhere it is measured by the host's clock.
         data_wait_ns: Time for which the training thread waited for batches.
-        device_ns: The part of ``step_ns`` in which the device did not wait for a batch: from the end of each fetch to
-            the end of the work launched after it, gaps between kernels included. None if it was not measured.
+        device_ns: The part of ``step_ns`` in which the device did not wait for a batch. It lasts from the end of each
+            fetch to the end of the work launched after it, and includes gaps between kernels. None if not measured.
         samples: Samples trained on in the step, or None when the batch does not show it.
         profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
     """

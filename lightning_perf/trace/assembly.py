@@ -1,4 +1,4 @@
-"""Events sorted into tables by their category and name."""
+"""Sorts events into tables by their category and name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Destination(Enum):
     MEMSET = "memset"
 
 
-# Kineto's activity names (libkineto/src/ActivityType.cpp), and what its versions of 2020–2021 wrote, in lower case.
+# Kineto's activity names (libkineto/src/ActivityType.cpp), and those of its versions of 2020–2021, in lower case.
 _DESTINATIONS = {
     "cpu_op": Destination.OPERATOR,
     "operator": Destination.OPERATOR,
@@ -86,7 +86,7 @@ _COLLECTIVE = re.compile(
     r"|multimem_(?:all|one_shot|reduce)|(?:one|two)_shot_all_(?:reduce|gather)|cross_device_reduce|oneshotallreduce"
     r"|twoshotallreduce|allreduce_fusion_kernel|quickreduce|lamport|(?:put|wait)_signal_kernel"
     # Any function named after a collective, before its template arguments. Inductor's ``triton_poi_fused_all_reduce``
-    # copies what a collective left.
+    # copies the result of a collective.
     r"|^(?!triton_)(?:void )?(?:\(anonymous namespace\)|[^<(])*?"
     r"(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
     re.IGNORECASE,
@@ -105,7 +105,7 @@ _DIRECTIONS = {
 
 
 def destination(category: str) -> Destination | None:
-    """The table for a category, old or new, in any case; None for one that goes nowhere (``gpu_user_annotation``…).
+    """Return the table for a category, old or new, in any case; None for one without a table.
 
     Example:
         >>> destination("Kernel"), destination("ac2g")
@@ -115,12 +115,12 @@ def destination(category: str) -> Destination | None:
 
 
 def is_annotation_name(name: str) -> bool:
-    """Whether an operator of this name is in truth a range that the framework marked (in old recordings)."""
+    """Return whether an operator of this name is really a range that the framework marked (in old recordings)."""
     return _ANNOTATION.match(name) is not None
 
 
 def device_kind(destination: Destination, name: str, direction: str) -> DeviceKind:
-    """What a piece of device work is.
+    """Classify a piece of device work.
 
     Args:
         destination: KERNEL, COPY or MEMSET.
@@ -142,7 +142,7 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
 
 
-# What torch.profiler writes for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
+# The formats of torch.profiler for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
 # (torch/profiler/_chrome_trace_export.py), from torch 2.15 on.
 _COUNTERS = re.compile(r"GPU (\d{1,4}) Counters")
 _BACKWARD = msgspec.Raw(b'"backward"')
@@ -156,7 +156,7 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _region(args: Args) -> str:
-    """The name of the innermost region around a node of a CUDA graph; empty if it has none."""
+    """Return the name of the innermost region around a node of a CUDA graph; empty if it has none."""
     name = _decoded(args.region)
     if name is None and (regions := _decoded(args.regions)) is not None:
         if isinstance(regions, str) and regions.startswith("["):
@@ -167,7 +167,7 @@ def _region(args: Args) -> str:
 
 
 def _stream(event: Complete) -> Label:
-    """The stream that device work ran on: ``graph_lanes="all"`` moves work of graphs to others for display."""
+    """Return the stream of device work. ``graph_lanes="all"`` moves work of graphs to other streams for display."""
     args = event.args
     if args.original_stream is not None:
         return args.original_stream
@@ -193,7 +193,7 @@ class Assembly:
         python: Python functions.
         runtime: Runtime and driver calls.
         device: Device work; ``destination`` is a position in `DESTINATIONS`.
-        collectives: What device rows tell about collectives: the row, and the raw texts of name, dtype, group, elements
+        collectives: Facts about collectives in device rows: the row, and the raw texts of name, dtype, group, elements
             in and out, and group size.
         memory: Allocator events.
         regions: Named regions of CUDA graphs: the device row, the name's code, and whether it is backward work.
@@ -251,7 +251,7 @@ class Assembly:
         """Sort decoded events into rows.
 
         Raises:
-            InexactTimeError: If it is plain that the file's times have to be read as decimals.
+            InexactTimeError: The file's times have to be read as decimals.
         """
         groups: defaultdict[str, list[Any]] = defaultdict(list)
         for event in events:
@@ -302,7 +302,7 @@ class Assembly:
         if rows is self.operators:
             self._add_operators(group)
         elif rows is self.annotations:
-            # What libkineto's activity profiler says of a range that was open when it stopped.
+            # libkineto's activity profiler writes this for a range that was open when it stopped.
             rows.add_codes("finished", [bytes(e.args.finished).strip(b'"') != b"false" for e in group])
 
     def _add_threads(self, rows: Rows, group: list[Any]) -> None:
@@ -316,7 +316,7 @@ class Assembly:
     def _add_operators(self, group: list[Any]) -> None:
         rows, types, shapes, strides = self.operators, self.types, self.shapes, self.strides
         args = [e.args for e in group]
-        # Half of the operators carry no inputs; old recordings name their dimensions otherwise.
+        # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
         rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(
             "shapes",

@@ -1,4 +1,4 @@
-"""The events of a trace file as typed records: only the fields that some table needs are decoded.
+"""The events of a trace file as typed records. Only the fields that some table needs are decoded.
 
 The phase (``ph``) is the union's tag, so that flow events, a quarter of a trace, cost next to nothing.
 """
@@ -53,7 +53,7 @@ class Args(
         "regions": "annotation",
     },
 ):
-    """``args`` of a complete event. What is rare or may be of any type is kept raw and looked at when needed."""
+    """``args`` of a complete event. Rare fields, and those of any type, stay raw and are decoded when needed."""
 
     types: msgspec.Raw = NO_RAW
     dims: msgspec.Raw = NO_RAW
@@ -89,7 +89,7 @@ _NO_ARGS = Args()
 
 
 class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """An event with a begin and a duration."""
+    """An event with a start and a duration."""
 
     cat: str = ""
     name: str = ""
@@ -101,7 +101,7 @@ class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same, with times as integers and decimals: for times that float64 does not hold."""
+    """The same, with times as integers and decimals, for times that float64 does not hold."""
 
     cat: str = ""
     name: str = ""
@@ -125,7 +125,7 @@ class InstantArgs(
         "reserved": "Total Reserved",
     },
 ):
-    """``args`` of an instant; those of allocator events matter."""
+    """``args`` of an instant. Only those of allocator events are used."""
 
     device_type: Label = -1
     device: Label = -1
@@ -160,7 +160,7 @@ class Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
 
 
 class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
-    """Metadata: the name of a thread, among others."""
+    """Metadata, e.g. the name of a thread."""
 
     cat: ClassVar[str] = "metadata"
     name: str = ""
@@ -169,7 +169,7 @@ class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     args: dict[str, Any] = {}
 
 
-# Every other phase of the trace event format: known, and without a table to go to.
+# Every other phase of the trace event format. They are known, but have no table.
 _OTHER_PHASES = tuple(
     msgspec.defstruct(
         f"Phase{ord(phase)}",

@@ -1,4 +1,4 @@
-"""What a recording says about itself ─► `Metadata`."""
+"""Reads a recording's description of itself into `Metadata`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LARGEST_BASE_NS = 2**61
 
 
 def read_metadata(header: bytes, trailer: bytes) -> Metadata:
-    """Read what stands before and behind the events; what is missing or of another type is left out.
+    """Read the text before and after the events. Missing fields, and those of another type, are left out.
 
     Args:
         header: JSON text of an object.
-        trailer: Likewise; where both have a key, this one counts.
+        trailer: JSON text of an object. If both have a key, this one counts.
     """
     document: dict[str, Any] = {}
     for text in (header, trailer):

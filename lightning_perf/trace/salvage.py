@@ -1,4 +1,4 @@
-"""Events out of text that does not decode: one by one, mended where that is possible, counted where it is not.
+"""Reads events from text that does not decode, one by one. It repairs them if possible, and counts the others.
 
 Real recordings hold unescaped quotes, backslashes and control characters in names, bare ``nan``, and fields of
 unexpected types (pytorch/kineto#336, #750; pytorch#98432).
@@ -45,11 +45,11 @@ _INSTANT_FIELDS = {f.encode_name: f.name for f in msgspec.structs.fields(Instant
 
 
 class Salvage:
-    """Reads what can be read of damaged pieces.
+    """Reads the readable events of damaged pieces.
 
     Attributes:
-        repaired: Events read after mending invalid JSON.
-        dropped: Events that could not be read even so.
+        repaired: Events read after a repair of invalid JSON.
+        dropped: Events that could not be read even then.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Salvage:
         self.dropped = 0
 
     def events(self, piece: bytes, event_start: bytes) -> list[Any]:
-        """The events of a piece.
+        """Return the events of a piece.
 
         Args:
             piece: Comma-separated events.
@@ -95,7 +95,7 @@ class Salvage:
 
 
 def lenient_json(text: bytes) -> Any:
-    """A JSON value, mended if need be; None when it cannot be."""
+    """Decode a JSON value, repaired if necessary; None if that fails."""
     try:
         return msgspec.json.decode(text)
     except _FAULTS:
@@ -117,7 +117,7 @@ def _value(text: bytes) -> Iterator[Any]:
 
 
 def _split(piece: bytes, event_start: bytes) -> Iterator[bytes]:
-    """The texts between one beginning of an event and the next."""
+    """Yield the texts between one start of an event and the next."""
     begins = [found.start() for found in re.finditer(rb"\{\s*" + re.escape(event_start) + rb"\s*:", piece)]
     if not begins:
         yield piece
@@ -137,7 +137,7 @@ def _mended(text: bytes) -> bytes:
 
 
 def _mended_bare(found: re.Match[bytes]) -> bytes:
-    """What stands outside strings: ``nan``, ``-inf``, ``N/A`` and the like become null."""
+    """Turn ``nan``, ``-inf``, ``N/A`` and the like outside of strings into null."""
     if found.group(1) is not None:
         return found.group()
     bare = found.group(2)
@@ -145,12 +145,12 @@ def _mended_bare(found: re.Match[bytes]) -> bytes:
 
 
 def _quotes_escaped(text: bytes) -> bytes:
-    """Quotes inside a string value: it ends at a quote that a further key or the end of the object follows."""
+    """Escape quotes inside a string value, which ends at a quote before a further key or the end of the object."""
     return _STRING_VALUE.sub(lambda m: m.group(1) + _INNER_QUOTE.sub(rb"\"", m.group(2)) + b'"', text)
 
 
 def _coerced(value: Any) -> Any:
-    """An event whose fields are not of the types expected."""
+    """Convert an event with fields of unexpected types."""
     if not isinstance(value, dict):
         raise ValueError("not an event")
     recorded = value.get("args")
@@ -201,7 +201,7 @@ def _label(value: Any, default: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A time; a number in quotes counts too."""
+    """Convert a time. A number in quotes counts too."""
     if isinstance(value, str):
         try:
             value = Decimal(value.strip())

@@ -1,4 +1,4 @@
-"""Rows as they were read ─► the sorted tables of a `Trace`."""
+"""Turns rows as they were read into the sorted tables of a `Trace`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tables(TypedDict):
 
 
 def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
-    """Finish the tables of a recording; `read` is used up.
+    """Finish the tables of a recording. Do not use `read` afterwards.
 
     Args:
         read: The rows.
@@ -57,7 +57,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         The tables, and how many events were left out for a missing or negative duration or an unreadable time.
 
     Raises:
-        InexactTimeError: If times have to be read as decimals.
+        InexactTimeError: Times have to be read as decimals.
     """
     device, device_order, bad_device = _device(read, base_time_ns)
     collectives = _collectives(read, device_order)
@@ -92,7 +92,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
 
 
 def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
-    """The columns in time order, which row each was, and how many rows were left out."""
+    """Return the columns in time order, the row of each as read, and the number of rows left out."""
     start, duration = _ns(rows, "times"), _ns(rows, "durations")
     good = (start != UNREADABLE_NS) & (duration >= 0)
     kept = None if good.all() else np.flatnonzero(good)
@@ -123,7 +123,7 @@ def _span(columns: _Columns) -> _Columns:
 
 
 def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Columns]:
-    """Split operators into what are ranges in truth, as recordings of 2021 have them, and operators."""
+    """Split operators into marked ranges, which recordings of 2021 keep among them, and operators."""
     by_name = np.fromiter((is_annotation_name(name) for name in names), dtype=np.bool_, count=len(names))
     if not by_name.any():
         return {}, columns
@@ -167,7 +167,7 @@ def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np
 
 
 def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
-    """A `DeviceKind` a row: decided once for each distinct name, destination and direction."""
+    """Return a `DeviceKind` per row, decided once for each distinct name, destination and direction."""
     directions = read.directions.texts()
     names, targets = list(read.names), read.DESTINATIONS
     key = columns["name"].astype(np.int64) * len(targets) + columns["destination"]
@@ -206,7 +206,7 @@ def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives
 
 
 def _places(read: Assembly, device_order: NDArray[np.int64]) -> Int64Array:
-    """For each device row as read its row in the table, or -1."""
+    """Return for each device row as read its row in the table, or -1."""
     place = np.full(len(read.device), -1, dtype=np.int64)
     place[device_order] = np.arange(len(device_order))
     return place

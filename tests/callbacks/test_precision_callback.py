@@ -239,7 +239,7 @@ def test_files_beside_the_report(tmp_path):
 def test_unwritable_folder_is_one_warning(tmp_path):
     (tmp_path / "file").write_text("")
     callback = everything("16-mixed", dirpath=tmp_path / "file" / "below")
-    with pytest.warns(RuntimeWarning, match="training goes on"):
+    with pytest.warns(RuntimeWarning, match="training continues"):
         outcome = fit(tmp_path, callback, make_net())
     assert callback.loss_scale is not None
     assert callback.loss_scale.attempts == len(outcome.losses)

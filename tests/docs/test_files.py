@@ -173,22 +173,29 @@ def test_every_metric_is_listed() -> None:
 
 
 def variables(tree: ast.Module) -> Iterator[str]:
-    """The environment variables that a module reads or sets in its own process."""
+    """The environment variables that a module reads or sets in its own process.
+
+    A variable is a literal, or a constant of a module with a name that ends in ``_VARIABLE`` or ``_VARIABLES``.
+    """
+    for statement in tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.endswith(("_VARIABLE", "_VARIABLES")):
+                yield from (str(each.value) for each in ast.walk(value) if isinstance(each, ast.Constant))
     for node in ast.walk(tree):
-        name: ast.expr | None = None
+        key: ast.expr | None = None
         match node:
             case ast.Call(func=ast.Attribute(value=source), args=[first, *_]) if ast.unparse(source) == "os.environ":
-                name = first
+                key = first
             case ast.Call(func=function, args=[first, *_]) if ast.unparse(function) == "os.getenv":
-                name = first
-            case ast.Subscript(value=source, slice=key) if ast.unparse(source) == "os.environ":
-                name = key
+                key = first
+            case ast.Subscript(value=source, slice=index) if ast.unparse(source) == "os.environ":
+                key = index
             case ast.Compare(left=left, comparators=[source]) if ast.unparse(source) == "os.environ":
-                name = left
-        if isinstance(name, ast.Constant):
-            yield str(name.value)
-        elif isinstance(name, ast.Name):
-            yield str(CONSTANTS[name.id])
+                key = left
+        if isinstance(key, ast.Constant):
+            yield str(key.value)
+        elif isinstance(key, ast.Name) and key.id in CONSTANTS:
+            yield str(CONSTANTS[key.id])
 
 
 def test_every_environment_variable_is_listed() -> None:

@@ -40,7 +40,7 @@ def test_the_verdict_comes_first_and_tables_are_folded(report: PerfReport) -> No
     assert markdown.startswith(f"**Where** {report.verdict.where}\n\n**Why** {report.verdict.why}\n\n**Next** ")
     head, folded = markdown.split("<details>")
     assert all(finding.title in head for finding in report.findings)
-    assert "| category | time | share | least – most |\n|---|---:|---:|---:|\n" in folded
+    assert "| category | time | share | minimum–maximum |\n|---|---:|---:|---:|\n" in folded
     assert folded.endswith("</details>\n")
 
 

@@ -23,7 +23,7 @@ def test_where_why_and_next() -> None:
 
 def test_a_healthy_training_is_told_what_is_left() -> None:
     verdict = judge(analysis(training()), (), None)
-    assert verdict.why == "No rule found time that a known change would win back."
+    assert verdict.why == "No rule found time that a known change would save."
     assert verdict.next.endswith("aten::mm takes most, 9.98 ms per step.")
 
 
@@ -37,7 +37,7 @@ def test_a_cause_of_little_is_not_passed_off_as_the_reason() -> None:
     (found,) = find([lead])
     assert judge(lead, [found], None).why.startswith("Input-bound")
     why = judge(lead, [replace(found, severity="low")], None).why
-    assert why.startswith("Little that a known change would win back. The most: Input-bound")
+    assert why.startswith("A known change would save little. The most: Input-bound")
 
 
 def test_one_step_is_no_mean() -> None:

@@ -139,7 +139,7 @@ PRECISION_CONTENT = (
     b'"underflow":{"samples":1,"scale":1024.0,"headroom_doublings":30,"layers":[{"name":"fc","arithmetic":"fp16",'
     b'"values":100,"zero_share":0.0,"subnormal_share":1.0,"vanished":null,"median_exponent":-16,'
     b'"headroom_doublings":30,"underflows":true,"first_exponent":-16,"counts":[60,40]}],"advice":{'
-    b'"action":"init_scale","text":"Start with a larger loss scale, in which all gradients seen fit: '
+    b'"action":"init_scale","text":"Start with a larger loss scale that fits all sampled gradients: '
     b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
     b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
     b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'

@@ -13,7 +13,7 @@ __all__ = ["CounterRow", "HardwareCounters", "hardware_counters"]
 
 POWER = "Power (W)"
 PER_KERNEL = "Cycles (Current Kernel)"
-"""A value per kernel, not a sample in time: its mean would say nothing."""
+"""A value per kernel, not a sample in time. Its mean would be meaningless."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ _Shape = tuple[int, ...] | None
 
 
 def _layer_rows(trace: Trace) -> tuple[list[int], list[tuple[_Shape, _Shape]]]:
-    """The operators of layers in the forward passes of the averaged steps, and the shapes of their data and weight."""
+    """Return the operators of layers in the forward passes of the averaged steps, and their shapes."""
     table = trace.operators
     if not len(table):
         return [], []
@@ -139,7 +139,7 @@ def _shape(inputs: list[object], position: int) -> _Shape:
 
 
 def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tuple[int, ...], ...]:
-    """The distinct shapes that the first layer of each step was given, in order."""
+    """Return the distinct input shapes of the first layer of each step, in order."""
     if not rows:
         return ()
     starts: Int64Array = trace.operators.start_ns[rows]

@@ -17,46 +17,46 @@ WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
 
 MIN_STEPS_A_SIDE = 8
-"""Steps that each of two parts of a run must have before their medians are compared."""
+"""Steps that each of two parts of a run needs before their medians are compared."""
 
 MAX_OUTLIERS_LISTED = 10
 
 HICCUPS = 2
-"""At most so many steps are hiccups: the longest waits, which do not make a run wait for data."""
+"""At most so many steps are hiccups: their long waits do not mean that the run waits for data."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How long a run's steps took, by the always-on timer.
+    """The step times of a run, by the always-on timer.
 
     Percentiles, shares and rates are over the `steps` kept: warm-up and profiled steps are left out.
 
     Attributes:
-        steps: Steps the figures below are over.
+        steps: Steps that the figures below are over.
         warmup_steps: Steps left out at the beginning of the run.
         warmup_ns: Wall time of those.
         profiled_steps: Profiled steps left out.
-        only_profiled: True when all steps after the warm-up were profiled; the figures are then over those.
+        only_profiled: Whether all steps after the warm-up were profiled. The figures are then over those.
         total_ns: Wall time of the kept steps.
         mean_ns: Mean step time.
         p50_ns: Median step time.
         p90_ns: 90th percentile of the step time.
         p99_ns: 99th percentile of the step time.
-        data_wait_mean_ns: Mean wait for batches a step.
+        data_wait_mean_ns: Mean wait for batches per step.
         data_wait_p90_ns: 90th percentile of the wait for batches.
         data_wait_share: Share of the steps' wall time spent waiting for batches, 0 to 1.
         device_mean_ns: Mean device time per step, waits for batches excluded, over the steps that have it; None if none
             has.
-        samples_per_second: Samples over wall time, over the steps that count their samples; None when none does.
-        drift: Median step time of the last quarter of the run over that of the first, minus 1 (0.05: it ended 5 %
-            slower than it began); None in a run too short to tell.
-        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None
-            when either side is too short to tell. A profiler that was not torn down leaves training slower.
+        samples_per_second: Samples over wall time, over the steps that count their samples; None if none does.
+        drift: Median step time of the last quarter of the run over that of the first, minus 1. 0.05 means
+            that the run became 5 % slower. None if the run is too short.
+        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None if
+            either part is too short. A profiler that was not torn down leaves training slower.
         outlier_steps: Steps beyond the outlier limit.
-        outlier_excess_ns: What those took beyond the median, together.
+        outlier_excess_ns: Their time beyond the median, together.
         outliers: The longest of them, longest first.
-        data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest: what
-            remains when hiccups are put aside.
+        data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
+            may be hiccups.
     """
 
     steps: int
@@ -83,11 +83,11 @@ class StepTimes:
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
-    """Summarise a run's step samples.
+    """Summarize a run's step samples.
 
     Args:
         samples: The samples of one rank, in order.
-        warmup_steps: Steps to leave out at the beginning; in a short run less than half of its steps.
+        warmup_steps: Steps to leave out at the start. In a short run, less than half of its steps are left out.
 
     Returns:
         The summary.

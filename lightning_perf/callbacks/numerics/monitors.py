@@ -34,11 +34,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorOptions:
-    """What to monitor.
+    """Settings of the monitors.
 
     Attributes:
         underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
-        locate_overflows: Overflows to find the origin of; 0 for none.
+        locate_overflows: Number of overflows to find the origin of; 0 for none.
         guard_steps: Steps to replay in FP32; 0 for none.
 
     Raises:
@@ -58,10 +58,10 @@ class MonitorOptions:
 
 
 class _Isolated(Generic[M]):
-    """A monitor whose first error is reported and ends it, and it alone.
+    """Runs one monitor. Its first error is reported and ends this monitor only.
 
     Args:
-        consequence: What the user loses by its end.
+        consequence: The part of the report that is missing without it, as a clause.
         errors: Where the error is reported.
     """
 
@@ -88,7 +88,7 @@ class NumericsMonitors:
     Args:
         trainer: The Trainer, at the start of training.
         module: The LightningModule.
-        options: What to monitor.
+        options: Settings of the monitors.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
         trainer_log: Where the loss scale is logged; None to log none.
@@ -125,15 +125,15 @@ class NumericsMonitors:
         self.underflow: UnderflowTable | None = None
         """Gradient underflow; None where no step was sampled."""
         self.numerics: NumericsDrift | None = None
-        """The comparison with FP32 replays; None where there is none."""
+        """The comparison with FP32 replays; None if no replay was made."""
         if options.guard_steps:
             self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
         if scaler is not None and scaler.is_enabled():
             if options.locate_overflows and not holds_whole_model(trainer):
                 raise PrecisionError(
-                    f"{type(trainer.strategy).__name__} shards the model, and a shard cannot run a batch again by "
-                    "itself to find the origin of an overflow",
+                    f"{type(trainer.strategy).__name__} shards the model, and one shard cannot run a batch again "
+                    "to find the origin of an overflow",
                     "Leave out locate_overflows",
                 )
             try:
@@ -146,8 +146,8 @@ class NumericsMonitors:
         """Whether any monitor is at work."""
         return self._guard.monitor is not None or self._scale.monitor is not None
 
-    # The order of calls. The guard comes first and last: the time of its replays is none of the times that the loss
-    # scale's monitor counts.
+    # The order of calls matters. The guard comes first and last, so that the loss scale's monitor does not count the
+    # time of its replays.
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts."""

@@ -64,7 +64,7 @@ def _facts(loader: Any, module: Any) -> Facts:
 
 
 def reaches_model(root: Any, module: Any) -> bool:
-    """Whether an object holds the model or a part of it: then its data depend on what the model has learnt.
+    """Whether an object holds the model or a part of it: then its data depend on the state of the training.
 
     Args:
         root: A dataset or a sampler.
@@ -89,7 +89,7 @@ def reaches_model(root: Any, module: Any) -> bool:
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """What an object refers to, except through Python modules, classes, tensors and Lightning's objects."""
+    """Return the objects that an object refers to. Modules, classes, tensors and Lightning's objects have none."""
     if isinstance(value, (str, bytes, int, float, torch.Tensor, type, types.ModuleType, type(None))):
         return
     if isinstance(value, types.MethodType):

@@ -39,7 +39,7 @@ T = TypeVar("T")
 def _no_advice_on_cycles() -> Iterator[None]:
     """Silence the warning of torch before 2.12, at every start, that a second cycle would clear the first.
 
-    There is none, and what it advises (acc_events=True) makes Python objects of all events on the spot. Newer torch is
+    Nobody calls it, and the advised acc_events=True would turn all events into Python objects at once. Newer torch is
     left alone: any change of the filters makes Python repeat all warnings that it shows only once.
     """
     if TorchVersion(torch.__version__) >= "2.12":
@@ -53,9 +53,9 @@ def _no_advice_on_cycles() -> Iterator[None]:
 class WindowProfiler(StepObserver, PhaseObserver):
     """Records windows of whole steps and writes each to a trace file.
 
-    A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
-    it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
-    step that is cut off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
+    A window ends with its last step, or earlier if validation or the end of an epoch interrupts it. The rest of it then
+    goes into another file. The trace shows each step as ``ProfilerStep#n``, with its phases inside. A step that is cut
+    off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
 
     `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
     out what happens between two steps.
@@ -157,7 +157,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._stop()
 
     def on_training_pause(self) -> None:
-        """End the window: what follows is no training."""
+        """End the window: training pauses here."""
         self._stop()
 
     def on_phase_start(self, phase: Phase) -> None:
@@ -255,7 +255,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         return True
 
     def _stop(self) -> None:
-        """Stop whatever the profiler does, and write what it has of training."""
+        """Stop the profiler, and write the steps that it has recorded."""
         stopped, recording = self._profile, self._state.recording
         self._profile, self._state.profiling, self._state.recording = None, False, False
         if stopped is None:
@@ -283,7 +283,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
                     pass
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
-        # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
+        # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.
         self._close_marks()
         if cancelled:
             self.foreign_profiler = True
@@ -291,8 +291,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._export(stopped)
         if not cancelled:
             self._timed(self._detach)
-        # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
-        # comes by (pytorch#193348), and asking it to come costs more than the window.
+        # The recording is large and part of a reference cycle, so memory would grow with each window until a garbage
+        # collection (pytorch#193348). Forcing a collection costs more than the window.
         stopped.profiler = None
 
     def _close_marks(self) -> None:
@@ -304,8 +304,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
     def _detach(self) -> None:
         """Have CUPTI leave now.
 
-        After a window it leaves with the next call to CUDA, whosesoever: in the midst of a step, which that makes
-        slower, or of a window that begins at once, which would then have no device work
+        After a window it leaves with the next call to CUDA by anyone. That call may be in the middle of a step, which
+        becomes slower, or in a window that starts at once, which then lacks its device work
         (https://github.com/pytorch/kineto/pull/1554).
         """
         if self._device_type == "cuda":

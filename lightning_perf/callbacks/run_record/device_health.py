@@ -1,4 +1,4 @@
-"""What makes a run's times doubtful, seen on its GPUs through NVIDIA's management library: throttling, other processes.
+"""Watches a run's GPUs through NVIDIA's management library for throttling and other processes, which distort times.
 
 Needs the extra ``[nvml]``; without it, or without an NVIDIA GPU, nothing is watched.
 """
@@ -33,8 +33,8 @@ REMARKABLE = {
     0x04: "at its power limit",
     0x10: "held to the clock of other GPUs (sync boost)",
 }
-"""Reasons that are a usual state of a GPU that works hard: worth a word, and part of what an arm costs. The others,
-idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
+"""Reasons that are usual for a GPU under full load. They are worth a remark, and belong to the cost of an arm. The
+others, idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
 
 COUNTED = {
     1: ("slowed down by heat", 0.01, True),
@@ -57,7 +57,7 @@ class DeviceHealth:
     Args:
         uuids: Their unique names, as ``GPU-…``.
         tell: Called once for each thing seen, with words for it and whether it makes the run's times invalid.
-        fail: Called when NVML cannot be asked; the watch then goes without what failed.
+        fail: Called when an NVML query fails; the watch then does without it.
         siblings: Whether the run's processes have one parent, as under torchrun: its children are then no strangers.
         now_s: The clock between looks.
     """

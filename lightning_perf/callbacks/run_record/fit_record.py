@@ -1,4 +1,4 @@
-"""The run record of a fit: what Lightning says, told to the recorder."""
+"""The run record of a fit: passes Lightning's hooks on to the recorder."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["FitRecord"]
 class FitRecord:
     """Records a fit, on rank 0; on other ranks it does nothing.
 
-    The fingerprint is taken before the first step; its cost stands in `lightning_perf.callbacks.run_record.run_facts`.
-    The hash of the first batch falls into the first step's time, which comparisons leave out as warm-up. A fact that
-    cannot be had is reported as an error, and left out; so is a record that cannot be written.
+    The fingerprint is taken before the first step; see `lightning_perf.callbacks.run_record.run_facts` for its cost.
+    The hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. A fact that
+    cannot be read, or a record that cannot be written, is reported as an error and left out.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -77,7 +77,7 @@ class FitRecord:
             errors.report("the run leaves no record", error)
 
     def training_begins(self) -> None:
-        """The preparations are over: training time counts from here."""
+        """Start to count the training time: the preparations are over."""
         if self._recorder is None:
             return
         try:
@@ -92,7 +92,7 @@ class FitRecord:
             self._unwatched(error)
 
     def batch_begins(self, batch: Any) -> None:
-        """A batch is about to be trained on; the first one is hashed."""
+        """Hash the first batch that is trained on."""
         if self._health is not None:
             self._health.tick()
         if not self._awaits_batch:
@@ -101,7 +101,7 @@ class FitRecord:
         self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
 
     def epoch_ends(self) -> None:
-        """An epoch has ended, its validation too; what it logs is complete when the next begins or training ends."""
+        """Note that an epoch has ended. Its metrics are complete when the next epoch or the end of training comes."""
         self._finished_epoch = int(self._trainer.current_epoch)
 
     def metrics_complete(self) -> None:
@@ -110,15 +110,15 @@ class FitRecord:
         if epoch is None:
             return
         trainer = self._trainer
-        # By now Lightning has computed and reset them on all ranks: to read them is no collective.
+        # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
         self._write(lambda recorder: recorder.epoch_ends(epoch, int(trainer.global_step), trainer.callback_metrics))
 
     def finishes(self) -> None:
-        """The fit has come to its end, whether by its limits or by early stopping."""
+        """The fit has ended, by its limits or by early stopping."""
         self._end(Outcome.FINISHED)
 
     def fails(self, error: BaseException) -> None:
-        """The fit was ended by an error, or stopped: Ctrl-C and SIGTERM come as exceptions that are no errors."""
+        """The fit failed or was stopped: Ctrl-C and SIGTERM arrive as exceptions that are not errors."""
         if isinstance(error, Exception):
             self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
         else:

@@ -76,7 +76,7 @@ class StepLog(StepObserver):
             self._trainer_log.settle()
 
     def write(self) -> None:
-        """Append what is not yet in the file."""
+        """Append the samples that are not in the file yet."""
         samples, self._unwritten = self._unwritten, []
         self._flushed_s = time.monotonic()
         self._file.append(*samples)

@@ -206,12 +206,12 @@ class StepTimer(StepObserver, PhaseObserver):
             return
         try:
             samples = batch_samples(batch)
-        except Exception:  # a batch may be of any make, and lead back to itself
+        except Exception:  # a batch may be any object, even one that contains itself
             samples = None
         self._samples = None if samples is None else self._samples + samples
 
     def finish(self) -> None:
-        """Hand on what still waits for its device time; where the device has not passed it, without one."""
+        """Pass on all remaining samples, without a device time if the device has not finished them."""
         self._hand_on(all_of_them=True)
 
     def on_step_start(self) -> None:
@@ -244,14 +244,14 @@ class StepTimer(StepObserver, PhaseObserver):
             self._device_clock.cancel()
 
     def on_training_pause(self) -> None:
-        """Stop the host's clock; the device's cannot be stopped, so its time is given up."""
+        """Stop the host's clock. The device's cannot be stopped, so its time is dropped."""
         if self._open:
             self._pause_ns = self._now_ns()
             if self._device_clock is not None:
                 self._device_clock.cancel()
 
     def on_training_resume(self) -> None:
-        """Let the host's clock run on."""
+        """Resume the host's clock."""
         if self._pause_ns is not None:
             self._begin_ns += self._now_ns() - self._pause_ns
             self._pause_ns = None

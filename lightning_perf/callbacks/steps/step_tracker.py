@@ -1,4 +1,4 @@
-"""Where the training loop is: from the Trainer's hooks to whole optimizer steps and their phases."""
+"""Follows the training loop: turns the Trainer's hooks into whole optimizer steps and their phases."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 class StepTracker:
     """Follows the training loop and calls the observers of its steps and phases.
 
-    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended,
-    and lasts until the next fetch, validation or the end of the epoch, so that the work of callbacks, checkpoints and
-    loggers after the batch belongs to it. The tracker sees the optimizer's step by the Trainer's count of them
+    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended.
+    It lasts until the next fetch, validation or the end of the epoch, so that it includes the work of callbacks,
+    checkpoints and loggers after the batch. The tracker sees the optimizer's step by the Trainer's count of them
     (``global_step``). That count is right under accumulation, for the short last group of an epoch, with several
     optimizers and for manual accumulation alike.
 
-    Where the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
+    If the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
         state: The state of the fit. The tracker writes its steps.
         trainer: The Trainer.
         at_start: Called in this order when a step starts, and when training resumes.
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
-        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they
-            hear of fetches and checkpoints only, which makes a step cheaper.
+        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
+            notified of fetches and checkpoints only, which makes a step cheaper.
     """
 
     def __init__(

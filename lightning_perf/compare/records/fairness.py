@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
+__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "host_name", "is_named", "likely_cause"]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
 """Facts that may differ from run to run. Over the runs of an arm they must form the same set in both arms. The data
@@ -129,9 +129,14 @@ def check_fairness(
     return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
 
 
+def host_name(run: RunRecord) -> str | None:
+    """Return the name of the machine that a run used. Older records have it in a note."""
+    host = run.facts.get("host.name") or run.notes.get("host")
+    return str(host) if host else None
+
+
 def _with_host(run: RunRecord) -> RunRecord:
-    """Add the machine's name to the facts of an older record, which has it in a note."""
-    host = run.notes.get("host")
+    host = host_name(run)
     return run if "host.name" in run.facts or not host else replace(run, facts={**run.facts, "host.name": host})
 
 

@@ -96,7 +96,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("host_memory", "peak host memory", "bytes", Scale.RATIO, higher_is_better=False),
     )
 }
-
+"""The metrics of a comparison, by their names."""
 
 QUALITY_METRICS = ("accuracy", "loss", "score")
 """Metrics that show how well a run learned. A comparison has at most one of them."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from lightning_perf.compare.records.fairness import SEED_FACTS, likely_cause
 from lightning_perf.compare.records.metrics import METRICS, Scale
 from lightning_perf.compare.verdicts.comparison import Arm, Comparison, MetricResult
+from lightning_perf.compare.verdicts.gates import GateOutcome
 from lightning_perf.compare.verdicts.prediction import Prediction
 from lightning_perf.compare.verdicts.refusal import Unfair
 from lightning_perf.compare.verdicts.verdict import detectable_text
@@ -26,10 +29,64 @@ __all__ = [
     "difference_table",
     "footnotes",
     "gate_table",
+    "origin",
+    "overall_result",
     "result_table",
+    "setting_table",
+    "title",
     "unfair_tables",
     "what_to_do",
 ]
+
+
+def title(comparison: Comparison) -> str:
+    """Return the title of a comparison: the baseline, and the verdict on each candidate."""
+    verdicts = ", ".join(f"{candidate.arm} {candidate.verdict.kind.value}" for candidate in comparison.candidates)
+    return f"Comparison with {comparison.baseline}: {verdicts}"
+
+
+def overall_result(comparison: Comparison) -> str | None:
+    """Return the result of all gates in a sentence; None without gates."""
+    count = len(comparison.gates)
+    if not count:
+        return None
+    failed, undecided = (
+        sum(gate.outcome is outcome for gate in comparison.gates)
+        for outcome in (GateOutcome.FAILED, GateOutcome.INCONCLUSIVE)
+    )
+    gates = f"{count} gate{'' if count == 1 else 's'}"
+    if failed:
+        return f"Failed: {failed} of {gates} failed."
+    if undecided:
+        return f"Inconclusive: {undecided} of {gates} could not be decided."
+    return f"Passed: {'the gate' if count == 1 else f'all {gates}'} passed."
+
+
+def setting_table(comparison: Comparison) -> Table:
+    """Return the table of the arms: runs used, revisions of the code, and the command in a study."""
+    rows = []
+    for arm in comparison.arms:
+        revisions = dict.fromkeys(
+            run.revision
+            for run in comparison.runs
+            if run.arm == arm.name and run.left_out is None and run.revision is not None
+        )
+        rows.append((arm.name, str(arm.used), ", ".join(revisions) or NOT_AVAILABLE, arm.command or NOT_AVAILABLE))
+    return Table("Arms", ("", "runs", "code", "command"), tuple(rows))
+
+
+def origin(comparison: Comparison) -> tuple[str, ...]:
+    """Return lines on the hardware, the time of the runs and the version of the tool."""
+    starts = [run.started_unix_s for run in comparison.runs if run.started_unix_s is not None]
+    lines = [f"Hardware: {', '.join(comparison.hardware) or 'not recorded'}"]
+    if comparison.machines:
+        lines[0] += f" ({', '.join(comparison.machines)})"
+    if starts:
+        first, last = (f"{datetime.fromtimestamp(s, timezone.utc):%Y-%m-%d %H:%M}" for s in (min(starts), max(starts)))
+        lines.append(f"Runs started: {first} to {last} UTC")
+    if comparison.tool_version is not None:
+        lines.append(f"Compared with lightning-perf {comparison.tool_version}")
+    return tuple(lines)
 
 
 def arm_table(comparison: Comparison) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ __all__ = ["WARM_UP", "Study", "StudyArm", "balanced_orders", "read_study"]
 
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -37,6 +39,18 @@ class StudyArm:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self) -> str:
+        """Return the command and its variables as a shell line, without values that may be secret.
+
+        Example:
+            >>> StudyArm("a", ("train.py", "--lr", "0.1"), {"WANDB_API_KEY": "123", "TF32": "0"}).shown()
+            'WANDB_API_KEY=… TF32=0 train.py --lr 0.1'
+        """
+        variables = [
+            f"{name}={'…' if _SECRET.search(name) else shlex.quote(value)}" for name, value in self.environment.items()
+        ]
+        return " ".join([*variables, shlex.join(self.command)])
 
     def filled(self, *, seed: int, block: int, folder: Path) -> list[str]:
         """Return the command of one run, with its placeholders replaced.

@@ -69,8 +69,8 @@ def run_study(
         folder: Folder of the study. If it already holds this study, the study resumes.
         engine: Runs the blocks.
         say: Called with each line of progress.
-        half_width: Returns the half-width of the widest interval of the step time so far, as a share, or None
-            while there is no interval. A precise study needs it.
+        half_width: Returns the half-width of the widest interval of the step time so far, as a share, or None before
+            the first interval. A precise study needs it.
         budget_s: Seconds after which no further block starts. A block that would probably end later does not start
             either. None for no limit.
 

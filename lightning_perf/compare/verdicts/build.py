@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.records.fairness import Fairness, check_fairness
+from lightning_perf.compare.records.fairness import Fairness, check_fairness, host_name
 from lightning_perf.compare.records.metrics import (
     METRICS,
     QUALITY_METRICS,
@@ -36,7 +37,7 @@ from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.compare.verdicts.sessions import session_notes
 from lightning_perf.compare.verdicts.unfinished import count_unfinished
 from lightning_perf.compare.verdicts.verdict import describe_verdict
-from lightning_perf.run_files.run_record import Outcome
+from lightning_perf.run_files.run_record import FactValue, Outcome
 from lightning_perf.statistics import censored
 from lightning_perf.statistics.collapse import CollapseCounts, clopper_pearson
 from lightning_perf.statistics.describe import describe
@@ -163,6 +164,8 @@ def compare_arms(
         hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
         quality_metric=quality.name if quality is not None else None,
         quality_is=quality.metric if quality is not None else None,
+        machines=tuple(dict.fromkeys(host for run in everything if (host := host_name(run)) is not None)),
+        tool_version=__version__,
     )
 
 
@@ -279,6 +282,10 @@ def _gates(candidate: Candidate, pair: Pair, settings: Settings, learned: Learne
         yield GateResult(ALLOW_FAILURES, candidate.arm, GateOutcome.FAILED, None, None, None, reason)
 
 
+def _text(value: FactValue) -> str | None:
+    return str(value) if value is not None else None
+
+
 def _hardware(run: RunRecord) -> str | None:
     """Return the name of the device; for a processor with the number of threads, which its speed depends on."""
     name, threads = run.facts.get("device.name"), run.facts.get("device.threads")
@@ -329,6 +336,8 @@ def _points(
             left_out=left_out[name].get(run.path),
             collapsed=collapsed.get(run.path, False),
             values=values[run.path],
+            started_unix_s=run.started_unix_s,
+            revision=_text(run.facts.get("code.revision")),
         )
         for order, (run, name) in enumerate(by_start)
     ]

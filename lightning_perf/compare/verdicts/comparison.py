@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lightning_perf.page.html import Kind
 
 __all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
+
+
+_Entry = TypeVar("_Entry")
 
 
 class VerdictKind(str, Enum):
@@ -70,6 +73,8 @@ class Run:
         left_out: Why the statistics do not include it, e.g. ``warm-up``; None if they do.
         collapsed: Whether it failed to learn.
         values: A value for each metric.
+        started_unix_s: When it started, in seconds since 1970 (UTC).
+        revision: Revision of the code that it ran; None if it was not recorded.
     """
 
     run_id: str
@@ -79,6 +84,8 @@ class Run:
     left_out: str | None
     collapsed: bool
     values: Mapping[str, float | None]
+    started_unix_s: float | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class Arm:
         reached_goal: Number of runs that reached the accuracy goal; None without a goal.
         median_time_to_accuracy_s: Kaplan–Meier median over all used runs, in which runs that missed the goal are
             censored. None without a goal, or if fewer than half of the runs reached it.
+        command: Command of its runs in a study, without values of variables that may be secret. None outside a study.
     """
 
     name: str
@@ -103,6 +111,7 @@ class Arm:
     metrics: Mapping[str, Summary]
     reached_goal: int | None
     median_time_to_accuracy_s: float | None
+    command: str | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,25 @@ class Candidate:
     unfinished: CollapseCounts | None = None
     step_time_p25: Estimate | None = None
 
+    def metric(self, name: str) -> MetricResult:
+        """Return the result in one metric.
+
+        Args:
+            name: Its name in `METRICS`, e.g. ``step_time``.
+
+        Raises:
+            CompareError: The arms do not both have this metric.
+        """
+        return _named(self.metrics, "metric", name, f"{self.arm} has no metric")
+
+
+def _named(entries: Sequence[_Entry], field: str, name: str, missing: str) -> _Entry:
+    found = next((entry for entry in entries if getattr(entry, field) == name), None)
+    if found is None:
+        names = ", ".join(getattr(entry, field) for entry in entries)
+        raise CompareError(f'{missing} "{name}". Choose from: {names}.')
+    return found
+
 
 @dataclass(frozen=True)
 class Comparison(TextDocument, PageDocument, SavedDocument):
@@ -189,6 +217,8 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
         hardware: The devices that the used runs ran on.
         quality_metric: Name of the logged metric that shows how well runs learned, the accuracy or another, or None.
         quality_is: Its entry in the metrics: ``accuracy``, ``loss`` or ``score``; None without one.
+        machines: Host names of the machines that the used runs ran on.
+        tool_version: Version of lightning-perf that made the comparison.
         schema_version: `SCHEMA_VERSION` of the writer.
     """
 
@@ -210,6 +240,8 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
     hardware: tuple[str, ...] = ()
     quality_metric: str | None = None
     quality_is: str | None = None
+    machines: tuple[str, ...] = ()
+    tool_version: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)
@@ -219,6 +251,21 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
         from lightning_perf.compare.render.markdown import render_markdown
 
         return print_comparison, render_markdown
+
+    def candidate(self, arm: str) -> Candidate:
+        """Return the results of one arm against the baseline.
+
+        Args:
+            arm: Its name.
+
+        Raises:
+            CompareError: No candidate has this name.
+
+        Example:
+            >>> comparison.candidate("amp").metric("step_time").estimate.value  # doctest: +SKIP
+            0.94
+        """
+        return _named(self.candidates, "arm", arm, "The comparison has no candidate")
 
     def save_plots(self, folder: str | os.PathLike[str]) -> SavedPlots:
         """Save the plots as PNG and SVG, and as an event file for TensorBoard if it is installed.

@@ -99,9 +99,18 @@ class Settings:
             entries = getattr(self, name)
             wanted = Gate if name == "gates" else str
             if not isinstance(entries, tuple) or not all(isinstance(entry, wanted) for entry in entries):
-                raise CompareError(f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}.")
-        for name in ("margin", "equivalence", "confidence"):
+                example = 'parse_gate("step_time<=1.05")' if wanted is Gate else '"precision"'
+                raise CompareError(
+                    f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}, e.g. ({example},)."
+                )
+        for name in ("accuracy", "quality"):
+            metric = getattr(self, name)
+            if metric is not None and (not isinstance(metric, str) or not metric):
+                raise CompareError(f"Settings({name}={metric!r}): must be the name of a logged metric, or None.")
+        for name in ("margin", "equivalence", "confidence", "goal", "collapse_below"):
             value = getattr(self, name)
+            if value is None and name in ("goal", "collapse_below"):
+                continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
                 raise CompareError(f"Settings({name}={value!r}): must be a number from 0 to 1.")
         if not 0 < self.confidence < 1:

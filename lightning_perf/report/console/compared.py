@@ -1,4 +1,4 @@
-"""Two recordings side by side on the console."""
+"""A comparison of two recordings on the console."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def print_compared(compared: Compared, *, file: IO[str] | None, top: int, width:
 
 
 def render_compared(compared: Compared, *, top: int) -> Iterator[RenderableType]:
-    """The parts of a comparison of two recordings, in order.
+    """Yield the parts of a comparison of two recordings, in order.
 
     Args:
         compared: The comparison.
         top: Rows of each table.
 
     Yields:
-        What rich prints.
+        Parts that rich can print.
     """
     step, diff, checked = compared.diff.step, compared.diff, compared.comparability
     if checked.mismatches:
@@ -77,7 +77,7 @@ def _prediction(check: AmpCheck) -> Text:
     low, high = map(format_ratio, check.predicted)
     held = "as predicted" if check.held else "not as predicted"
     return Text(
-        f"Mixed precision was predicted to be {low} to {high} as fast, and is {format_ratio(check.measured)}: {held}."
+        f"Mixed precision was predicted to be {low} to {high} as fast. It is {format_ratio(check.measured)}: {held}."
     )
 
 

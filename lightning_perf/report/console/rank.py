@@ -34,7 +34,7 @@ __all__ = [
 
 
 def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The first rows of each table.
+    """Yield the tables of operators, device work, modules, graph regions and counters, cut to their first rows.
 
     Args:
         analysis: The rank's analyses.
@@ -118,7 +118,7 @@ def _kernels(kernels: KernelTable, top: int) -> RenderableType:
 
 
 def _modules(modules: ModuleTree, top: int) -> RenderableType:
-    """The head of the tree: a module's time holds that of those below it."""
+    """Return the top of the tree. The time of a module includes that of the modules below it."""
     steps = max(modules.steps, 1)
     on_device = modules.device_ns is not None
     grid = table("module", "calls", *(("device forward", "device backward") if on_device else ("forward", "backward")))
@@ -142,11 +142,11 @@ def _rest(number: int, noun: str) -> Iterator[Text]:
 BAR_WIDTH = 16
 
 BARS_FROM = 76
-"""Columns of a page from which on there is room for bars beside names and figures."""
+"""From this number of columns on, a page has room for bars next to names and figures."""
 
 
 def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The sections that this rank's recording supports.
+    """Yield the sections that the recording of this rank supports.
 
     Args:
         analysis: The rank's analyses.
@@ -171,7 +171,7 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
 
 def _step_time(breakdown: Breakdown) -> RenderableType:
     outliers = [
-        f"Step {o.number} stands apart: {format_duration(o.wall_ns)}, "
+        f"Step {o.number} is an outlier: {format_duration(o.wall_ns)}, "
         f"{'+' if o.excess_ns > 0 else ''}{format_duration(o.excess_ns)} mostly in {CATEGORY_LABELS[o.category]}."
         for o in breakdown.outliers
     ]
@@ -180,7 +180,7 @@ def _step_time(breakdown: Breakdown) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Categories:
-    """The breakdown's table; on a narrow page without bars."""
+    """The table of the breakdown, with bars if the page is wide enough."""
 
     breakdown: Breakdown
 
@@ -194,7 +194,7 @@ def _categories(breakdown: Breakdown, *, bars: bool) -> RenderableType:
         grid.add_column("", width=BAR_WIDTH)
     spread = breakdown.averaged_steps > 1
     if spread:
-        grid.add_column("least – most", justify="right", no_wrap=True)
+        grid.add_column("minimum–maximum", justify="right", no_wrap=True)
     for row in breakdown.categories:
         if not row.mean_ns:
             continue
@@ -213,7 +213,7 @@ def _categories(breakdown: Breakdown, *, bars: bool) -> RenderableType:
 
 
 def _phases(phases: Phases, breakdown: Breakdown) -> RenderableType:
-    """Phases down, the main categories across; what is small goes into the last column."""
+    """Return a table with a row per phase and a column per main category. Small categories share the last column."""
     columns = [row.name for row in breakdown.categories if row.parent is None and row.mean_ns]
     columns.sort(key=lambda name: -(breakdown.category(name).mean_ns or 0.0))
     columns = columns[:4]
@@ -236,7 +236,7 @@ def _cell(time_ns: float | None) -> str:
 
 def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     grid: Table = table("arithmetic", "time", "share")
-    grid.add_column("told by")
+    grid.add_column("known from")
     steps = max(arithmetic.steps, 1)
     for row in arithmetic.rows:
         if not row.time_ns:
@@ -253,7 +253,7 @@ def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
         lines.append(Text(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}"))
     lines += [
         Text(
-            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} {of_what} in "
+            f"Matrix products without Tensor Cores: {format_duration(unused.time_ns / steps)} {of_what} in "
             f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
         )
         for unused in arithmetic.eligible_unused

@@ -50,7 +50,7 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
 
     Args:
         findings: The findings.
-        lead: The rank whose step time the savings are a part of.
+        lead: The rank with the step time that the savings are a share of.
     """
     several = lead is not None and (lead.metadata.world_size or 1) > 1
     yield Text("\nFindings", style="bold")
@@ -84,13 +84,13 @@ def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]
 
 
 def trust_text(trust: Trust) -> Text:
-    """How far the figures can be trusted, in yellow where not wholly."""
+    """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Text.assemble(("Trust ", "yellow" if doubtful else "green"), prose(trust_line(trust)))
 
 
 def captures_section(captures: Sequence[Captured]) -> RenderableType:
-    """Each capture: when, how slow, and what differed."""
+    """Describe each capture: the moment, how slow the steps were, and the differences."""
     lines: list[Text] = []
     for capture in captures:
         lines.append(Text.assemble(plain(capture.folder, "cyan"), f"  {capture.trigger.value}"))
@@ -102,7 +102,7 @@ NOTABLE_CHANGE = 0.05
 
 
 def step_times_section(times: StepTimes) -> RenderableType:
-    """Percentiles of the step time, the wait for data, throughput, and what changed over the run."""
+    """Return percentiles of the step time, the wait for data, throughput, and changes over the run."""
     grid = table("", "mean", "p50", "p90", "p99")
     grid.add_row("step", *(format_duration(t) for t in (times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns)))
     grid.add_row("data wait", format_duration(times.data_wait_mean_ns), "", format_duration(times.data_wait_p90_ns), "")
@@ -144,19 +144,19 @@ def print_report(report: PerfReport, *, file: IO[str] | None, top: int, width: i
     """Print a report; see `PerfReport.print`."""
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
     for part in render(report, top=top):
-        # A path on its own line is for copying: the terminal may wrap it, we may not.
+        # A path on a line of its own is for copying: the terminal may wrap it, but we must not.
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
 
 
 def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
-    """The parts of the report, in order.
+    """Yield the parts of the report, in order.
 
     Args:
         report: The report.
         top: Rows of the tables of operators, kernels and the like.
 
     Yields:
-        What rich prints.
+        Parts that rich can print.
     """
     yield verdict_block(report.verdict)
     lead = None if report.lead is None else report.ranks[report.lead]
@@ -192,7 +192,7 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 
 class ReportConsole(Console):
-    """A console whose reader may leave, and may know no Unicode."""
+    """A console with a reader that may close the pipe, or a stream that cannot encode Unicode."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with spaces for the blanks at which lines must not break."""
@@ -201,7 +201,7 @@ class ReportConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it prints to, in the characters that can be shown there."""
+        """Return the stream that it prints to, which replaces characters that cannot be shown there."""
         return cast(IO[str], _LegibleStream(super().file))
 
     @file.setter
@@ -209,13 +209,13 @@ class ReportConsole(Console):
         self._file = new_file
 
     def on_broken_pipe(self) -> None:
-        """Leave the error to the caller; rich would end the process, which may be a training."""
+        """Leave the error to the caller. rich would end the process, which may be a training."""
         raise
 
 
 @dataclass(frozen=True)
 class _LegibleStream:
-    """A stream that gets nothing its encoding lacks, and, unless it is a terminal, no blanks at the ends of lines."""
+    """A stream that replaces characters outside its encoding and, except on a terminal, strips trailing blanks."""
 
     stream: IO[str]
 

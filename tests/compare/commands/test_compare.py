@@ -146,7 +146,9 @@ def test_json_and_markdown_are_the_same_comparison(folders, tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["candidates"][0]["verdict"]["kind"] == "faster"
     assert document["gates"][0]["outcome"] == "passed"
-    assert report.read_text().startswith("**" + document["candidates"][0]["verdict"]["headline"])
+    text = report.read_text()
+    assert text.startswith("# Comparison with ")
+    assert "**" + document["candidates"][0]["verdict"]["headline"] in text
 
 
 def test_arms_are_named_and_gathered_from_several_folders(folders, tmp_path, capsys):

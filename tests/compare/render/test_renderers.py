@@ -85,7 +85,9 @@ def test_json_is_the_document(comparison):
 def test_the_verdict_comes_first(comparison):
     headline = comparison.candidates[0].verdict.headline
     assert console_text(comparison).startswith(f"Verdict  {headline}")
-    assert unescaped(comparison.to_markdown()).startswith(f"**{headline}**")
+    title, result, first, *_ = unescaped(comparison.to_markdown()).split("\n\n")
+    assert (title, first) == ("# Comparison with fp32: amp faster", f"**{headline}**")
+    assert result.startswith("**")
 
 
 def test_a_narrow_console_loses_no_figure(comparison):

@@ -157,7 +157,7 @@ function leaveTables(changes) {
   write({ ...Object.fromEntries(tables.map((key) => [key, null])), ...changes }, { push: true });
 }
 
-// Print in light colours, and include the charts that were not yet in sight.
+// Print in light colors, and include the charts that were not yet in sight.
 async function print() {
   const shown = theme();
   applyTheme("light");

@@ -10,7 +10,7 @@ const waiting = new Map(); // charts that have not come into sight yet, with the
  * Create a chart. Call `redraw()` of the element after a change.
  *
  * @param title A description for readers who cannot see the chart.
- * @param draw Returns Plotly's {data, layout} with colours from `ink`. It is called again for another theme.
+ * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme.
  * @param height In pixels.
  */
 export function chart({ title, draw, height = 280 }) {
@@ -55,7 +55,7 @@ export function chartText(text) {
   return visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** A colour of the style sheet. */
+/** A color of the style sheet. */
 export function ink(name) {
   return color(name);
 }

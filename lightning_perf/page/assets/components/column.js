@@ -10,7 +10,7 @@ export function text(key, title, more = {}) {
   return { key, title, kind: "text", csv: key, value: (row) => row[key], ...more };
 }
 
-/** A column of text after a coloured square; `color(row)` returns the name of the colour. */
+/** A column of text after a colored square; `color(row)` returns the name of the color. */
 export function colored(key, title, color, more = {}) {
   const show = (words, row) => h("span", { class: "with-swatch" }, swatch(color(row)), words);
   return text(key, title, { show, ...more });

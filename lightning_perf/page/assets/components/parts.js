@@ -91,7 +91,7 @@ export function lead(...children) {
 /**
  * A bar of parts, with a legend that shows each figure.
  *
- * @param parts {label, value, color, text, definition}, with the name of a colour from the style sheet.
+ * @param parts {label, value, color, text, definition}, with the name of a color from the style sheet.
  * @param total The value of the full width, by default the sum of the parts.
  */
 export function stack(parts, { title, total = null } = {}) {
@@ -130,7 +130,7 @@ export function timeStack(parts, steps, options) {
   return stack(texts, options);
 }
 
-/** A small square in the colour of a category or the like. */
+/** A small square in the color of a category or the like. */
 export function swatch(color) {
   return h("i", { class: "swatch", "aria-hidden": "true", style: { background: paint(color) } });
 }

@@ -34,12 +34,12 @@ function framing() {
   }
 }
 
-/** The value of a colour of the style sheet, by its name without "--". */
+/** The value of a color of the style sheet, by its name without "--". */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** A colour of the style sheet as a value for a style. A name that cannot be one gives the colour `unknown`. */
+/** A color of the style sheet as a value for a style. A name that cannot be one gives the color `unknown`. */
 export function paint(name) {
   return `var(--${/^[a-z][\w-]*$/i.test(name) ? name : "unknown"})`;
 }

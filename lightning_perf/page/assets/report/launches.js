@@ -78,7 +78,7 @@ function launchPart(rank) {
         note: `of ${format.count(found.kernels / steps)}, ${format.duration(found.short_kernel_ns / steps)}`,
         definition: "short-kernels",
       },
-      { label: "Shorter than their launch", value: format.count(found.outrun_kernels / steps), definition: "outrun-kernels" },
+      { label: "Outrun kernels", value: format.count(found.outrun_kernels / steps), definition: "outrun-kernels" },
       graphs && {
         label: "Graph launches",
         value: format.count(graphs.calls / steps),

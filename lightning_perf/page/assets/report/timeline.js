@@ -17,7 +17,7 @@ function render(context) {
     section(
       rank.breakdown.marked ? "Steps" : "The recording",
       { definition: "step", aside: `${format.duration(rank.recording_ns)} recorded` },
-      lead("Each step at its place in time. The colours show the share of each category, not when it ran within the step."),
+      lead("Each step at its place in time. The colors show the share of each category, not when it ran within the step."),
       stepTimeline(rank),
     ),
     source.live ? perfetto(source, run, rank) : commands(report, rank),

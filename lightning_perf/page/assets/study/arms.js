@@ -1,4 +1,4 @@
-// The look of the arms of a study: each has its own colour and mark, the same in every chart.
+// The look of the arms of a study: each has its own color and mark, the same in every chart.
 
 import { chartText, ink } from "../components/chart.js";
 import { h } from "../core/dom.js";

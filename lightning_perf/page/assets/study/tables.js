@@ -40,7 +40,7 @@ export function results({ arms, baseline, candidates }) {
       }),
       column.number("detectable", "Detectable", {
         show: (value, row) => detectableText(row.metric, value),
-        definition: "could-see",
+        definition: "detectable-difference",
       }),
     ],
   });
@@ -197,7 +197,7 @@ export function differences({ arms, baseline, candidates }) {
   const rows = candidates.flatMap((candidate) => candidate.differences.map((row) => ({ arm: candidate.arm, ...row })));
   if (rows.length === 0) return null;
   return section(
-    "What differs",
+    "Differences between the arms",
     { definition: "fair-comparison", aside: "all of them declared" },
     differenceTable(rows, candidates.length > 1 ? [arm(arms, "Candidate")] : [], baseline, [
       column.text("allowed_by", "Allowed as"),
@@ -217,13 +217,13 @@ export function unfairRows({ rows, baseline }) {
 function differenceTable(rows, before, baseline, after) {
   return table({
     id: "differences",
-    caption: "What differs",
+    caption: "Differences between the arms",
     rows,
     columns: [
       column.text("fact", "Fact", { code: true }),
       ...before,
       column.text("baseline", baseline, { value: (row) => row.baseline.join(", ") }),
-      column.text("candidate", "Candidate", { value: (row) => row.candidate.join(", ") }),
+      column.text("candidate", "Candidate's value", { value: (row) => row.candidate.join(", ") }),
       ...after,
     ],
   });

@@ -65,7 +65,7 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
   );
 }
 
-/** The outcome of a time (faster, slower, same), in its colour. */
+/** The outcome of a time (faster, slower, same), in its color. */
 export function outcome(verdict) {
   return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
@@ -145,7 +145,7 @@ function shortened(text) {
   return text.length <= room ? text : `${text.slice(0, room / 2)}…${text.slice(-room / 2 + 1)}`;
 }
 
-// A part of a category has the category's colour.
+// A part of a category has the category's color.
 function colorOf(name) {
   return ["memcpy", "runtime"].find((parent) => name?.startsWith(`${parent}_`)) ?? name ?? "unknown";
 }

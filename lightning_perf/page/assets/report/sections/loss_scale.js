@@ -58,7 +58,7 @@ export function lossScale(history) {
       rows: history.events,
       columns: [
         column.count("step", "Step"),
-        column.text("what", "What", { value: (row) => kinds[row.kind] }),
+        column.text("what", "Change", { value: (row) => kinds[row.kind] }),
         column.count("scale", "New scale"),
         column.time("wasted_ns", "Wasted", { show: (time) => format.duration(time || null) }),
         column.text("origin", "Where", { value: origin }),

@@ -41,7 +41,7 @@ export function stepTimes(times) {
       caption: "Step times by the step timer",
       rows,
       columns: [
-        column.text("name", "What", { csv: "what" }),
+        column.text("name", "Time", { csv: "what" }),
         figure("mean", "Mean"),
         figure("p50", "p50"),
         figure("p90", "p90"),
