@@ -7,7 +7,15 @@ from contextlib import contextmanager
 
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
 
-__all__ = ["NoTrainingError", "NotApplicableError", "OutOfTimeError", "TrialError", "TuneError", "trial_errors"]
+__all__ = [
+    "NoTrainingError",
+    "NotApplicableError",
+    "OutOfTimeError",
+    "TrialError",
+    "TuneError",
+    "is_out_of_memory",
+    "trial_errors",
+]
 
 
 class TuneError(ValueError):
@@ -28,6 +36,17 @@ class NoTrainingError(TrialError):
 
 class OutOfTimeError(TrialError):
     """It took longer than it was given."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a trial failed because the memory of its device or host was full.
+
+    Example:
+        >>> is_out_of_memory(TrialError("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
+        True
+    """
+    text = str(error).lower()
+    return "out of memory" in text or "outofmemory" in text or "cannot allocate memory" in text
 
 
 @contextmanager

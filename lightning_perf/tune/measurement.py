@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +17,17 @@ from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.runner import Runner
 
 __all__ = [
+    "FAMILY_ERROR",
     "LEAST_ROUNDS",
     "MOST_ROUNDS",
     "LossGuard",
     "Measurement",
+    "is_confirmed",
     "is_gain",
     "is_loss",
     "loss_of",
     "measure",
+    "measure_in_turn",
     "moved",
     "noise_share",
 ]
@@ -62,6 +66,41 @@ def is_loss(ratio: Estimate, noise: Estimate) -> bool:
     if ratio.value is None or ratio.low is None:
         return False
     return ratio.low > 1 and ratio.value > 1 + noise_share(noise)
+
+
+FAMILY_ERROR = 0.05
+"""Highest chance that a tuning keeps any lever at all if none of them gains anything."""
+
+
+def is_confirmed(pairs: Sequence[Estimate], noise: Sequence[Estimate], levers: int) -> bool:
+    """Whether several pairs of processes together show a gain that processes do not differ by.
+
+    Each pair gives one log ratio of times. Their mean is compared with its standard error by Student's t, one-sided, at
+    `FAMILY_ERROR` divided by the number of levers (Bonferroni). The variance of a pair comes from the pairs of the
+    unchanged training, with their known mean of 0, and from the spread of these pairs around their own mean.
+
+    Args:
+        pairs: The lever against the best setting, each in two processes of its own.
+        noise: The unchanged training against itself, each in two processes.
+        levers: Levers that the tuning tries.
+
+    Example:
+        >>> def pair(ratio):
+        ...     return Estimate(ratio, None, None, 0.95, 12, "")
+        >>> is_confirmed([pair(0.90), pair(0.91), pair(0.89)], [pair(1.01), pair(0.99)], 8)
+        True
+        >>> is_confirmed([pair(0.97), pair(0.99), pair(0.98)], [pair(1.02), pair(0.98)], 8)
+        False
+    """
+    gains = [math.log(pair.value) for pair in pairs if pair.value is not None]
+    differences = [math.log(pair.value) for pair in noise if pair.value is not None]
+    freedom = len(differences) + len(gains) - 1
+    if len(gains) < len(pairs) or freedom < 1:
+        return False
+    mean = statistics.fmean(gains)
+    variance = (sum(d * d for d in differences) + sum((gain - mean) ** 2 for gain in gains)) / freedom
+    limit = t_quantile(1 - FAMILY_ERROR / max(levers, 1), freedom) * math.sqrt(variance / len(gains))
+    return mean < -limit
 
 
 RELATIVE_FLOOR = 0.002
@@ -186,6 +225,7 @@ def measure(
     order: random.Random,
     by_sample: bool = False,
     may_give_up: bool = False,
+    on_round: Callable[[int], None] | None = None,
 ) -> Measurement:
     """Train windows of both in turns, in random order within a round, so that drift of the machine hits both.
 
@@ -197,6 +237,7 @@ def measure(
         order: Draws who begins.
         by_sample: Whether to compare times a sample rather than a step.
         may_give_up: Whether to end early when the candidate is far slower.
+        on_round: Called with the number of each round before it.
 
     Raises:
         TrialError: One of them fails.
@@ -205,6 +246,8 @@ def measure(
         runner.window(max(1, steps // 2))
     times: dict[Runner, list[float]] = {base: [], candidate: []}
     for number in range(1, rounds + 1):
+        if on_round is not None:
+            on_round(number)
         for runner in order.sample([base, candidate], 2):
             times[runner].append(runner.time_a_step_s(steps, by_sample=by_sample))
         ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
@@ -214,3 +257,43 @@ def measure(
             ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
             return Measurement(ratio, statistics.median(times[base]), given_up=True)
     return Measurement(walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), given_up=False)
+
+
+def measure_in_turn(
+    start_base: Callable[[], Runner],
+    start_candidate: Callable[[], Runner],
+    *,
+    steps: int,
+    rounds: int,
+    by_sample: bool = False,
+    on_round: Callable[[int], None] | None = None,
+) -> Measurement:
+    """Train both one after the other, for a device whose memory does not hold both at a time.
+
+    The base trains half of its windows before the candidate and half after it, so that a steady drift cancels. Other
+    disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of `measure`.
+
+    Args:
+        start_base: Starts the training to compare with.
+        start_candidate: Starts the training to measure.
+        steps: Optimizer steps of a window.
+        rounds: Windows of each.
+        by_sample: Whether to compare times per sample rather than per step.
+        on_round: Called with the number of each window of the candidate before it.
+
+    Raises:
+        TrialError: One of them fails.
+    """
+    times: list[list[float]] = []
+    for start, windows in ((start_base, rounds // 2), (start_candidate, rounds), (start_base, rounds - rounds // 2)):
+        with closing(start()) as runner:
+            runner.window(max(1, steps // 2))
+            taken = []
+            for number in range(1, windows + 1):
+                if start is start_candidate and on_round is not None:
+                    on_round(number)
+                taken.append(runner.time_a_step_s(steps, by_sample=by_sample))
+            times.append(taken)
+    before, candidate, after = times
+    base = [*before, *after]
+    return Measurement(walsh_ratio(base, candidate), statistics.median(base), given_up=False)

@@ -61,6 +61,7 @@ class Scouted(Message, frozen=True):
         lines: For each lever that applies what to write into one's own code.
         predictions: What the profile predicts.
         note: Why there are no predictions, or None.
+        step_ms: Median step time without the profiler, a first figure; None if no step was timed.
     """
 
     machine: Machine
@@ -68,6 +69,7 @@ class Scouted(Message, frozen=True):
     lines: dict[str, tuple[str, ...]]
     predictions: tuple[Prediction, ...]
     note: str | None
+    step_ms: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -82,9 +84,13 @@ class Window(Message, frozen=True):
         steps: Optimizer steps.
         samples: Samples, None where the batches do not tell.
         losses: The loss of each optimizer step, mean of its micro-batches.
+        peak_bytes: The most device memory that the process has held; None if the device does not tell.
+        free_bytes: Device memory that is free beyond that; None if the device does not tell.
     """
 
     seconds: float
     steps: int
     samples: int | None
     losses: tuple[float, ...]
+    peak_bytes: int | None = None
+    free_bytes: int | None = None

@@ -60,7 +60,7 @@ def trial_table(result: TuneResult) -> Table:
 
 def reasons(result: TuneResult) -> tuple[tuple[str, str], ...]:
     """Why levers were not kept, where the measurement alone does not tell."""
-    wanted = (Outcome.REPLACED, Outcome.REJECTED, Outcome.FAILED, Outcome.NOT_TRIED, Outcome.SLOWER, Outcome.MEASURED)
+    wanted = set(Outcome) - {Outcome.KEPT, Outcome.NO_GAIN, Outcome.NOT_APPLICABLE}
     found: dict[str, list[str]] = {}
     for trial in result.trials:
         if trial.outcome in wanted and trial.reason:
@@ -91,14 +91,25 @@ def footnotes(result: TuneResult) -> tuple[str, ...]:
             "Measured is the change of the time a step (for batch sizes: a sample) against the best setting before, "
             f"with its 95 % interval: {result.rounds} windows of {result.window_steps} steps each, in turns."
         ),
+        (
+            "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "
+            f"them would be at most {result.family_error:.0%}."
+        ),
         f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
         *result.notes,
     )
 
 
-def describe_ratio(ratio: Estimate) -> str:
-    """Return a ratio of times as a change, for lines of progress."""
-    return f"{_change(ratio)} time" if ratio.value is not None else "not measured"
+def describe_ratio(ratio: Estimate, *, interval: bool = True) -> str:
+    """Return a ratio of times as a change, for lines of progress.
+
+    Args:
+        ratio: The ratio.
+        interval: Whether to add its interval.
+    """
+    if ratio.value is None:
+        return "not measured"
+    return f"{_change(ratio)} time" if interval else f"{_percent(ratio.value)} %"
 
 
 def _noise(noise: Estimate) -> str:

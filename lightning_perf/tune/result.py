@@ -10,6 +10,7 @@ from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.measurement import FAMILY_ERROR
 
 __all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult"]
 
@@ -22,6 +23,8 @@ class Outcome(str, Enum):
     KEPT = "kept"
     REPLACED = "replaced"
     """It was kept until a better one of its family came."""
+    NOT_CONFIRMED = "not confirmed"
+    """It was faster in its first pair of processes, but not certainly so in fresh ones."""
     NO_GAIN = "no gain"
     SLOWER = "slower"
     MEASURED = "measured"
@@ -76,7 +79,8 @@ class TuneResult(TextDocument, SavedDocument):
         seconds: Time it took.
         budget_s: Time it was given.
         interrupted: Whether Ctrl-C ended it before all levers were tried and what is kept was measured anew.
-        notes: What a reader must know.
+        notes: Remarks that a reader needs to judge the figures.
+        family_error: Highest chance that any lever is kept if none of them gains anything.
     """
 
     schema_version: int
@@ -95,6 +99,7 @@ class TuneResult(TextDocument, SavedDocument):
     budget_s: float
     interrupted: bool
     notes: tuple[str, ...]
+    family_error: float = FAMILY_ERROR
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 

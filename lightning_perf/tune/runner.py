@@ -30,6 +30,7 @@ class Runner:
         levers: Names of the levers it trains with.
         losses: The loss of each optimizer step so far.
         failed: Whether it has failed, and can train no further.
+        last: The last window.
 
     Raises:
         TrialError: It fails before its first timed window.
@@ -39,6 +40,7 @@ class Runner:
         self.levers = order.levers
         self.losses: list[float] = []
         self.failed = False
+        self.last: Window | None = None
         self._time_left_s = time_left_s
         with trial_errors():
             self._worker = WorkerProcess(WORKER, order, path=sys.path)
@@ -68,6 +70,7 @@ class Runner:
             self.failed = True
             raise
         self.losses += window.losses
+        self.last = window
         return window
 
     def steps_for(self, seconds: float) -> int:

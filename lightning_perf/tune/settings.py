@@ -97,6 +97,16 @@ class Budget:
         """Whether there is time for one besides what is set aside."""
         return self.left_s() >= self._reserve_s + self.trial_s
 
+    def allows_pairs(self, count: int, trial_s: float) -> bool:
+        """Return whether there is time for some pairs of fresh processes, apart from the time that is set aside.
+
+        Args:
+            count: Number of pairs.
+            trial_s: Time of a trial of the same, with one fresh process.
+        """
+        pair_s = RESERVE_FACTOR * (trial_s + self._start_s)
+        return self.left_s() >= max(self._reserve_s, pair_s) + count * pair_s
+
     def share_s(self) -> float:
         """What one trial may take: a lever that hangs shall leave time for others."""
         return max(self.trial_s, (self.left_s() - self._reserve_s) / 2)

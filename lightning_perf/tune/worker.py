@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,13 @@ SKIPPED_STEPS = 8  # five are the warm-up, and in the others page faults are cou
 WARM_UP_STEPS = 2
 
 
-def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Prediction, ...], str | None]:
+MOST_SAVING = 0.95
+"""A prediction of a larger share of the step is cut off: no lever makes a step vanish."""
+
+
+def profile(
+    fit: Callable[..., None], folder: str, steps: int
+) -> tuple[tuple[Prediction, ...], str | None, float | None]:
     """Profile a few steps.
 
     Args:
@@ -42,7 +49,8 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
         steps: Steps to record.
 
     Returns:
-        The findings' predicted savings as shares of the step, and why there are none, or None.
+        The findings' predicted savings as shares of the step. The reason if there are none, or None. The median step
+        time in milliseconds without the profiler, or None.
     """
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
@@ -54,19 +62,25 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
     fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
-        return (), "the profile of the training holds no steps"
+        return (), "the profile of the training holds no steps", None
     try:
         report = analyze(traces[0].parent)
     except TraceError as error:
-        return (), f"the profile of the training cannot be read: {error}"
+        return (), f"the profile of the training cannot be read: {error}", None
     lead = None if report.lead is None else report.ranks[report.lead].breakdown
+    step_ms = report.step_times.p50_ns / 1e6 if report.step_times is not None else None
     if lead is None or not lead.wall.mean_ns:
-        return (), "the profile of the training holds no steps"
-    return tuple(
-        Prediction(finding.kind, finding.saving_low_ms / finding.step_ms, finding.saving_high_ms / finding.step_ms)
+        return (), "the profile of the training holds no steps", step_ms
+    predictions = tuple(
+        Prediction(
+            finding.kind,
+            min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
+            min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
+        )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
-    ), None
+    )
+    return predictions, None, step_ms
 
 
 class Pacer(LightningCallback):
@@ -120,7 +134,8 @@ class Pacer(LightningCallback):
         _finish(trainer.strategy.root_device)
         seconds = time.perf_counter() - self._began_s
         losses = tuple(float(value) for value in self._losses)
-        window = Window(seconds, trainer.global_step - self._from, self._samples, losses)
+        memory = _device_memory(trainer.strategy.root_device)
+        window = Window(seconds, trainer.global_step - self._from, self._samples, losses, *memory)
         workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
         _signal(workers, signal.SIGSTOP)
         try:
@@ -145,6 +160,13 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def _device_memory(device: torch.device) -> tuple[int | None, int | None]:
+    """Return the most memory that this process has held on a device, and the memory that is free there."""
+    if device.type != "cuda":
+        return None, None
+    return torch.cuda.max_memory_reserved(device), torch.cuda.mem_get_info(device)[0]
 
 
 def _signal(processes: list[int], number: signal.Signals) -> None:
@@ -181,17 +203,18 @@ def work(channel: Channel) -> None:
 
 def _scout(order: Order) -> Scouted:
     from lightning_perf.tune.fit import fit
+    from lightning_perf.tune.levers.input import fetch_cpu_share
     from lightning_perf.tune.levers.registry import LEVERS
 
     training = _load(order)
-    machine = _machine(training)
+    machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
     lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
     # Looking at the data has set them up already, so what trains is loaded anew.
-    predictions, note = profile(
+    predictions, note, step_ms = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
-    return Scouted(machine, missing, lines, predictions, note)
+    return Scouted(machine, missing, lines, predictions, note, step_ms)
 
 
 def _train(order: Order, channel: Channel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "PinnedMemory",
     "Workers",
     "change_loader",
+    "fetch_cpu_share",
     "rebuilt",
     "training_loader",
 ]
@@ -33,6 +35,43 @@ _KEPT = (
     "persistent_workers",
     "in_order",
 )
+
+
+WAITING_SHARE = 0.5
+"""Loading samples waits for a disk or a network if the processor works for a smaller share of its time."""
+
+WAITING_WORKERS = 8
+"""Workers per core that are tried if they mostly wait."""
+
+FETCH_S = 1.0
+FETCH_SAMPLES = 64
+"""Seconds and samples after which the look at the loading of samples ends."""
+
+
+def fetch_cpu_share(training: Training) -> float | None:
+    """Measure for which share of the time the processor works while samples are loaded.
+
+    Args:
+        training: The training. A few samples of its data set are loaded.
+
+    Returns:
+        The share, or None for a data set without an index and for one whose samples take no time.
+    """
+    loader = training_loader(training)
+    if isinstance(loader, str) or isinstance(loader.dataset, IterableDataset):
+        return None
+    try:
+        length = min(len(loader.dataset), FETCH_SAMPLES)  # type: ignore[arg-type]
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        for index in range(length):
+            loader.dataset[index]
+            if time.perf_counter() - begin_s > FETCH_S:
+                break
+    except Exception:  # the user's code may index its data in another way
+        return None
+    wall_s = time.perf_counter() - begin_s
+    # A sample in less than 100 µs comes from memory.
+    return (time.process_time() - cpu_s) / wall_s if length and wall_s > 1e-4 * length else None
 
 
 def training_loader(training: Training) -> DataLoader[Any] | str:
@@ -137,7 +176,8 @@ class Workers:
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
-        if self.count > machine.cores:
+        waits = machine.fetch_cpu_share is not None and machine.fetch_cpu_share < WAITING_SHARE
+        if self.count > machine.cores and not (waits and self.count <= WAITING_WORKERS * machine.cores):
             return f"there are {machine.cores} cores"
         if self.count > 1 and isinstance(loader.dataset, IterableDataset):
             return "each worker would give all samples of an iterable data set, unless it shares them out itself"

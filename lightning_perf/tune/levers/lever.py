@@ -18,13 +18,15 @@ class Machine:
         device: ``cpu``, ``cuda`` or ``mps``.
         capability: CUDA compute capability, or None.
         cores: CPU cores that this process may use.
-        name: Of the device, for people.
+        name: Name of the device, for people.
+        fetch_cpu_share: Share of the time of loading samples in which the processor works; None if unknown.
     """
 
     device: str
     capability: tuple[int, int] | None
     cores: int
     name: str
+    fetch_cpu_share: float | None = None
 
 
 class Change(Protocol):
