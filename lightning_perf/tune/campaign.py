@@ -303,7 +303,7 @@ class _Campaign:
         return Outcome.NOT_CONFIRMED, f"processes differ by too much: {seen} in three pairs of processes"
 
     def _living_best(self) -> Runner:
-        """Return the running process of the best setting; start one if there is none, or if it has failed."""
+        """Return the running process of the best setting; start a new one if it does not run or has failed."""
         if self._best is not None and self._best.failed:
             self._close_best()
         if self._best is None:

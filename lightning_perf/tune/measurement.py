@@ -1,4 +1,4 @@
-"""Whether a lever made the training faster, and whether its losses can be trusted."""
+"""Decides whether a lever made the training faster, and whether its losses can be trusted."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 
 
 LEAST_ROUNDS = 6
-"""Fewer have no 95 % interval."""
+"""Fewer rounds have no 95 % interval."""
 MOST_ROUNDS = 50
 
 
 def noise_share(noise: Estimate) -> float:
-    """How far from 1 the training against itself may lie, as a share: the far end of its interval.
+    """Return how far from 1 the unchanged training against itself may be: the far end of its interval, as a share.
 
     Example:
         >>> round(noise_share(Estimate(1.0, 0.98, 1.01, 0.95, 8, "")), 4)
@@ -51,10 +51,10 @@ def noise_share(noise: Estimate) -> float:
 
 
 def is_gain(ratio: Estimate, noise: Estimate) -> bool:
-    """Whether the interval lies below 1, and the ratio beyond what the training differs from itself.
+    """Return whether the interval is below 1, and the ratio beyond the noise of the training against itself.
 
-    Two processes of one training differ by more than their windows tell, as by how much memory glibc gives back where
-    (`lightning_perf.page_faults`). The interval does not know of that; the training against itself does.
+    Two processes of one training differ by more than their windows show, e.g. by the memory that glibc returns
+    (`lightning_perf.page_faults`). The interval does not contain that difference; the training against itself does.
     """
     if ratio.value is None or ratio.high is None:
         return False
@@ -62,7 +62,7 @@ def is_gain(ratio: Estimate, noise: Estimate) -> bool:
 
 
 def is_loss(ratio: Estimate, noise: Estimate) -> bool:
-    """The same in the other direction."""
+    """Return the same in the other direction."""
     if ratio.value is None or ratio.low is None:
         return False
     return ratio.low > 1 and ratio.value > 1 + noise_share(noise)
@@ -104,40 +104,42 @@ def is_confirmed(pairs: Sequence[Estimate], noise: Sequence[Estimate], levers: i
 
 
 RELATIVE_FLOOR = 0.002
-"""Share of the loss that always passes: seeds may happen to agree."""
+"""Share of the loss that always passes, since seeds may agree by chance."""
 
 
 class LossGuard:
-    """The losses of the training as it is, by several seeds: how far a lever may move them.
+    """Losses of the unchanged training for several seeds, which limit how far a lever may move them.
 
     Args:
-        base: A loss an optimizer step, by the seed that levers are tried with.
-        others: The same by other seeds.
+        base: The loss of each optimizer step, for the seed of the trials.
+        others: The same for other seeds.
     """
 
     def __init__(self, base: Sequence[float], *others: Sequence[float]) -> None:
         self._base, self._others = tuple(base), tuple(tuple(losses) for losses in others)
 
     def note(self) -> str | None:
-        """What a reader must know of the guard, or None."""
+        """Return a remark that the reader needs, or None."""
         count = min(map(len, (self._base, *self._others)))
         if not count:
-            return "The training returns no loss, so nothing guards the numerics of what is kept."
+            return "The training returns no loss, so the numerics of kept levers are not checked."
         base, *others = (loss_of(losses, count) for losses in (self._base, *self._others))
         if not math.isfinite(base) or not all(map(math.isfinite, others)):
-            return "The loss of the training as it is is no number, so nothing guards the numerics of what is kept."
+            return (
+                "The loss of the unchanged training is NaN or infinite, so the numerics of kept levers are not checked."
+            )
         if _reach([base, *others]) < RELATIVE_FLOOR * abs(base):
             return (
-                f"Other seeds hardly change the loss: a lever is rejected when it moves it by {RELATIVE_FLOOR:.1%}. "
-                "Weights that a function makes, or a shuffled loader, would tell what the noise of the training is."
+                f"Other seeds hardly change the loss: a lever is rejected if it moves it by {RELATIVE_FLOOR:.1%}. "
+                "To measure the noise of your training, give a function that makes the weights, or a shuffled loader."
             )
         return None
 
     def harm(self, losses: Sequence[float]) -> str | None:
-        """Say how a lever moved the loss, or None when no further than seeds do.
+        """Return how a lever moved the loss, or None if it moved it no further than seeds do.
 
         Args:
-            losses: A loss an optimizer step, with the lever, by the seed of the base.
+            losses: The loss of each optimizer step with the lever, for the seed of the base.
         """
         count = min(map(len, (self._base, *self._others, losses)))
         if not count:
@@ -147,11 +149,11 @@ class LossGuard:
 
 
 def loss_of(losses: Sequence[float], count: int) -> float:
-    """Mean loss of the later half of the first steps.
+    """Return the mean loss of the later half of the first steps.
 
     Args:
-        losses: A loss an optimizer step.
-        count: Steps to look at, the same for all that are compared.
+        losses: The loss of each optimizer step.
+        count: Number of steps, the same for all losses that are compared.
 
     Example:
         >>> loss_of([9.0, 9.0, 1.0, 3.0, 100.0], 4)
@@ -161,11 +163,11 @@ def loss_of(losses: Sequence[float], count: int) -> float:
 
 
 def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
-    """Say how a lever moved the loss, or None when no further than seeds do.
+    """Return how a lever moved the loss, or None if it moved it no further than seeds do.
 
-    The candidate has the seed of the base: without rounding both would be equal, and rounding alone can part them no
-    further than two seeds are apart. The limit is the 95 % interval of a difference of two seeds: Student's t for so
-    many seeds times their standard deviation times √2.
+    The candidate has the seed of the base. Without rounding both losses would be equal, and rounding alone moves them
+    apart no further than two seeds are. The limit is the 95 % interval of a difference of two seeds: Student's t for
+    this number of seeds, times their standard deviation, times √2.
 
     Args:
         candidate: Loss with the lever.
@@ -179,7 +181,7 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
         True
     """
     if not math.isfinite(base) or not all(map(math.isfinite, seeds)):
-        return None  # the training itself goes astray: nothing to compare with
+        return None  # the unchanged training diverges: there is no reference
     if not math.isfinite(candidate):
         return f"the loss is {candidate}"
     reach, floor = _reach(seeds), RELATIVE_FLOOR * abs(base)
@@ -190,7 +192,7 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
 
 
 def _reach(seeds: Sequence[float]) -> float:
-    """How far apart two seeds may be: the 95 % interval of their difference."""
+    """Return how far apart two seeds may be: the 95 % interval of their difference."""
     if len(seeds) < 2:
         return 0.0
     return t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
@@ -198,17 +200,17 @@ def _reach(seeds: Sequence[float]) -> float:
 
 GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5
-"""A lever that is so much slower in each of the first rounds is not measured further."""
+"""If a lever is this much slower in each of the first rounds, its measurement ends."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the windows told.
+    """The result of some windows.
 
     Attributes:
-        ratio: Time of the candidate over that of the base.
-        base_s: Median time of the base, of a step or a sample.
-        given_up: Whether it ended early, since the candidate is far slower.
+        ratio: Time of the candidate divided by that of the base.
+        base_s: Median time of the base, per step or per sample.
+        given_up: Whether the measurement ended early, since the candidate is far slower.
     """
 
     ratio: Estimate
@@ -227,15 +229,15 @@ def measure(
     may_give_up: bool = False,
     on_round: Callable[[int], None] | None = None,
 ) -> Measurement:
-    """Train windows of both in turns, in random order within a round, so that drift of the machine hits both.
+    """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
 
     Args:
-        base: What it is compared with.
-        candidate: What is measured.
+        base: The training to compare with.
+        candidate: The training to measure.
         steps: Optimizer steps of a window.
         rounds: Windows of each.
-        order: Draws who begins.
-        by_sample: Whether to compare times a sample rather than a step.
+        order: Draws which one comes first.
+        by_sample: Whether to compare times per sample rather than per step.
         may_give_up: Whether to end early when the candidate is far slower.
         on_round: Called with the number of each round before it.
 
@@ -268,7 +270,7 @@ def measure_in_turn(
     by_sample: bool = False,
     on_round: Callable[[int], None] | None = None,
 ) -> Measurement:
-    """Train both one after the other, for a device whose memory does not hold both at a time.
+    """Train both one after the other, for a device with too little memory for both at a time.
 
     The base trains half of its windows before the candidate and half after it, so that a steady drift cancels. Other
     disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of `measure`.

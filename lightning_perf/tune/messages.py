@@ -12,11 +12,11 @@ class Order(Message, frozen=True):
     """The task of a worker process.
 
     Attributes:
-        source: Where the training is: ``package.module:name``; None for one that is in `pickled`.
-        pickled: What cloudpickle made of torch's flags and the training; None for one that `source` names.
+        source: Name of the training, ``package.module:name``; None for one in `pickled`.
+        pickled: Torch's flags and the training, pickled by cloudpickle; None for one that `source` names.
         levers: Names of the levers to apply.
         seed: Seeds weights and order of samples.
-        scout: Whether to look which levers apply and to profile a few steps, instead of training in windows.
+        scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
         folder: Where profiles go.
     """
 
@@ -53,13 +53,13 @@ class Prediction(Message, frozen=True):
 
 
 class Scouted(Message, frozen=True):
-    """What the training looks like.
+    """The result of the scout.
 
     Attributes:
         machine: Where it runs.
-        missing: For each lever why it does not apply, or None.
-        lines: For each lever that applies what to write into one's own code.
-        predictions: What the profile predicts.
+        missing: For each lever, why it does not apply, or None.
+        lines: For each lever that applies, the lines for the user's code.
+        predictions: Predictions of the profile.
         note: Why there are no predictions, or None.
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
     """

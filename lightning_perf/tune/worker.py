@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-SKIPPED_STEPS = 8  # five are the warm-up, and in the others page faults are counted
+SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS = 2
 
 
@@ -49,8 +49,8 @@ def profile(
         steps: Steps to record.
 
     Returns:
-        The findings' predicted savings as shares of the step. The reason if there are none, or None. The median step
-        time in milliseconds without the profiler, or None.
+        The findings' predicted savings as shares of the step. The reason if nothing is predicted, or None. The median
+        step time in milliseconds without the profiler, or None.
     """
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
@@ -84,17 +84,17 @@ def profile(
 
 
 class Pacer(LightningCallback):
-    """Waits before the first step and after each window until it is told to go on.
+    """Waits before the first step and after each window for the next order.
 
-    While it waits, the DataLoader's workers are stopped, too: else they would fill their queues meanwhile, which makes
-    the next window too fast, and take the cores from the training that has its turn.
+    While it waits, the DataLoader's workers are stopped, too. Otherwise they would fill their queues, which makes the
+    next window too fast, and take cores from the other training.
 
     Args:
         ask: Sends a message, and returns the next order; None to stop.
 
     Attributes:
-        began: Whether it came to the first step.
-        stopped: Whether it was told to stop.
+        began: Whether it reached the first step.
+        stopped: Whether the order was to stop.
     """
 
     def __init__(self, ask: Callable[[Ready | Window], Run | None]) -> None:
@@ -118,7 +118,7 @@ class Pacer(LightningCallback):
         """Note the loss; at the end of the window report it."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            # A sum is memory of our own: what a CUDA graph returns is overwritten by its next replay.
+            # A sum has its own memory: the output of a CUDA graph is overwritten by its next replay.
             self._micro_loss = loss.detach() + (0.0 if self._micro_loss is None else self._micro_loss)
             self._micro_batches += 1
         count = batch_samples(batch)
@@ -190,9 +190,9 @@ def work(channel: Channel) -> None:
     """Carry out one order.
 
     Raises:
-        NoTrainingError: There is no such training.
-        NotApplicableError: A lever turned out not to be for it.
-        TrialError: It is none for trials, or a lever failed.
+        NoTrainingError: The training does not exist.
+        NotApplicableError: A lever turned out not to apply.
+        TrialError: The training cannot be used for trials, or a lever failed.
     """
     order = channel.receive(Order)
     if order.scout:
@@ -210,7 +210,7 @@ def _scout(order: Order) -> Scouted:
     machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
     lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
-    # Looking at the data has set them up already, so what trains is loaded anew.
+    # Looking at the data has set them up already, so the fit loads the training again.
     predictions, note, step_ms = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
@@ -241,7 +241,7 @@ def _train(order: Order, channel: Channel) -> None:
 
 
 def _load(order: Order) -> Any:
-    """The training, its weights as the seed makes them."""
+    """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
     from lightning_perf.inference.errors import InferenceError
@@ -278,9 +278,9 @@ def _machine(training: Any) -> Machine:
 
 
 def describe_error(error: BaseException) -> str:
-    """Word an error in one line."""
+    """Describe an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "backend='inductor' raised:" tells nothing without the line that follows.
+    # "backend='inductor' raised:" says nothing without the next line.
     first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"
