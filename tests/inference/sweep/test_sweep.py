@@ -90,7 +90,7 @@ def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
 
 def test_the_document_survives_json(sweep: Sweep):
     assert Sweep.from_json(sweep.to_json()) == sweep
-    with pytest.raises(InferenceError, match="is no sweep"):
+    with pytest.raises(InferenceError, match="is not a sweep"):
         Sweep.from_json("[]")
     with pytest.raises(InferenceError, match=r"schema version 9.*upgrade"):
         Sweep.from_json(replace(sweep, schema_version=9).to_json())
