@@ -8,6 +8,7 @@ from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
 from lightning_perf.analysis.host.loading import Loading, loading
+from lightning_perf.analysis.host.pauses import Pauses, pauses
 from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
@@ -59,6 +60,7 @@ class RankAnalysis:
         amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
         host_compute: What the processor computes; ``None`` for a training on a device.
+        pauses: Long stretches without operators, by phase.
         clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
         host_pace: What the host needs for a step; ``None`` without a device.
     """
@@ -87,6 +89,7 @@ class RankAnalysis:
     amp_gain: AmpGain | None = None
     stop_flags: StopFlags | None = None
     host_compute: HostCompute | None = None
+    pauses: Pauses | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
 
@@ -128,6 +131,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         amp_gain=amp_gain(trace, step_time, launched, pace),
         stop_flags=stop_flags(trace),
         host_compute=host_compute(trace),
+        pauses=pauses(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
     )

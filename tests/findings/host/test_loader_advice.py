@@ -82,7 +82,9 @@ def test_workers_that_compete_for_cores_are_warned_of() -> None:
     finding = on_cpu(60_000, 20_000, cores=4, threads=4)
     assert finding.saving_low_ms == 0
     assert finding.action == "Try worker processes and measure: DataLoader(…, num_workers=3, persistent_workers=True)."
-    assert "3 worker processes and 4 threads of torch compete for 4 cores: the training may get slower." in text(finding)
+    assert "3 worker processes and 4 threads of torch compete for 4 cores: the training may get slower." in text(
+        finding
+    )
     assert "torch.set_num_threads(1)" in text(finding)
 
 
