@@ -60,7 +60,7 @@ def _facts(loader: Any, module: Any) -> Facts:
         "in_memory": isinstance(below, TensorDataset),
         "batched": loader.batch_sampler is None or (below is dataset and hasattr(dataset, "__getitems__")),
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
-        "dataset": type(dataset).__name__,
+        "dataset": type(below).__name__,
         "collate": _collate(loader.collate_fn),
     }
 

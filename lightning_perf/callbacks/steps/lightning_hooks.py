@@ -203,6 +203,8 @@ class ProfilerHooks:
                 return contexts[action_name] if times is None or not times.timing else times.measure(action_name)
             if action_name not in signals and self._read(action_name) is None:
                 contexts[action_name] = nullcontext(action_name)
+                if times is not None and times.timing and self._on:
+                    return times.measure(action_name)
             return profile(action_name)
 
         return hooked_profile
