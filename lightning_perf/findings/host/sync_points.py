@@ -76,7 +76,7 @@ def sync_points(analysis: RankAnalysis) -> Finding | None:
     times = "once" if calls == "1" else f"{calls} times"
     return finding(
         "sync-points",
-        f"Sync points: the host waits for the device {times} {each(analysis)}, which then runs dry",
+        f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
         [_evidence(point, steps, each(analysis), own) for point in points][:3],
         _with_stack(points, _action(points, own), bool(analysis.metadata.with_stack)),
         saving_ns=(sure_ns / 2, regained_ns),
