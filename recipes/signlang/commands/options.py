@@ -19,7 +19,7 @@ __all__ = [
     "print_progress",
 ]
 
-MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
+MODELS = ("resnet18", "resnet34", "resnet50", "cnn", "cnn-bn")
 """The keys of `recipes.signlang.training.model.MODELS`, named here so that ``--help`` need not load torch."""
 
 

@@ -146,8 +146,9 @@ def test_a_dead_student_is_said(data: DataLoader, tmp_path: Path):
 
 
 def test_a_rising_loss_is_said(data: DataLoader, tmp_path: Path):
-    module = Distillation(Steep(), nn.Linear(4, 2), lr=100.0, max_gradient_norm=None)
-    nn.init.zeros_(module.student.layer.weight)
+    student = Steep()
+    nn.init.zeros_(student.layer.weight)
+    module = Distillation(student, nn.Linear(4, 2), lr=100.0, max_gradient_norm=None)
     with pytest.warns(UserWarning, match=r"the loss rose from 0\.\d+ to"):
         fit(module, data, tmp_path)
 
