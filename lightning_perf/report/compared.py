@@ -41,6 +41,7 @@ class Compared(PageDocument, SavedDocument):
         diff: The changes, as means per step. A single pair of recordings shows what changed, but cannot show that it
             would change again.
         notes: Remarks to read first, on both recordings or on the one that the note begins with.
+        headline: The time of a step before and after, or of a whole recording without marked steps.
         mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
             ``None`` if the recordings are not comparable, or something other than the precision changed too.
         comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.

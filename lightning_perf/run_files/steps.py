@@ -116,8 +116,8 @@ class StepSamples(Sequence[StepSample]):
 class _Line(msgspec.Struct):
     """A line: one step with plain values, or a block with a list for each column.
 
-    In a block, ``step`` is the first step's number. A column whose values are all the same may be that one value, and
-    ``profiled`` may list the rows that were.
+    In a block, ``step`` is the first step's number. A column of equal values may be stored as that one value, and
+    ``profiled`` may list the profiled rows.
     """
 
     step: Count

@@ -184,7 +184,7 @@ def test_a_tradeoff_is_served_as_it_is(logdir: Path) -> None:
     [
         ('{"schema_version": 99}', "has schema version 99"),
         ('{"schema_version": 1}', "the document is damaged"),
-        ('{"schema_version": 1, "model": "N', "this is no trade-off document"),
+        ('{"schema_version": 1, "model": "N', "this is not a trade-off document"),
     ],
 )
 def test_what_the_page_could_not_show_as_a_tradeoff_is_refused(logdir: Path, text: str, message: str) -> None:

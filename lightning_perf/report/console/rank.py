@@ -236,7 +236,7 @@ def _cell(time_ns: float | None) -> str:
 
 def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     grid: Table = table("arithmetic", "time", "share")
-    grid.add_column("known from")
+    grid.add_column("source")
     steps = max(arithmetic.steps, 1)
     for row in arithmetic.rows:
         if not row.time_ns:

@@ -7,6 +7,7 @@ import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
+import { graphRegions, hardwareCounters } from "./sections/graph_regions.js";
 import { idlePart, syncPart } from "./sections/idle.js";
 
 export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
@@ -27,6 +28,8 @@ function render(context) {
     rank.launches?.calls ? launchPart(rank) : missing("This recording has no launch calls."),
     rank.idle?.idle_ns ? idlePart(rank) : null,
     syncPart(rank),
+    graphRegions(rank),
+    hardwareCounters(rank),
     host,
   ];
 }
