@@ -8,6 +8,7 @@ from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
 from lightning_perf.analysis.host.loading import Loading, loading
+from lightning_perf.analysis.host.pauses import Pauses, pauses
 from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
@@ -62,6 +63,7 @@ class RankAnalysis:
         amp_gain: The predicted gain of mixed precision; ``None`` if it is in use already.
         stop_flags: Lightning's broadcasts of a stop flag; ``None`` without any.
         host_compute: The work of the processor; ``None`` for a training on a device.
+        pauses: Long stretches without operators, by phase.
         clock_skew: How far the clocks of host and device disagree; ``None`` if nothing shows that they do.
         host_pace: The host's own time per step; ``None`` without a device.
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
@@ -93,6 +95,7 @@ class RankAnalysis:
     amp_gain: AmpGain | None = None
     stop_flags: StopFlags | None = None
     host_compute: HostCompute | None = None
+    pauses: Pauses | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
     graph_regions: GraphRegionTable | None = None
@@ -137,6 +140,7 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         amp_gain=amp_gain(trace, step_time, launched, pace),
         stop_flags=stop_flags(trace),
         host_compute=host_compute(trace),
+        pauses=pauses(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
         graph_regions=graph_regions(trace),

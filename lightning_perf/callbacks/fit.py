@@ -23,6 +23,7 @@ from lightning_perf.callbacks.recording.schedule import (
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
@@ -83,11 +84,13 @@ class Fit:
         self._budget: OverheadBudget | None = None
         page_faults: PageFaultCounter | None = None
         core_waits: CoreWaits | None = None
+        hook_times: HookTimes | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
         self._windows = LogWriter(WINDOWS, windows_path, errors.report, "the cost of the profiler is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
+            hook_times = HookTimes(trainer)
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if max_overhead is not None:
@@ -104,6 +107,7 @@ class Fit:
                 page_faults=page_faults,
                 core_waits=core_waits,
                 loader=_loader_facts(trainer, errors),
+                hook_times=hook_times,
             )
             if captures is not None:
                 self._captures = Captures(
@@ -139,15 +143,17 @@ class Fit:
             phases=_present(self._profiler, self._timer),
         )
         self._observing = True
+        self._hook_times = hook_times
         self._profiler_hooks = ProfilerHooks(
             trainer.profiler,
             on_start=self._tracker.on_action_start,
             on_stop=self._tracker.on_action_end,
             on_error=self._give_up,
+            times=hook_times,
         )
         self._optimizer_hooks = OptimizerHooks(
             on_start=self._tracker.on_optimizer_step_start,
-            on_end=self._tracker.on_optimizer_step_end,
+            on_end=self._on_optimizer_step_end,
             on_error=self._give_up,
         )
         if self._captures is not None:
@@ -266,6 +272,11 @@ class Fit:
             self._log.write()
         except Exception as further:
             self.errors.report("measurements so far may be incomplete", further)
+
+    def _on_optimizer_step_end(self) -> None:
+        self._tracker.on_optimizer_step_end()
+        if self._hook_times is not None:
+            self._hook_times.optimizer_ends()
 
     def _on_window(self, window: RecordedWindow) -> None:
         if self._budget is not None:

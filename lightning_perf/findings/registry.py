@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
 from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
+from lightning_perf.findings.cpu.cpu_pauses import cpu_pauses
 from lightning_perf.findings.cpu.cpu_threads import cpu_threads
 from lightning_perf.findings.finding import Finding, middle_of
 from lightning_perf.findings.host.cold_start import cold_start
@@ -17,6 +19,7 @@ from lightning_perf.findings.host.host_work import host_work
 from lightning_perf.findings.host.input_bound import input_bound
 from lightning_perf.findings.host.launch_bound import launch_bound
 from lightning_perf.findings.host.pageable_copies import pageable_copies
+from lightning_perf.findings.host.periodic_steps import periodic_steps
 from lightning_perf.findings.host.queued_stalls import queued_stalls
 from lightning_perf.findings.host.small_kernels import small_kernels
 from lightning_perf.findings.host.stop_flags import stop_flags
@@ -35,10 +38,11 @@ from lightning_perf.findings.ranks.data_parallel import data_parallel
 from lightning_perf.findings.ranks.exposed_communication import exposed_communication, exposed_ns
 from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
 
-__all__ = ["RULES", "RUN_RULES", "Rule", "RunRule", "find"]
+__all__ = ["LOG_RULES", "RULES", "RUN_RULES", "LogRule", "Rule", "RunRule", "find"]
 
 Rule = Callable[[RankAnalysis], "Finding | None"]
 RunRule = Callable[[Distributed], "Finding | None"]
+LogRule = Callable[[StepTimes, "RankAnalysis | None"], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
     allocator,
@@ -49,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     cpu_channels_last,
     cpu_overhead,
     cpu_page_faults,
+    cpu_pauses,
     cpu_threads,
     cudnn_benchmark,
     data_parallel,
@@ -72,6 +77,9 @@ RULES: tuple[Rule, ...] = (
 
 RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
 """Rules that compare ranks with each other."""
+
+LOG_RULES: tuple[LogRule, ...] = (periodic_steps,)
+"""Rules about the step log of the whole run, which `lightning_perf.findings.whole_run` applies."""
 
 
 def _flag_ns(analysis: RankAnalysis) -> float:

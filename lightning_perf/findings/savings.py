@@ -11,7 +11,19 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE
 from lightning_perf.units import format_count, format_share
 
-__all__ = ["counted", "device_saving_ns", "each", "share_of_step", "step_ns", "whole", "worth_it"]
+__all__ = [
+    "RECORD_STACKS",
+    "counted",
+    "device_saving_ns",
+    "each",
+    "share_of_step",
+    "step_ns",
+    "whole",
+    "worth_it",
+]
+
+RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
+"""Advice for findings about Python code in a recording without stacks."""
 
 
 def step_ns(analysis: RankAnalysis) -> float:

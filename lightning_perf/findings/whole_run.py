@@ -15,6 +15,7 @@ from lightning_perf.findings.contention import contention, is_busy, is_oversubsc
 from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
 from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
 from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.findings.host.periodic_steps import periodic_steps
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 __all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
@@ -27,6 +28,9 @@ UNLIKE = 2.0
 
 HOST_PACED = frozenset({"host-work", "launch-bound"})
 """Rules for trainings on a device that a busy host triggers by itself."""
+
+SEEN_IN_EVERY_STEP = frozenset({"cpu-pauses"})
+"""Rules that allow for a busy machine themselves: they need the cost in each recorded step."""
 
 LEAST_RUN_STEPS = 5
 """Steps outside of the recording that are needed to contradict it."""
@@ -184,6 +188,9 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
+    periodic = periodic_steps(usable, lead) if usable is not None else None
+    if periodic is not None:
+        findings.append(periodic)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
@@ -216,7 +223,7 @@ def _order(finding: Finding) -> tuple[float, float, str]:
 def _judge(
     finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
 ) -> Finding | HeldBack | str:
-    if finding.saving_high_ms is None:
+    if finding.saving_high_ms is None or finding.kind in SEEN_IN_EVERY_STEP:
         return finding
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)

@@ -1,6 +1,6 @@
-"""A trained model ─► variants ─► measurements ─► a table of accuracy against latency and size.
+"""Build variants of a trained model and measure their accuracy, latency and size.
 
-The public names load on first use: the command line asks for its options without loading torch.
+The public names load on first use, so that the command line can show its options without loading torch.
 """
 
 from __future__ import annotations

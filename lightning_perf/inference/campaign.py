@@ -1,4 +1,4 @@
-"""`Campaign`: build, check and time the variants of one model, whatever happens to one of them."""
+"""`Campaign`: build, check and time the variants of one model, even if some of them fail."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from lightning_perf.inference.variants.variant import BASELINE, Variant
 __all__ = ["Campaign", "Place"]
 
 AGAIN = f"{BASELINE} again"
-"""The baseline's twin: the same artefact in another process, to see what no difference looks like."""
+"""The baseline's twin: the same artefact in another process, to measure the noise."""
 
 SAME_OUTPUTS = 0.02
-"""How far float32 outputs may be from the original's, as a share of the largest: other orders of sums and TF32 stay
-well below, another computation does not."""
+"""Largest allowed difference of float32 outputs from the original's, as a share of the largest output. Sums in another
+order and TF32 stay well below it; another computation does not."""
 
 WORTH_PACKING = 0.9
-"""A packed size is told when it is below this share of the plain one: otherwise there was nothing to pack."""
+"""The packed size is shown if it is below this share of the plain size; otherwise packing has no effect."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where files go, and what the artefacts are told.
+    """Folders of a campaign, and the facts that go into its artefacts.
 
     Attributes:
         artefacts: Folder of the artefacts.
-        kept: Whether that folder stays.
-        work: Folder for files of no later use; the inputs are in it, as ``inputs.npy``.
+        kept: Whether that folder is kept.
+        work: Folder for temporary files, such as the inputs, ``inputs.npy``.
         source: Name of the model.
         labels: Names of its classes.
-        timeout_s: What one step of one variant may take.
+        timeout_s: Timeout of each step of one variant.
     """
 
     artefacts: Path
@@ -56,13 +56,13 @@ class Place:
 
     @property
     def inputs(self) -> Path:
-        """The inputs to time and compare with."""
+        """File of the inputs for timing and for comparing outputs."""
         return self.work / "inputs.npy"
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """One batch size and number of threads, measured: the turns of the baseline and of its twin."""
+    """Rounds of the baseline and of its twin, for one batch size and number of threads."""
 
     threads: int
     batch: int
@@ -71,16 +71,16 @@ class _Timed:
 
 
 class Campaign:
-    """Carries variants through all steps; `rows` and `cells` hold what came out.
+    """Builds, checks and times variants; `rows` and `cells` hold the results.
 
     Args:
         variants: The variants, the baseline first.
         subject: The original.
-        original: Its outputs on the subject's inputs.
+        original: Outputs of the original on the subject's inputs.
         chains: Applies transforms.
         judge: Measures accuracy; None without validation data.
-        place: Where files go.
-        effort: How much is measured.
+        place: Folders, and facts for the artefacts.
+        effort: Number and duration of the timed calls.
         on_progress: Called with each line of progress.
     """
 
@@ -108,19 +108,19 @@ class Campaign:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The variants, as far as they came."""
+        """One row per variant, with the results so far."""
         return tuple(self._rows.values())
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The batch sizes and numbers of threads measured so far, judged over the variants that have not failed."""
+        """One cell per batch size and number of threads so far, over the variants that have not failed."""
         return tuple(
             cell_of(self.rows, threads=timed.threads, batch=timed.batch, baseline=timed.baseline, again=timed.again)
             for timed in self._timed
         )
 
     def run(self, threads: int, batch_sizes: Sequence[int]) -> None:
-        """Build all variants for a number of threads, start them, and time them.
+        """Build, start and time all variants for one number of threads.
 
         Raises:
             InferenceError: The original itself cannot be measured.
@@ -196,7 +196,7 @@ class Campaign:
         timers = {
             name: process.time for name, process in running.items() if name == AGAIN or self._rows[name].reason is None
         }
-        self._on_progress(f"Timing {len(timers) - 1} variants in turns: batch {batch}, threads {threads}")
+        self._on_progress(f"Timing {len(timers) - 1} variants in alternating rounds: batch {batch}, threads {threads}")
         turns = take_turns(timers, batch, self._effort, self._fail)
         for name, rounds in turns.items():
             if name != AGAIN:
@@ -208,13 +208,13 @@ class Campaign:
 
     def _fail(self, name: str, error: VariantError) -> None:
         if name in (BASELINE, AGAIN):
-            raise InferenceError(f"the original itself cannot be measured: {error}") from error
+            raise InferenceError(f"The original itself cannot be measured: {error}") from error
         self._on_progress(f"{name}: {error}")
         self._rows[name] = replace(self._rows[name], reason=str(error))
 
 
 def _require_same_outputs(row: Row) -> None:
-    """See that the same weights in the same arithmetic give the same outputs: exporters may take a model wrong.
+    """Check that the same weights in the same arithmetic give the same outputs: exporters may misread a model.
 
     Raises:
         VariantError: They do not.
@@ -222,8 +222,8 @@ def _require_same_outputs(row: Row) -> None:
     exact = not row.transforms and (row.provenance or {}).get("dtype") == "float32"
     if exact and row.output_error is not None and not row.output_error <= SAME_OUTPUTS:
         raise VariantError(
-            f"it computes something else than the original: outputs differ by up to {row.output_error:.2g} of the "
-            "largest one. Does the model's forward leave torch, or branch on numbers or on the batch size?"
+            f"its outputs differ from the original's by up to {row.output_error:.2g} of the largest output. Check "
+            "whether the model's forward calls code outside of torch, or branches on values or on the batch size"
         )
 
 

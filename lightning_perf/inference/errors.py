@@ -1,4 +1,4 @@
-"""Errors of inference measurements: why a variant failed, and which package is missing."""
+"""Report errors of inference measurements: why a variant failed, and which package is missing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 
 
 class InferenceError(ValueError):
-    """The model, its data or a setting cannot be used; the message says what was wrong, where, and what to do."""
+    """The model, its data or a setting cannot be used; the message names the problem, its place and the fix."""
 
 
 class VariantError(Exception):
-    """A variant cannot be built or run here. Its row says the reason; the other variants go on."""
+    """A variant cannot be built or run on this machine. Its row shows the reason, and the other variants continue."""
 
 
 @contextmanager
@@ -60,10 +60,10 @@ _GENERIC = re.compile(r"^(failed to|while executing|set torch|the following|trac
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Keep exporters and compilers from writing to the terminal: they advise their own developers there.
+    """Keep exporters and compilers from writing hints for their own developers to the terminal.
 
-    Warnings, Python's standard output and error, and log records below ``ERROR`` are dropped. Errors are raised as
-    ever. The switches belong to the whole process: not for use beside other threads.
+    Warnings, Python's standard output and error, and log records below ``ERROR`` are dropped. Errors are still raised.
+    The settings apply to the whole process, so do not use this while other threads run.
     """
     disabled = logging.root.manager.disable
     with (
@@ -81,13 +81,13 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def variant_errors(action: str) -> Iterator[None]:
-    """Run a library's work quietly and turn what it raises into a variant's reason.
+    """Run code of a library quietly and turn its errors into the reason for a variant's row.
 
     Args:
-        action: What cannot be done, as ``torch.export cannot take this model``.
+        action: The start of the message, e.g. ``torch.export cannot take this model``.
 
     Raises:
-        VariantError: The work failed: the action and the first cause, in a line.
+        VariantError: The code failed; the message has the action and the first cause, on one line.
     """
     try:
         with quietly():
@@ -99,9 +99,9 @@ def variant_errors(action: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    r"""The innermost cause of an error, in a line.
+    r"""Return the innermost cause of an error, on one line.
 
-    Compilers wrap the cause in reports of many lines about their own stages; the cause says what the model did.
+    Compilers wrap the cause in long reports about their own stages; the cause shows the problem with the model.
 
     Example:
         >>> try:
@@ -124,13 +124,13 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 1] + '…'}"
 
 
-def missing_package(module: str, *, extra: str = "", package: str = "") -> str | None:
-    """Return a message with the command that installs a missing package, or None when the package is installed.
+def missing_package(module: str, *, package: str = "", extra: str = "") -> str | None:
+    """Return that a package is missing and how to install it, or None if it is installed.
 
     Args:
-        module: Its import name.
-        extra: The extra of lightning-perf that installs it, or "".
-        package: Its name for pip, where no extra installs it.
+        module: Import name of the package.
+        package: Name to install it by; give this or `extra`.
+        extra: The extra of lightning-perf that installs it.
 
     Example:
         >>> missing_package("json", package="json")
@@ -139,27 +139,29 @@ def missing_package(module: str, *, extra: str = "", package: str = "") -> str |
     """
     if find_spec(module) is not None:
         return None
-    command = install_command(extra) if extra else f'pip install "{package}"'
+    command = f'pip install "{package}"' if package else install_command(extra)
     return f"{module} is not installed. Install it with: {command}"
 
 
 def missing_compiler() -> str | None:
-    """Say that there is no C++ compiler, or None when TorchInductor will find one.
+    """Return that the C++ compiler is missing, or None if TorchInductor will find one.
 
-    It looks where TorchInductor does (``torch._inductor.config.cpp.cxx``): the variable ``CXX``, then the system's
-    usual name.
+    It searches like TorchInductor (``torch._inductor.config.cpp.cxx``): the variable ``CXX``, then the usual name on
+    this system.
     """
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(name.split()[0]) is not None:
         return None
-    return f"TorchInductor needs a C++ compiler and there is no {name}: install one (apt-get install g++), or set CXX"
+    return (
+        f"TorchInductor needs a C++ compiler, and {name} was not found: install one (apt-get install g++), or set CXX"
+    )
 
 
 def require(*reasons: str | None) -> None:
-    """Stop at the first reason.
+    """Raise an error with the first reason that is not None.
 
     Raises:
-        VariantError: One of them is a reason.
+        VariantError: There is such a reason.
     """
     for reason in reasons:
         if reason is not None:
@@ -167,7 +169,7 @@ def require(*reasons: str | None) -> None:
 
 
 def package_versions(*packages: str) -> dict[str, str]:
-    """Versions of installed packages by name; those not installed are left out.
+    """Return the versions of packages by name; packages that are not installed are left out.
 
     Example:
         >>> package_versions("no-such-package")

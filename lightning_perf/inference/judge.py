@@ -1,4 +1,4 @@
-"""`Judge`: how right each variant is on the validation data."""
+"""`Judge`: measures the accuracy of each variant on the validation data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Judge"]
 
 
 class Judge:
-    """Compares the classes that variants give with the right ones, and with the original's.
+    """Compares the classes that variants predict with the labels, and with the original's predictions.
 
-    The original is judged first.
+    Judge the original first.
 
     Args:
         validation: Held-out inputs with their labels.
         input_shape: Shape of one input that the model takes.
         output_shape: Shape of the original's outputs, with the batch.
-        work: Folder for the inputs, which the processes read from there.
+        work: Folder for the file of inputs that the worker processes read.
 
     Raises:
         InferenceError: The data do not fit the model.
@@ -35,17 +35,20 @@ class Judge:
     ) -> None:
         shape = tuple(validation.inputs.shape[1:])
         if shape != input_shape:
-            raise InferenceError(f"validation: inputs of shape {shape}, the model is given {input_shape}.")
+            raise InferenceError(
+                f"validation: inputs have the shape {shape}, but the model takes {input_shape}. "
+                "Give validation inputs of that shape."
+            )
         if len(output_shape) != 2:
             raise InferenceError(
-                f"the model gives {output_shape} for a batch: accuracy needs (n, classes). "
-                "Leave the validation data out."
+                f"The model returns {output_shape} for a batch, but accuracy needs (n, classes). "
+                "Leave out the validation data."
             )
         least, most, classes = int(validation.labels.min()), int(validation.labels.max()), output_shape[1]
         if most >= classes or least < 0:
             raise InferenceError(
                 f"validation: labels from {least} to {most}, but the model has {classes} outputs. "
-                "Is this another model's checkpoint, or another data set?"
+                "Check that the checkpoint and the dataset belong together."
             )
         self._path = work / "validation.npy"
         np.save(self._path, validation.inputs.float().numpy())
@@ -56,14 +59,14 @@ class Judge:
 
     @property
     def n(self) -> int:
-        """Inputs it judges by."""
+        """Number of validation inputs."""
         return len(self._labels)
 
     def judge(self, process: Running) -> Accuracy:
-        """Let a variant classify all inputs.
+        """Let a variant classify all inputs, and return its accuracy.
 
         Raises:
-            VariantError: It fails.
+            VariantError: The variant fails.
         """
         classes: NDArray[np.int64] = process.predict(self._path).argmax(axis=1).astype(np.int64)
         first = self._original is None
@@ -72,7 +75,7 @@ class Judge:
         return compare_accuracy(classes, self._original, self._labels, self._units, is_original=first)
 
     def notes(self) -> tuple[str, ...]:
-        """What to say of the original's accuracy."""
+        """Return a warning if the original is no better than guessing."""
         if self._original is None:
             return ()
         share = float((self._original == self._labels).mean())
@@ -80,7 +83,7 @@ class Judge:
         if low > 1 / self._classes:
             return ()
         note = (
-            f"The original is right on {100 * share:.1f} % of the validation data, no better than guessing among "
-            f"{self._classes} classes. Do weights, scaling of the inputs and order of the classes belong together?"
+            f"The accuracy of the original on the validation data is {100 * share:.1f} %, no better than guessing "
+            f"among {self._classes} classes. Check the weights, the scaling of the inputs and the order of the classes."
         )
         return (note,)

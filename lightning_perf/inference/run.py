@@ -45,7 +45,7 @@ __all__ = [
 
 
 def describe_machine(device: torch.device) -> Machine:
-    """Describe it before a measurement; its load afterwards is not known yet."""
+    """Describe this machine before a measurement; the load afterwards is still unknown."""
     facts, notes = device_facts(device), host_notes()
     return Machine(
         device=str(facts["device.name"]),
@@ -62,7 +62,7 @@ def describe_machine(device: torch.device) -> Machine:
 
 
 def load_average() -> float | None:
-    """Processes that ran or waited to, averaged over a minute; None where the system does not tell."""
+    """Return the load average over the last minute, or None if the system does not report it."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:
@@ -70,29 +70,29 @@ def load_average() -> float | None:
 
 
 TRADEOFF_FILE = "tradeoff.json"
-"""The document, beside the artefacts."""
+"""File name of the document, next to the artefacts."""
 
 MOST_INPUTS = 64
-"""Inputs that outputs are compared on, and that batches are made of."""
+"""Most inputs for timing and for comparing outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions:
-    """What is measured, and where it goes.
+    """Options of `measure_variants`.
 
     Attributes:
-        variants: Names as `parse_variant` reads them, the original always first; `default_variants` when not given.
-        batch_sizes: Inputs per call. The first one, with the first of `threads`, decides the recommendation.
+        variants: Names for `parse_variant`; the original is always measured first. None means `default_variants`.
+        batch_sizes: Inputs per call. The first batch size and the first of `threads` decide the recommendation.
         threads: CPU threads; everything is built and measured again for each number.
-        device: Where variants run.
-        effort: How much is measured.
-        max_latency_ms: Recommend a variant whose p90 latency stays below.
-        max_accuracy_drop_points: Recommend a variant whose accuracy is lower by no more, in percentage points.
-        name: What to call the model; its class's name when not given.
-        labels: Names of the classes, kept in the artefacts.
-        notes: What a reader must know, for the document.
-        out: Folder that keeps the artefacts and ``tradeoff.json``; nothing is kept when not given.
-        timeout_s: What building, loading, or predicting the validation data may take for one variant.
+        device: The device to run variants on.
+        effort: Number and duration of the timed calls.
+        max_latency_ms: Recommend a variant with a p90 latency of at most this many milliseconds.
+        max_accuracy_drop_points: Recommend a variant that loses at most this many percentage points of accuracy.
+        name: Name of the model; the name of its class if not given.
+        labels: Names of the classes, which the artefacts keep.
+        notes: Remarks for the reader of the document.
+        out: Folder for the artefacts and ``tradeoff.json``; if not given, nothing is kept.
+        timeout_s: Timeout for building a variant, for loading it, and for predicting the validation data.
     """
 
     variants: Sequence[str] | None = None
@@ -120,19 +120,21 @@ def measure_variants(
     options: MeasureOptions | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Tradeoff:
-    """Build variants of a model, check each against the original, and measure them in turns.
+    """Build variants of a model, check each against the original, and time them in alternating rounds.
 
-    Each variant is built in a process of its own and measured in another, fresh one, from its artefact on disk: one
-    that fails or crashes is a row with its reason, and the others go on.
+    Each variant is built in a process of its own. A fresh process then loads its artefact from disk and measures it. If
+    a variant fails or crashes, its row shows the reason and the others continue.
 
     Args:
-        module: The model, from float32 ``(n, …)`` to float32 ``(n, …)``; its class can be imported by a fresh process.
-        inputs: Real inputs to time, ``(n, …)``; the first of the validation data when not given.
-        validation: Held-out inputs with labels. Without it accuracy is not measured.
-        calibration: Real inputs from the training side, for int8; `inputs` when not given, which a note says.
-        fine_tune: Trains a changed model. Without it, transforms that need training are rows with that reason.
-        students: What makes each student to distil to, untrained, by its name: ``distil-NAME`` is a transform.
-        options: Which variants, batch sizes and limits, and where the results go.
+        module: The model, from float32 ``(n, …)`` to float32 ``(n, …)``. A fresh process must be able to import its
+            class.
+        inputs: Real inputs to time, ``(n, …)``; the first validation inputs if not given.
+        validation: Held-out inputs with labels. Without them, accuracy is not measured.
+        calibration: Real inputs from the training side, for int8. If not given, `inputs` are used and a note says so.
+        fine_tune: Trains a changed model. Without it, transforms that need training fail with that reason.
+        students: Functions that make untrained students, by name. Each name adds the transforms ``distil-NAME`` and
+            ``alone-NAME``.
+        options: Variants, batch sizes, limits, and the folder for the results.
         on_progress: Called with each line of progress.
 
     Returns:
@@ -152,13 +154,13 @@ def measure_variants(
     parsed = parse_variants(options.variants or default_variants(device.type), students)
     if inputs is None:
         if validation is None:
-            raise InferenceError("no inputs: give real inputs to time, or validation data.")
+            raise InferenceError("There are no inputs. Give real inputs to time, or validation data.")
         inputs = validation.inputs
     inputs = inputs[:MOST_INPUTS].float().contiguous()
     said = list(options.notes)
     if calibration is None:
         calibration = inputs
-        said.append(f"int8 was calibrated on the {len(inputs)} inputs that were timed: no calibration data was given.")
+        said.append(f"No calibration data was given: int8 was calibrated on the {len(inputs)} timed inputs.")
     subject = Subject(_prepared(module), inputs, calibration.float(), device, threads[0])
     original = check_subject(subject).numpy()
     name = options.name or type(module).__name__
@@ -210,14 +212,14 @@ def measure_variants(
 
 
 def save_document(tradeoff: Tradeoff, folder: Path) -> Tradeoff:
-    """Write a document beside the artefacts.
+    """Write a document next to the artefacts.
 
     Args:
         tradeoff: The document.
         folder: The folder of the artefacts.
 
     Returns:
-        The document; with a note where it could not be written: the measurement is not lost with the file.
+        The document. If the file cannot be written, it has a note about that, so that the measurement is not lost.
     """
     path = folder / TRADEOFF_FILE
     try:
@@ -232,12 +234,12 @@ def _check_settings(batch_sizes: Sequence[int], threads: Sequence[int]) -> None:
     for what, values in (("batch sizes", batch_sizes), ("threads", threads)):
         if not values or min(values) < 1 or len(set(values)) != len(values):
             raise InferenceError(
-                f"{what}: {', '.join(map(str, values)) or 'none'} given. Give different numbers above 0."
+                f"{what}: got {', '.join(map(str, values)) or 'none'}. Give different numbers above 0."
             )
 
 
 def _prepared(module: nn.Module) -> nn.Module:
-    """A copy of the model to study, so that its owner's stays as it is."""
+    """Return a copy of the model to study, so that the caller's model stays unchanged."""
     try:
         return copy.deepcopy(module).cpu().float().eval().requires_grad_(False)
     except Exception as error:  # copying runs code of the model's, which may raise anything
@@ -248,7 +250,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InferenceError(f"{folder}: cannot be made ({error.strerror}). Give another --out.") from error
+        raise InferenceError(f"{folder} cannot be created ({error.strerror}). Give another --out.") from error
 
 
 def _arithmetic(subject: Subject, batch: int, notes: list[str]) -> tuple[Count | None, Roofline | None]:
@@ -260,6 +262,6 @@ def _arithmetic(subject: Subject, batch: int, notes: list[str]) -> tuple[Count |
         return None, None
     if count.uncounted:
         kinds = ", ".join(sorted({layer.kind for layer in count.uncounted}))
-        notes.append(f"FLOPs are too few: no formula is known for operators in {kinds}.")
+        notes.append(f"The count of FLOPs is too low: some operators in {kinds} have no known formula.")
     peaks = find_peaks(subject.device, subject.threads, working_set_bytes=batched.compulsory_bytes)
     return count, bound_latency(batched, peaks)

@@ -58,8 +58,8 @@ def _read_report(path: Path) -> PerfReport:
 def _covers(report: PerfReport, traces: Sequence[Path]) -> bool:
     """Whether this version made a report from all these traces, so that a new one would be equal."""
     sources = {Path(source).name for source in report.sources}
-    told = "\n".join(report.notes)
-    known = all(trace.name in sources or trace.name in told for trace in traces)
+    notes = "\n".join(report.notes)
+    known = all(trace.name in sources or trace.name in notes for trace in traces)
     return known and (report.tool_version == __version__ or not traces)
 
 

@@ -194,12 +194,12 @@ def _watched(sizes: dict[str, int], tell: Callable[[float], None]) -> Iterator[N
     progress = ReadingProgress(sizes)
 
     def watch() -> None:
-        told = -1.0
+        reported = -1.0
         while not over.wait(LOOK_S):
             done = progress.look()
-            if done != told:
+            if done != reported:
                 tell(done)
-                told = done
+                reported = done
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DataLoading", "DeviceProperties", "Metadata", "Problems", "Processor"]
+__all__ = ["DataLoading", "DeviceProperties", "HookTime", "Metadata", "Problems", "Processor", "TrainingLoop"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class DataLoading:
         batched: Whether it takes all samples of a batch at once: ``batch_size=None``, or a dataset with
             ``__getitems__``.
         uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
+        dataset: Class of the dataset.
+        collate: Name of the ``collate_fn``, if it is not torch's default.
     """
 
     kind: str | None = None
@@ -91,6 +93,38 @@ class DataLoading:
     in_memory: bool | None = None
     batched: bool | None = None
     uses_model: bool | None = None
+    dataset: str | None = None
+    collate: str | None = None
+
+
+@dataclass(frozen=True)
+class HookTime:
+    """The time of one hook of a callback or module.
+
+    Attributes:
+        name: The hook as ``Class.hook``.
+        time_ns: Its time, over all recorded steps.
+    """
+
+    name: str
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """Facts about the training loop and its hooks, from `PerfCallback`.
+
+    Attributes:
+        steps: Whole steps that the times of the hooks are over.
+        hooks: The slowest hooks of callbacks and modules, the slowest first; ``None`` if they were not timed.
+        loggers: Classes of the Trainer's loggers.
+        log_every_n_steps: The Trainer's ``log_every_n_steps``.
+    """
+
+    steps: int | None = None
+    hooks: tuple[HookTime, ...] | None = None
+    loggers: tuple[str, ...] = ()
+    log_every_n_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +147,7 @@ class Metadata:
         is_hip: Whether the device is an AMD one under HIP/ROCm.
         processor: The host's processor; ``None`` if nothing is recorded of it.
         loader: How the batches were made.
+        loop: The training loop and its hooks.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -130,6 +165,7 @@ class Metadata:
     is_hip: bool = False
     processor: Processor | None = None
     loader: DataLoading | None = None
+    loop: TrainingLoop | None = None
 
 
 @dataclass(frozen=True)

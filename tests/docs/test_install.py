@@ -10,7 +10,7 @@ import pytest
 
 import lightning_perf
 from lightning_perf.project import REPOSITORY_URL, install_command, page_url
-from tests.support.markdown import PAGES, ROOT
+from tests.support.markdown import DOCS, PAGES, ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -82,3 +82,10 @@ def test_every_supported_python_is_tried_before_a_release() -> None:
         text = (ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text(encoding="utf-8")
         (matrix,) = re.findall(r"^ +python: \[(.+)\]$", text, re.M)
         assert sorted(re.findall(r"3\.\d+", matrix)) == supported
+
+
+def test_one_constant_switches_to_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.project._SOURCE", "")
+    assert install_command("train") == 'pip install "lightning-perf[train]"'
+    assert install_command() == 'pip install "lightning-perf"'
+    assert wrong_commands((DOCS / "quickstart.md").read_text(encoding="utf-8")) != []

@@ -21,7 +21,9 @@ from lightning_perf.report.document import PerfReport
 from tests.analysis.host.test_stop_flags import training as stopping
 from tests.findings.cpu.test_cpu_overhead import calling
 from tests.findings.cpu.test_cpu_page_faults import recording as faulting
+from tests.findings.cpu.test_cpu_pauses import loop, pausing
 from tests.findings.host.test_pageable_copies import copying
+from tests.findings.host.test_periodic_steps import run
 from tests.findings.host.test_sync_points import waiting
 from tests.findings.host_recordings import convolving, on_processor
 from tests.findings.recordings import A100, FP32_GEMM, reducing, training
@@ -44,11 +46,13 @@ class Example:
         source: Where the recording is from, as the page says it.
         recordings: The traces of its ranks, made by a test.
         corpus: The trace or folder below ``traces`` of the corpus, if it is a published one.
+        run: Makes a run with its step log in a folder, and its report.
     """
 
     source: str
     recordings: Callable[[], Sequence[TraceBuilder]] = tuple
     corpus: str = ""
+    run: Callable[[Path], PerfReport] | None = None
 
     def analyze(self, corpus: Path | None) -> PerfReport:
         """Return the report of the recording."""
@@ -56,6 +60,8 @@ class Example:
             assert corpus is not None, "name the folder of the corpus in LIGHTNING_PERF_CORPUS"
             return lightning_perf.analyze(corpus / "traces" / self.corpus)
         with tempfile.TemporaryDirectory() as folder:
+            if self.run is not None:
+                return self.run(Path(folder))
             for rank, builder in enumerate(self.recordings()):
                 builder.write(Path(folder) / f"rank{rank}.pt.trace.json")
             return lightning_perf.analyze(folder)
@@ -111,6 +117,7 @@ EXAMPLES = {
     "cpu-channels-last": Example(MADE, lambda: [convolving(on_processor())]),
     "cpu-overhead": Example(MADE, lambda: [calling(5, 20)]),
     "cpu-page-faults": Example(MADE, lambda: [faulting()]),
+    "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
     "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
     "cudnn-benchmark": Example(
         published("resnet50_autograd_api_num_workers_0"), corpus="kineto/resnet50_autograd_api_num_workers_0"
@@ -133,6 +140,7 @@ EXAMPLES = {
         corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
     ),
     "pageable-copies": Example(MADE, lambda: [copying(100, pinned=False)]),
+    "periodic-steps": Example(MADE, run=run),
     "queued-stalls": Example(
         published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
     ),

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import cli
+from lightning_perf import analyze, cli
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
-from lightning_perf.findings.registry import RULES, RUN_RULES
+from lightning_perf.findings.registry import LOG_RULES, RULES, RUN_RULES
 from tests.conftest import corpus_rows
 from tests.findings.examples import EXAMPLES, PAGES, with_example
+from tests.findings.recordings import training
 
 FINDINGS = PAGES.parent
 SECTIONS = ["Symptom", "Example", "Threshold", "Fix", "How to verify", "When not to"]
@@ -31,7 +32,7 @@ def pages() -> list[str]:
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule() -> None:
-    assert {rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES)} == set(pages())
+    assert {rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES, *LOG_RULES)} == set(pages())
     assert set(pages()) == KINDS
     assert set(pages()) == set(EXAMPLES)
     assert list(read_symptoms()) == pages()
@@ -123,6 +124,11 @@ def test_explain_needs_no_torch() -> None:
         "sys.exit(bool({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_markdown_links_the_rule(tmp_path: Path) -> None:
+    report = analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json"))
+    assert f"[input-bound]({rule_page_url('input-bound')})" in report.to_markdown()
 
 
 def test_a_finding_always_has_the_page_of_its_rule() -> None:

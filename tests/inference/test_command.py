@@ -22,7 +22,7 @@ MEASURE = ("infer", f"{HERE}:Tiny", "--shape", "1,8,8")
         ([f"{HERE}:Tiny", "--shape", "3,8,8"], "does not take inputs of shape"),
         ([f"{HERE}:Tiny", "--shape", "1,8,8", "--max-accuracy-drop", "0.01"], "no validation data"),
         ([f"{HERE}:Tiny", "--data", f"{HERE}:Nothing"], "has no Nothing"),
-        (["no.ckpt", "--shape", "1,8,8"], "there is no such checkpoint"),
+        (["no.ckpt", "--shape", "1,8,8"], "no such checkpoint"),
     ],
 )
 def test_bad_input_is_a_message_and_code_2(arguments, said, capsys):
@@ -118,7 +118,7 @@ def test_the_plot_names_its_conditions_and_all_measured_variants():
 
 
 def test_plots_that_cannot_be_are_told(tmp_path):
-    with pytest.raises(InferenceError, match="nothing was measured"):
+    with pytest.raises(InferenceError, match="no variant was measured"):
         draw_tradeoff(tradeoff([row("eager", latencies=())]))
     with pytest.raises(InferenceError, match=r"Give a \.png, \.svg or \.pdf file"):
         save_plot(tradeoff([row("eager")]), tmp_path / "plot.bogus")

@@ -70,7 +70,7 @@ def test_the_figures_are_those_of_the_model(measured):
     assert document.recommendation.variant == "eager"
     assert document.count.macs == 8 * 9 * 36 + 8 * 5
     assert document.roofline.bound_ms > 0
-    assert any("calibrated on the 60 inputs" in note for note in document.notes)
+    assert any("calibrated on the 60 timed inputs" in note for note in document.notes)
 
 
 def test_what_is_kept_loads_and_gives_the_same(measured):
@@ -90,17 +90,17 @@ def test_what_is_kept_loads_and_gives_the_same(measured):
         (Tiny(), {"inputs": torch.randn(2, 3, 8, 8)}, r"does not take inputs of shape \(n, 3, 8, 8\)"),
         (Tiny(), {}, "no inputs"),
         (InPlace(), {"inputs": torch.randn(2, 1, 8, 8)}, "changes its inputs in place"),
-        (Random(), {"inputs": torch.randn(2, 1, 8, 8)}, "gives other outputs for the same inputs, in eval mode"),
-        (torch.nn.Embedding(9, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of .* token numbers"),
-        (torch.nn.Bilinear(3, 3, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of several inputs"),
-        (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "not finite"),
-        (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "gives a tuple, not one tensor"),
-        (torch.nn.Flatten(0), {"inputs": torch.randn(2, 3)}, "not a row an input"),
-        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(batch_sizes=(0,))}, "batch sizes: 0 given"),
-        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(threads=(1, 1))}, "threads: 1, 1 given"),
+        (Random(), {"inputs": torch.randn(2, 1, 8, 8)}, "returns other outputs for the same inputs, in eval mode"),
+        (torch.nn.Embedding(9, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of .* token IDs"),
+        (torch.nn.Bilinear(3, 3, 5), {"inputs": torch.ones(2, 3)}, "wrap a model with several inputs"),
+        (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "NaN or infinite"),
+        (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "returns a tuple, not one tensor"),
+        (torch.nn.Flatten(0), {"inputs": torch.randn(2, 3)}, "Return one row per input"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(batch_sizes=(0,))}, "batch sizes: got 0"),
+        (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(threads=(1, 1))}, "threads: got 1, 1"),
         (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(device="abacus")}, "PyTorch knows no such device"),
         (Tiny(), {"inputs": PICTURES, "options": MeasureOptions(max_accuracy_drop_points=1.0)}, "no validation data"),
-        (Tiny(), {"validation": Validation(torch.randn(2, 1, 8, 8), torch.tensor([0, 7]))}, "another model's"),
+        (Tiny(), {"validation": Validation(torch.randn(2, 1, 8, 8), torch.tensor([0, 7]))}, "dataset belong together"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_studied_is_said_before_anything_is_built(module, settings, said):
@@ -133,10 +133,10 @@ def test_a_document_that_cannot_be_written_is_not_lost(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "labels", "units", "said"),
     [
-        (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), None, "no validation data"),
+        (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), None, "validation data are empty"),
         (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), None, "for 2 inputs"),
         (torch.zeros(2, 1), torch.zeros(2), None, "class indices"),
-        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 3, "3 independent units among 2"),
+        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64), 3, "units must be from 1 to 2 \\(inputs\\), got 3"),
     ],
 )
 def test_validation_data_that_do_not_fit_are_refused(inputs, labels, units, said):

@@ -109,7 +109,7 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
     for part in ("Step 119", "slow steps", "usual 1.00 ms, limit 1.25 ms", "2 steps recorded, 3.00 ms each"):
         assert part in first
     assert all(sentence in first for sentence in report.captures[0].evidence)
-    assert "no whole step recorded" in second
+    assert "no complete step recorded" in second
     opened.page.click(".captures summary")
     opened.page.wait_for_selector("#table-capture-0-categories tbody td")
     changes = opened.texts("#table-capture-0-categories tbody tr")

@@ -46,6 +46,7 @@ def test_ctrl_c_leaves_no_processes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # eleven processes start
 def test_a_real_tuning_finds_what_is_planted(tmp_path):
     before = Path("tests/tune/trainings.py").read_bytes()
     settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=8)

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract
+from lightning_perf.analysis.host.user_code import user_function
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import PHASES, marks_by_phase, phases_at
 from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, runtime_kinds
@@ -36,6 +37,7 @@ class SyncPoint:
         regained_ns: The most that the step could save without them. The host would be ahead by its wait, so the
             device's idle time until the next wait, for input included, shrinks by as much.
         phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
+        function: The user's function that waited longest, as the recorder names it; ``None`` without stacks.
     """
 
     operator: str | None
@@ -45,6 +47,7 @@ class SyncPoint:
     drained_ns: int
     regained_ns: int
     phase: str = "other"
+    function: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
                 phase=PHASES[phase],
+                function=_function(trace, int(rows[positions[int(np.argmax(wait[positions]))]])),
                 call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
                 calls=len(positions),
                 wait_ns=int(wait[positions].sum()),
@@ -117,6 +121,12 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         regained_ns=sum(point.regained_ns for point in points),
         points=tuple(points[:_LISTED]),
     )
+
+
+def _function(trace: Trace, row: int) -> str | None:
+    """The user's function around a runtime call."""
+    runtime = trace.runtime
+    return user_function(trace, int(runtime.thread[row]), int(runtime.start_ns[row]), int(runtime.end_ns[row]))
 
 
 def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
+from lightning_perf.analysis.steps.periodic import PeriodicSteps, find_period
 from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.trace.columns import Int64Array
 
@@ -57,6 +58,7 @@ class StepTimes:
         outliers: The longest of them, longest first.
         data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
             may be hiccups.
+        periodic: Steps that take longer at regular distances; ``None`` if there are none.
     """
 
     steps: int
@@ -80,6 +82,7 @@ class StepTimes:
     outlier_excess_ns: int
     outliers: tuple[StepSample, ...]
     data_wait_share_steady: float | None = None
+    periodic: PeriodicSteps | None = None
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
@@ -138,6 +141,7 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
         data_wait_share_steady=_steady_share(wait_ns, step_ns),
+        periodic=find_period(np.array([sample.step for sample in kept], dtype=np.int64), step_ns),
     )
 
 

@@ -60,7 +60,15 @@ def _facts(loader: Any, module: Any) -> Facts:
         "in_memory": isinstance(below, TensorDataset),
         "batched": loader.batch_sampler is None or (below is dataset and hasattr(dataset, "__getitems__")),
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
+        "dataset": type(below).__name__,
+        "collate": _collate(loader.collate_fn),
     }
+
+
+def _collate(function: Any) -> str | None:
+    """The name of a loader's ``collate_fn``, if it is not torch's own."""
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return None if (kind.__module__ or "").split(".")[0] == "torch" else str(kind.__qualname__).split(".")[-1]
 
 
 def reaches_model(root: Any, module: Any) -> bool:

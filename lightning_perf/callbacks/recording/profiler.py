@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import warnings
@@ -25,9 +26,11 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 )
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.run_files.windows import RecordedWindow
+from lightning_perf.trace.metadata import LOOP_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
@@ -72,6 +75,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
         core_waits: Measures the waits for a core, which are noted in the trace; None where they are not measured.
         loader: How batches are made, which is noted in the trace.
+        hook_times: Times the hooks during a window, which is noted in the trace.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -93,6 +97,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         page_faults: PageFaultCounter | None = None,
         core_waits: CoreWaits | None = None,
         loader: Mapping[str, object] | None = None,
+        hook_times: HookTimes | None = None,
     ) -> None:
         self._state = state
         self._plan = plan
@@ -105,6 +110,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._page_faults = page_faults
         self._core_waits = core_waits
         self._loader = loader
+        self._hook_times = hook_times
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -252,6 +258,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._state.recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
+        if self._hook_times is not None:
+            self._hook_times.start()
         return True
 
     def _stop(self) -> None:
@@ -263,6 +271,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         try:
             self._end_recording(stopped, recording)
         finally:
+            if self._hook_times is not None:
+                self._hook_times.timing = False
             self._recorder.release()
         recorded = self._whole_steps if self._trace_bytes else 0
         first, last = self._state.number_of(self._begun_at), self._state.number
@@ -281,6 +291,9 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if self._step_mark is not None:
                 with record_function(CUT_MARK):
                     pass
+            if recording and self._hook_times is not None:
+                loop = json.dumps(self._hook_times.stop(self._whole_steps))
+                stopped.add_metadata_json(LOOP_KEY, loop)
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
         # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.

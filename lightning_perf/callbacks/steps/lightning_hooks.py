@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from lightning_perf.callbacks.steps.hook_times import HookTimes
+
 __all__ = ["OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
 
 
@@ -98,18 +100,30 @@ class ProfilerHooks:
         on_start: Called before an action with a signal starts.
         on_stop: Called after an action with a signal has ended.
         on_error: Called with the exception of a listener, which goes no further.
+        times: Times the other actions while a window records; only with the Trainer's default profiler.
     """
 
-    def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener, on_error: OnError) -> None:
+    def __init__(
+        self,
+        profiler: Any,
+        *,
+        on_start: Listener,
+        on_stop: Listener,
+        on_error: OnError,
+        times: HookTimes | None = None,
+    ) -> None:
         self._profiler = profiler
         self._on_error = on_error
         self._signals: dict[str, Signal | None] = {}
+        self._times = times
         self._wrappers: dict[str, Callable[..., Any]] = {
             "start": self._before(profiler.start, on_start),
             "stop": self._after(profiler.stop, on_stop),
         }
         if _does_nothing(profiler):
-            self._wrappers["profile"] = self._around(profiler.profile)
+            self._wrappers["profile"] = self._around(profiler.profile, times)
+            if times is not None:
+                times.attached = True
         # An entry of None means that the instance had no such attribute of its own.
         self._originals = {name: vars(profiler).get(name) for name in self._wrappers}
         self._on = True
@@ -152,6 +166,11 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
+                if self._times is not None and self._times.timing:
+                    if signal is Signal.AUTOMATIC_STEP:
+                        self._times.step_starts()
+                    elif signal is Signal.FORWARD:
+                        self._times.closure_starts()
                 self._notify(listener, signal)
             start(action_name)
 
@@ -167,19 +186,25 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
+                if signal is Signal.AUTOMATIC_STEP and self._times is not None:
+                    self._times.step_ends(action_name)
                 self._notify(listener, signal)
 
         return hooked_stop
 
-    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    def _around(
+        self, profile: Callable[[str], AbstractContextManager[Any]], times: HookTimes | None
+    ) -> Callable[..., Any]:
         signals = self._signals
         contexts: dict[str, AbstractContextManager[Any]] = {}
 
         def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
             if action_name in contexts and self._on:
-                return contexts[action_name]
+                return contexts[action_name] if times is None or not times.timing else times.measure(action_name)
             if action_name not in signals and self._read(action_name) is None:
                 contexts[action_name] = nullcontext(action_name)
+                if times is not None and times.timing and self._on:
+                    return times.measure(action_name)
             return profile(action_name)
 
         return hooked_profile

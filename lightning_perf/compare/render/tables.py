@@ -218,7 +218,7 @@ def _spread(what: str, arm: str, baseline: str, spread: Spread) -> str:
     ratio = spread.ratio
     if ratio.value is None or ratio.low is None or ratio.high is None:
         return f"Spread of {what}, {arm} against {baseline}: {spread.reason}."
-    needed = f"{spread.runs_needed} runs an arm" if spread.runs_needed else "more than 200 runs an arm"
+    needed = f"{spread.runs_needed} runs per arm" if spread.runs_needed else "more than 200 runs per arm"
     p = f"p = {spread.p:.2g}" if spread.p is not None else "no p-value"
     interval = f"{ratio.low:.2f} to {ratio.high:.2f} if runs are normally distributed"
     power = f"{100 * (spread.power or 0):.0f} %"

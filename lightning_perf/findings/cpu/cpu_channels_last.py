@@ -21,11 +21,11 @@ SPEED_UP: dict[HostKind, tuple[float, float]] = {
 
 ACTIVATION_NS = (-0.3, 3.5)
 WEIGHT_NS = (1.0, 2.2)
-"""Saving per element of a convolution's input and output, and cost per element of its weight. Both are for a forward and
-a backward pass on one thread. oneDNN computes on blocks of channels. In channels last it no longer copies tensors into
-blocks and back (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/), but it copies
-weights and their gradients more often. At the lower end the copies are free, because they stay in the cache, and fresh
-memory is touched instead. Elements of half the size save and cost half."""
+"""Saving per element of a convolution's input and output, and cost per element of its weight. Both are for a forward
+and a backward pass on one thread. oneDNN computes on blocks of channels. In channels last it no longer copies tensors
+into blocks and back (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/), but it
+copies weights and their gradients more often. At the lower end the copies are free, because they stay in the cache, and
+fresh memory is touched instead. Elements of half the size save and cost half."""
 
 CONVOLUTIONS: tuple[HostKind, ...] = ("convolution", "convolution backward")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import step_ns, worth_it
+from lightning_perf.findings.savings import RECORD_STACKS, step_ns, worth_it
 from lightning_perf.units import format_duration, format_share
 
 __all__ = ["host_work"]
@@ -33,12 +34,29 @@ def host_work(analysis: RankAnalysis) -> Finding | None:
         return None  # a recording without marked steps also covers the time before and after the training
     return finding(
         "host-work",
-        f"Python holds up the device for {format_share(spent_ns / step_ns(analysis))} of the step",
-        (f"The device idles {format_duration(spent_ns)} a step while the host runs neither operators nor calls.",),
-        "Do less between batches: raise log_every_n_steps, compute metrics at the end of the epoch, and look at "
-        "on_train_batch_end of your callbacks.",
+        f"Host work: the device waits for Python {format_share(spent_ns / step_ns(analysis))} of the step",
+        (
+            (
+                f"The device idles {format_duration(spent_ns)} per step while the host runs neither operators nor "
+                "runtime calls."
+            ),
+        ),
+        _action(analysis),
         saving_ns=(spent_ns / 2, 0.9 * spent_ns),
         step_ns=step_ns(analysis),
-        model="Done every tenth step, the work costs a tenth; half of it may have to stay.",
+        model="Done every tenth step, the work costs a tenth. Half of it may have to stay.",
         rank=analysis.rank,
     )
+
+
+def _action(analysis: RankAnalysis) -> str:
+    """Return the fix, with the function that takes the time or the way to find it."""
+    advice = (
+        "Do less between batches: Trainer(log_every_n_steps=50), metrics at the end of the epoch, and callbacks that "
+        "return early in on_train_batch_end."
+    )
+    found = [pause for phase in PHASES if analysis.pauses is not None and (pause := analysis.pauses.phase(phase))]
+    function = max(found, key=lambda pause: pause.mean_ns).function if found else None
+    if function is not None:
+        return f"Look at {function_text(function)}. {advice}"
+    return advice if analysis.metadata.with_stack else f"{advice} {RECORD_STACKS}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.host.loader_advice import advise
@@ -64,6 +65,7 @@ def input_bound(
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
+    evidence += _where(analysis)
     evidence += advice.evidence
     return finding(
         "input-bound",
@@ -75,6 +77,19 @@ def input_bound(
         model=advice.model or model,
         rank=analysis.rank,
     )
+
+
+def _where(analysis: RankAnalysis) -> list[str]:
+    """Return a sentence about the code that makes the batches, as far as the recording names it."""
+    facts = analysis.metadata.loader
+    fetch = analysis.pauses.phase("fetch") if analysis.pauses is not None else None
+    if facts is not None and facts.workers:
+        return []
+    if fetch is not None and fetch.function is not None:
+        return [f"Most of the fetch is in {function_text(fetch.function)}."]
+    if facts is not None and facts.dataset and facts.collate:
+        return [f"Batches come from the dataset {facts.dataset} and the collate_fn {facts.collate}."]
+    return []
 
 
 def _who(loader: str | None) -> str:

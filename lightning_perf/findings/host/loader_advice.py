@@ -80,9 +80,14 @@ def advise(analysis: RankAnalysis, wait_ns: float, step_ns: float) -> Advice:
     if loading.loader == "workers" or (facts is not None and facts.workers):
         return _more_workers(analysis, facts)
     batch_ns = _batch_ns(analysis, loading, wait_ns)
-    if facts is not None and not facts.batched and (facts.in_memory or batch_ns < FAST_BATCH_NS):
+    if facts is not None and not facts.batched and _is_fast(facts, batch_ns):
         return _whole_batches(facts, batch_ns)
     return _workers(analysis, facts, batch_ns * _fetches(loading), step_ns - wait_ns)
+
+
+def _is_fast(facts: DataLoading, batch_ns: float) -> bool:
+    """Return whether the loader, and not the making of samples, takes the time of a batch."""
+    return batch_ns < FAST_BATCH_NS or (bool(facts.in_memory) and facts.collate is None)
 
 
 def _fetches(loading: Loading) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_perf.analysis.host.sync_points import SyncPoint
+from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.kernels.cudnn_benchmark import is_benchmarking
-from lightning_perf.findings.savings import each, step_ns, worth_it
+from lightning_perf.findings.savings import RECORD_STACKS, each, step_ns, worth_it
 from lightning_perf.units import format_count, format_duration
 
 __all__ = ["sync_points"]
@@ -75,9 +76,9 @@ def sync_points(analysis: RankAnalysis) -> Finding | None:
     times = "once" if calls == "1" else f"{calls} times"
     return finding(
         "sync-points",
-        f"Sync points: the host waits for the device {times} {each(analysis)}, which then runs dry",
+        f"Sync points: {times} {each(analysis)} the host waits for the device, and the device then runs dry",
         [_evidence(point, steps, each(analysis), own) for point in points][:3],
-        _action(points, own),
+        _with_stack(points, _action(points, own), bool(analysis.metadata.with_stack)),
         saving_ns=(sure_ns / 2, regained_ns),
         step_ns=step_ns(analysis),
         model="Without the wait the host is ahead by as much, and the device runs dry for that much less.",
@@ -93,12 +94,22 @@ def _action(points: Sequence[SyncPoint], own: bool) -> str:
     return PROGRESS_BAR
 
 
+def _with_stack(points: Sequence[SyncPoint], action: str, has_stacks: bool) -> str:
+    """Return the fix, with the function that waits or the way to find it."""
+    functions = [function_text(point.function) for point in points if point.function]
+    if functions:
+        return f"Look at {functions[0]}. {action}"
+    return action if has_stacks else f"{action} {RECORD_STACKS}"
+
+
 def _evidence(point: SyncPoint, steps: int, each: str, own: bool) -> str:
     source = SOURCES.get(point.operator, point.operator or "")
     where = f"{point.operator} ({source})" if point.operator and source != point.operator else source
     place = PLACES.get(point.phase, BETWEEN if own else "")
+    if point.function:
+        place = f"{place} in {function_text(point.function)}".strip()
     return (
-        f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}, the host waits "
+        f"{where}{f' {place}' if place else ''}: {format_count(point.calls / steps)} {each}. The host waits "
         f"{format_duration(point.wait_ns / steps)}, and then the device has no work for "
         f"{format_duration(point.drained_ns / steps)}."
     )

@@ -71,8 +71,8 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         f'Train in mixed precision: Trainer(precision="{precision}").',
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="FP32 products speed up by 2 to 1.1 times the ratio of the device's peak rates. TF32 products speed up by "
-        "1.2 to 2 (convolutions 4), and kernels that read their results by up to 2. Memory, casts and the host limit "
-        "the gain.",
+        model="FP32 products speed up by a factor of at least 2, at most 1.1 times the ratio of the device's peak "
+        "rates. TF32 products speed up by 1.2 to 2 (convolutions 4), kernels that read their results by up to 2. "
+        "Memory, casts and the host limit the gain.",
         rank=analysis.rank,
     )

@@ -66,7 +66,7 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | N
         f"Use torch.optim.{optimizer.name}(…, fused=True). In mixed precision it excludes gradient_clip_val.",
         saving_ns=(shrinks_ns * (1 - most), high_ns),
         step_ns=step_ns(analysis),
-        model=f"{round(100 * least)} to {round(100 * most)} % of the phase remain, and the work of the device.",
+        model=f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
         rank=analysis.rank,
     )
 
@@ -102,6 +102,6 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding 
         f"Use torch.optim.{optimizer.name}(…, fused=True).",
         saving_ns=(mean_ns * (1 - most), mean_ns * (1 - least)),
         step_ns=step_ns(analysis),
-        model=f"{round(100 * least)} to {round(100 * most)} % of the update remain.",
+        model=f"{round(100 * least)} to {round(100 * most)} % of the update remains.",
         rank=analysis.rank,
     )

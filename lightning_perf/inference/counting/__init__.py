@@ -1,1 +1,1 @@
-"""Operations counted, and the latency that a device's peak rates allow."""
+"""Count operations, and bound the latency by a device's peak rates."""

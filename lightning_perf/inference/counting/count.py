@@ -1,4 +1,4 @@
-"""Operations and parameters of a model, counted on a copy without data."""
+"""Count the operations and parameters of a model, on a copy without data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Formula = Callable[..., int]
 
 
 def _mv_flops(matrix: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Matrix times vector, ``(m, n) @ (n,)``: m·n multiply-accumulates."""
+    """Count a matrix times a vector, ``(m, n) @ (n,)``: m·n multiply-accumulates."""
     return 2 * prod(matrix.shape)
 
 
@@ -55,7 +55,7 @@ _VIEWS = _names(
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_ lift_fresh
     """
 )
-"""Operators that touch no data, beside those that PyTorch marks as views."""
+"""Operators that touch no data, in addition to those that PyTorch marks as views."""
 
 _FREE = _names(
     """
@@ -81,21 +81,21 @@ _FREE = _names(
 
 
 def find_formula(operator: OpOverload | HigherOrderOperator) -> Formula | None:
-    """The formula of an operator's FLOPs, called with its arguments and ``out_val``, its result.
+    """Return the formula for an operator's FLOPs, called with its arguments and its result as ``out_val``.
 
     Args:
-        operator: What runs.
+        operator: The operator.
 
     Returns:
-        That of `torch.utils.flop_counter`, which counts two for a multiply-accumulate and nothing for a bias, or one of
-        ours where it has none; None without a formula.
+        The formula of `torch.utils.flop_counter`, which counts two per multiply-accumulate and nothing for a bias.
+        Without one there, a formula of this module, or None.
     """
     key = operator.overloadpacket if isinstance(operator, OpOverload) else operator
     return flop_registry.get(key) or _MORE.get(key)
 
 
 def is_free(operator: OpOverload | HigherOrderOperator) -> bool:
-    """Whether an operator counts zero FLOPs by the convention, which is that of `Count`."""
+    """Say whether an operator counts zero FLOPs by the convention of `Count`."""
     if not isinstance(operator, OpOverload) or operator.namespace not in ("aten", "prims", "prim"):
         return False
     if operator.is_view or {torch.Tag.pointwise, torch.Tag.reduction} & set(operator.tags):
@@ -105,21 +105,21 @@ def is_free(operator: OpOverload | HigherOrderOperator) -> bool:
 
 
 def moves_data(operator: OpOverload | HigherOrderOperator) -> bool:
-    """Whether an operator reads or writes tensors: views and fresh, unfilled tensors do not."""
+    """Say whether an operator reads or writes tensors: views and new, unfilled tensors do not."""
     if not isinstance(operator, OpOverload):
         return True
     return not operator.is_view and operator.overloadpacket.__name__ not in _VIEWS
 
 
 def count_model(module: nn.Module, input_shape: tuple[int, ...], batch: int = 1) -> Count:
-    """Count what one forward pass takes.
+    """Count the operations, parameters and bytes of one forward pass.
 
-    Shapes alone decide it: a copy on the meta device runs, which has no data. Only a model whose ``forward`` looks at
-    its data runs on the CPU, with zeros and without fused kernels, which have no formula.
+    The counts depend on shapes only, so a copy of the model runs on the meta device, without data. If the ``forward``
+    of a model looks at its data, the copy runs on the CPU, with zeros and without fused kernels, which have no formula.
 
     Args:
-        module: The model, from one float tensor; it is left as it is and counted in eval mode.
-        input_shape: Shape of one input, without the batch.
+        module: The model, which takes one float tensor. It stays unchanged and is counted in eval mode.
+        input_shape: Shape of one input, without the batch dimension.
         batch: Inputs in the batch.
 
     Returns:
@@ -136,7 +136,9 @@ def count_model(module: nn.Module, input_shape: tuple[int, ...], batch: int = 1)
         (33860, 64220, [30420, 33800])
     """
     if isinstance(module, torch.jit.ScriptModule):
-        raise InferenceError("A TorchScript module cannot be counted: its layers are hidden. Count the model before.")
+        raise InferenceError(
+            "A TorchScript module cannot be counted: its layers are hidden. Count the model before you script it."
+        )
     try:
         return _count(copy.deepcopy(module).to("meta"), (batch, *input_shape))
     except Exception as meta_error:
@@ -151,7 +153,7 @@ def count_model(module: nn.Module, input_shape: tuple[int, ...], batch: int = 1)
 
 @dataclass
 class _Row:
-    """What a module has taken so far."""
+    """The counts of a module so far."""
 
     path: str
     kind: str
@@ -165,7 +167,7 @@ class _Row:
 
 @dataclass
 class _Call:
-    """A module's forward that is running."""
+    """A forward call in progress."""
 
     row: _Row
     input_bytes: int
@@ -176,9 +178,9 @@ class _Call:
 
 
 class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each operator and books it to the innermost module that runs.
+    """Adds each operator to the counts of the innermost running module.
 
-    Operators without a formula are taken apart into those that PyTorch itself composes them of, where it does.
+    An operator without a formula is decomposed if PyTorch can decompose it.
     """
 
     supports_higher_order_operators = True
@@ -249,7 +251,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _followed(module: nn.Module, ledger: _Ledger) -> Iterator[None]:
-    """Tell the ledger where the forward pass is."""
+    """Report each start and end of a module's forward to the ledger."""
 
     def enter(path: str) -> Callable[..., None]:
         return lambda _, inputs, keywords: ledger.enter(path, (inputs, keywords))
@@ -266,7 +268,7 @@ def _followed(module: nn.Module, ledger: _Ledger) -> Iterator[None]:
 
 
 def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
-    """Count a copy, on the device that it is on."""
+    """Count a copy of the model, on the copy's device."""
     module = module.eval()
     parameters = list(module.parameters())
     dtypes = {tensor.dtype for tensor in parameters if tensor.is_floating_point()}
@@ -302,7 +304,7 @@ def _count(module: nn.Module, shape: tuple[int, ...]) -> Count:
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """Attention and recurrent layers as the operators that they are made of: their fused forms have no formula."""
+    """Run attention and recurrent layers as separate operators: the fused forms have no formula."""
     fast_path, mkldnn = torch.backends.mha.get_fastpath_enabled(), bool(torch.backends.mkldnn.enabled)
     torch.backends.mha.set_fastpath_enabled(False)
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property that sets a flag
@@ -334,7 +336,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _size(tree: Any) -> int:
-    """Bytes of the distinct tensors; of one that repeats its numbers (`expand`), those that there are."""
+    """Return the bytes of the distinct tensors; an expanded tensor counts the bytes of its storage."""
     distinct = {id(tensor): tensor for tensor in _tensors(tree)}
     return sum(min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in distinct.values())
 

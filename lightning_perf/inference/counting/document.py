@@ -1,4 +1,4 @@
-"""`Count`: what one forward pass of a model takes, layer by layer. Plain values: reading them needs no torch."""
+"""`Count`: operations, parameters and bytes of a forward pass by layer. Reading it needs no torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ __all__ = ["Count", "LayerCount"]
 
 @dataclass(frozen=True)
 class LayerCount:
-    """What one layer takes in one forward pass.
+    """The counts of one layer in one forward pass.
 
-    A layer is a module whose own code ran operators: a convolution, or a block for the addition in its ``forward``.
-    What its sub-modules do counts for them. A module that runs more than once has one row with the sum.
+    A layer is a module with operators in its own ``forward``: a convolution, or a residual block for its addition. The
+    operators of its submodules count for the submodules. A module that runs more than once has one row with the sum.
 
     Attributes:
-        path: As in ``named_modules()``; empty for the model itself.
-        kind: Name of its class.
-        calls: Times that it ran.
-        output_shape: Of its first output tensor in the last call, with the batch; empty when it returns none.
+        path: Name in ``named_modules()``; empty for the model itself.
+        kind: Name of the class.
+        calls: Number of calls.
+        output_shape: Shape of the first output tensor in the last call, with the batch; empty if it returns no tensor.
         macs: Multiply-accumulates of matrix products, convolutions and attention.
-        flops: Floating-point operations of the same: 2 for a multiply-accumulate.
-        parameters: Numbers in the parameters that it was the first to use.
-        bytes_moved: Its inputs, outputs, and the parameters and buffers that it used, each once a call: what it
-            reads and writes when nothing of its neighbours is in a cache.
-        arithmetic_intensity: ``flops / bytes_moved``; None when nothing is moved.
-        uncounted: Operators in it that no formula is known for; `flops` lacks what they take.
+        flops: Floating-point operations of the same: 2 per multiply-accumulate.
+        parameters: Elements of the parameters that this layer was the first to use.
+        bytes_moved: Bytes of its inputs, its outputs, and the parameters and buffers that it used, each once per call:
+            its memory traffic if no cache holds data of its neighbours.
+        arithmetic_intensity: ``flops / bytes_moved``; None if no bytes are moved.
+        uncounted: Operators without a known formula; they are missing from `flops`.
     """
 
     path: str
@@ -42,26 +42,26 @@ class LayerCount:
 
 @dataclass(frozen=True)
 class Count:
-    """What one forward pass of a model takes.
+    """The counts of one forward pass of a model.
 
-    The convention: one multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix
-    products, convolutions and attention. Biases, normalisation, activations, pooling and other element by element work
-    count zero, as is usual: they are a few per cent of the arithmetic, and their time is their memory traffic, which
-    `LayerCount.bytes_moved` has.
+    The convention: one multiply-accumulate (MAC) is two floating-point operations (FLOPs). Matrix products,
+    convolutions and attention count. Biases, normalisation, activations, pooling and other element-wise work count
+    zero, as usual: they are a few per cent of the arithmetic. Their time comes from memory traffic, which
+    `LayerCount.bytes_moved` includes.
 
     Attributes:
-        input_shape: With the batch.
-        output_shape: With the batch; empty when the model returns no tensor.
-        layers: In the order of their first call. Their figures sum to those of the model.
+        input_shape: Shape of the input, with the batch.
+        output_shape: Shape of the output, with the batch; empty if the model returns no tensor.
+        layers: Layers in the order of their first call. Their figures sum to the figures of the model.
         macs: Multiply-accumulates.
         flops: Floating-point operations, ``2 * macs``.
-        parameters: Numbers in all parameters, shared ones once.
-        unused_parameters: Of these, in parameters that the forward pass does not touch.
-        size_bytes: Parameters and buffers in memory, shared ones once.
-        bytes_moved: Sum over the layers: memory traffic when each layer reads and writes memory.
-        compulsory_bytes: Used parameters and buffers, the input and the output, each once: what any execution must
-            read and write, however well it fuses.
-        arithmetic_intensity: ``flops / bytes_moved``; None when nothing is moved.
+        parameters: Elements of all parameters; shared parameters count once.
+        unused_parameters: Elements of the parameters that the forward pass does not touch.
+        size_bytes: Bytes of parameters and buffers; shared ones count once.
+        bytes_moved: Sum over the layers: memory traffic if each layer reads and writes memory.
+        compulsory_bytes: Bytes of used parameters and buffers, the input and the output, each once. Any execution must
+            move them, even if it fuses all operators.
+        arithmetic_intensity: ``flops / bytes_moved``; None if no bytes are moved.
     """
 
     input_shape: tuple[int, ...]
@@ -78,5 +78,5 @@ class Count:
 
     @property
     def uncounted(self) -> tuple[LayerCount, ...]:
-        """Layers with operators that no formula is known for; not empty means that `flops` is too low."""
+        """Layers with operators without a known formula; if there are any, `flops` is too low."""
         return tuple(layer for layer in self.layers if layer.uncounted)

@@ -1,4 +1,4 @@
-"""Peak rates of the device at hand: from the table of devices, or measured."""
+"""Find the peak rates of this machine's device: in the table of devices, or by measuring."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ from lightning_perf.inference.model.subject import cpu_threads
 __all__ = ["find_peaks", "measure_peaks"]
 
 LEAST_WORKING_SET_BYTES = 2**18
-"""Below this a copy is mostly the call itself."""
+"""With fewer bytes, the overhead of the call dominates a copy."""
 
 MOST_WORKING_SET_BYTES = 2**30
-"""Beyond every cache: more would only take memory."""
+"""Larger than every cache: more would only use memory."""
 
 SECONDS = 0.25
-"""Of each of the three measurements."""
+"""Duration of each of the three measurements."""
 
 _ARITHMETIC = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
 SEED = 5
-"""Of the random matrices."""
+"""Seed of the random matrices."""
 
 
 def find_peaks(
     device: torch.device, threads: int, dtype: torch.dtype = torch.float32, *, working_set_bytes: int = 2**28
 ) -> Peaks:
-    """Peak rates by the table of devices where it has this one, else measured.
+    """Return the peak rates of a device, from the table of devices if it has the device, else measured.
 
-    FP32 on a GPU of the table is TF32 where the process says so: PyTorch computes convolutions in TF32 by default, and
-    matrix products only after ``torch.set_float32_matmul_precision("high")``.
+    For FP32 on a GPU in the table, the rates follow the process's TF32 settings: PyTorch computes convolutions in TF32
+    by default, and matrix products only after ``torch.set_float32_matmul_precision("high")``.
 
     Args:
         device: The device.
-        threads: CPU threads; of no effect on a GPU.
-        dtype: Arithmetic.
-        working_set_bytes: Memory that the model's weights and tensors take; of no effect where the table has the
-            device.
+        threads: CPU threads; ignored on a GPU.
+        dtype: Type of the arithmetic.
+        working_set_bytes: Memory of the model's weights and tensors; ignored if the table has the device.
     """
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -69,21 +68,22 @@ def find_peaks(
 def measure_peaks(
     device: torch.device, threads: int, dtype: torch.dtype = torch.float32, *, working_set_bytes: int = 2**28
 ) -> Peaks:
-    """Measure what this device reaches, in about a second.
+    """Measure the rates that this device reaches, in about a second.
 
-    The rate of arithmetic is that of a large product of random matrices: a GPU multiplies ones 13 % faster, since bits
-    that do not change take no power (an H200 reached 788 TFLOP/s in BF16 on random data and 894 on zeros). The
-    bandwidth is the better one of a copy and of a dot product, which only reads, over as much memory as the model
-    takes: weights that fit in a cache are read from there in every call but the first.
+    The rate of arithmetic comes from a large product of random matrices. Constant matrices would be too fast, because
+    bits that do not change take no power: an H200 reached 788 TFLOP/s in BF16 on random data and 894 on zeros.
+
+    The bandwidth is the higher one of a copy and a dot product, which only reads. Both use as much memory as the model:
+    weights that fit in a cache are read from it in every call but the first.
 
     Args:
         device: The device.
-        threads: CPU threads; of no effect on a GPU.
-        dtype: Arithmetic.
-        working_set_bytes: Memory that the model's weights and tensors take.
+        threads: CPU threads; ignored on a GPU.
+        dtype: Type of the arithmetic.
+        working_set_bytes: Memory of the model's weights and tensors.
 
     Returns:
-        The best of several repetitions each: noise only ever slows down.
+        The best of several repetitions of each: noise can only slow them down.
     """
     working_set = min(max(working_set_bytes, LEAST_WORKING_SET_BYTES), MOST_WORKING_SET_BYTES)
     side = 8192 if device.type == "cuda" else 1024
@@ -101,18 +101,18 @@ def measure_peaks(
         threads=None if device.type == "cuda" else threads,
         flops_per_s=2 * side**3 / product_s,
         bandwidth_bytes_per_s=2 * half * dtype.itemsize / min(copy_s, dot_s),
-        source=f"measured here: a product of random {side}×{side} matrices; the better one of a copy and a dot product",
+        source=f"measured here: a product of random {side}×{side} matrices; the faster of a copy and a dot product",
     )
 
 
 def _fp32_precisions() -> tuple[str, str]:
-    """What this process computes FP32 matrix products and convolutions in, such as ``tf32``."""
+    """Return the precisions of FP32 matrix products and convolutions in this process, e.g. ``tf32``."""
     backends: Any = torch.backends
     return backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision
 
 
 def _best_s(call: Callable[[], object], device: torch.device) -> float:
-    """The shortest of as many calls as fit in the time, at least three after the first."""
+    """Return the shortest time of as many calls as fit into `SECONDS`, at least three after the first."""
     best = float("inf")
     call()
     deadline = time.perf_counter() + SECONDS

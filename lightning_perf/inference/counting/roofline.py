@@ -1,4 +1,4 @@
-"""The roofline: the least time that arithmetic and memory traffic can take. Plain values and sums, no torch."""
+"""Compute the roofline: the shortest possible time for a model's arithmetic and memory traffic, without torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["LayerBound", "Peaks", "Roofline", "bound_latency"]
 
 @dataclass(frozen=True)
 class Peaks:
-    """What a device can do at best.
+    """Peak rates of a device.
 
     Attributes:
-        device: Its name.
-        dtype: Arithmetic, as ``float32``.
+        device: Name of the device.
+        dtype: Type of the arithmetic, e.g. ``float32``.
         threads: CPU threads that share the work; None on a GPU.
         flops_per_s: Floating-point operations per second.
-        bandwidth_bytes_per_s: Memory traffic, read and written, in bytes a second.
-        source: Where the rates come from.
-        convolution_flops_per_s: Floating-point operations per second of all layers but linear ones, where those differ:
-            PyTorch computes FP32 convolutions in TF32 by default, and FP32 matrix products not. None where they do not.
+        bandwidth_bytes_per_s: Memory traffic, read and written, in bytes per second.
+        source: Origin of the rates.
+        convolution_flops_per_s: Floating-point operations per second of all layers except linear ones, if it differs:
+            PyTorch computes FP32 convolutions in TF32 by default, but not FP32 matrix products. None if it is the same.
     """
 
     device: str
@@ -34,10 +34,10 @@ class Peaks:
     convolution_flops_per_s: float | None = None
 
     def flops_per_s_of(self, kind: str) -> float:
-        """Return the peak rate of a layer by the name of its class.
+        """Return the peak rate of a layer, given the name of its class.
 
-        Convolutions, recurrent layers and attention have switches of their own, so that only linear layers are sure to
-        be matrix products. The rate of any other layer is the faster one, for the bound to stay a bound.
+        Convolutions, recurrent layers and attention have TF32 switches of their own, so only linear layers certainly
+        run as matrix products. For any other layer the result is the faster rate, so that the bound remains a bound.
 
         Example:
             >>> peaks = Peaks("A100 40GB", "float32", None, 19.5e12, 1555e9, "an example", 156e12)
@@ -53,15 +53,15 @@ class Peaks:
 
 @dataclass(frozen=True)
 class LayerBound:
-    """The least time of one layer, run by itself with its tensors in memory.
+    """The shortest possible time of one layer alone, with its tensors in memory.
 
     Attributes:
         path: As in `LayerCount`.
-        kind: Name of its class.
+        kind: Name of the class.
         compute_ms: FLOPs divided by the peak rate.
         memory_ms: Bytes moved divided by the bandwidth.
-        bound_ms: The larger of the two: both go on at once.
-        limit: Which that is.
+        bound_ms: The larger of the two, because arithmetic and memory traffic overlap.
+        limit: The larger of the two, by name.
     """
 
     path: str
@@ -74,21 +74,22 @@ class LayerBound:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of a forward pass (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
+    """The shortest possible time of a forward pass (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
 
-    It is a lower bound and no forecast: real kernels reach a part of either peak, and calls cost time of their own.
-    Measured latencies are several times longer, and models rank differently by it than by the clock. Algorithms with
-    fewer multiplications (Winograd's convolutions), arithmetic of other types (int8 when the peak is of float32) and
-    weights left out of the work can beat it.
+    It is a lower bound, not a forecast: real kernels reach only a part of either peak, and calls have overhead.
+    Measured latencies are several times longer, and models rank differently by the bound than by the clock. Algorithms
+    with fewer multiplications (Winograd's convolutions), arithmetic of other types (int8 against a float32 peak) and
+    skipped weights can beat it.
 
     Attributes:
-        peaks: What the device can do.
-        layers: Each layer by itself.
-        compute_ms: FLOPs of the model divided by the peak rate, each layer's by its own.
+        peaks: Peak rates of the device.
+        layers: The bound of each layer alone.
+        compute_ms: FLOPs of each layer divided by the layer's peak rate, summed.
         memory_ms: Bytes that any execution must move, weights, input and output once, divided by the bandwidth.
         bound_ms: The larger of the two.
-        layer_by_layer_ms: Sum of the layers' bounds: the least time when each layer reads and writes memory, as eager
-            execution does with tensors larger than the caches. With smaller ones the measured latency may be below.
+        layer_by_layer_ms: Sum of the layers' bounds. It is the shortest time if each layer reads and writes memory, as
+            eager execution does with tensors larger than the caches. With smaller tensors, measured latencies may be
+            below it.
     """
 
     peaks: Peaks
@@ -99,13 +100,13 @@ class Roofline:
     layer_by_layer_ms: float
 
     def efficiency(self, latency_ms: float) -> float:
-        """Part of the peak that a measured latency reaches: the bound divided by it.
+        """Return the share of the peak that a measured latency reaches: the bound divided by the latency.
 
         Args:
             latency_ms: Measured time of the same forward pass.
 
         Raises:
-            ValueError: It is not above 0.
+            ValueError: The latency is not above 0.
         """
         if not latency_ms > 0:
             raise ValueError(f"a latency must be above 0, got {latency_ms}")
@@ -113,11 +114,11 @@ class Roofline:
 
 
 def bound_latency(count: Count, peaks: Peaks) -> Roofline:
-    """Bound the time of a forward pass from below.
+    """Return the shortest possible time of a forward pass.
 
     Args:
-        count: What it takes.
-        peaks: What the device can do, in the arithmetic that the model is counted in.
+        count: The counts of the forward pass.
+        peaks: Peak rates of the device, for the type of arithmetic that the model uses.
 
     Raises:
         ValueError: A peak is not above 0.

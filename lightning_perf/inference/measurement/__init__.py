@@ -1,1 +1,1 @@
-"""Latency and accuracy of one variant."""
+"""Measure the latency and accuracy of one variant."""

@@ -1,4 +1,4 @@
-"""Accuracy of a variant on real data, beside the original's."""
+"""Compare the accuracy of a variant with the original's, on real data."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a variant is right, and how often it says what the original says.
+    """Accuracy of a variant, and its agreement with the original.
 
     Attributes:
-        correct: Right answers.
-        n: Inputs.
-        units: Independent trials behind the intervals.
-        low: Lower end of the share's 95 % Wilson interval, 0 to 1.
-        high: Upper end.
-        agreement: Share of the inputs for which the original gives the same class.
-        drop_points: Accuracy of the original less this one's, in percentage points.
-        drop_low_points: Lower end of the drop's 95 % interval; None for the original itself.
-        drop_high_points: Upper end.
+        correct: Number of correct answers.
+        n: Number of inputs.
+        units: Number of independent inputs, for the intervals.
+        low: Lower end of the 95 % Wilson interval of the accuracy, 0 to 1.
+        high: Upper end of that interval.
+        agreement: Share of the inputs for which variant and original give the same class.
+        drop_points: Accuracy of the original minus the accuracy of the variant, in percentage points.
+        drop_low_points: Lower end of the 95 % interval of the drop; None for the original itself.
+        drop_high_points: Upper end of that interval.
     """
 
     correct: int
@@ -42,16 +42,16 @@ class Accuracy:
 
     @property
     def share(self) -> float:
-        """Share of right answers, 0 to 1."""
+        """Share of correct answers, 0 to 1."""
         return self.correct / self.n
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """The 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
+    """Return the 95 % score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
 
     Args:
-        share: The share seen, 0 to 1.
-        n: Independent trials, at least 1.
+        share: The observed share, 0 to 1.
+        n: Number of independent trials, at least 1.
 
     Example:
         >>> tuple(round(end, 3) for end in wilson_interval(0.9, 100))
@@ -71,16 +71,17 @@ def compare_accuracy(
     *,
     is_original: bool = False,
 ) -> Accuracy:
-    """Count a variant's right answers and set them beside the original's.
+    """Count a variant's correct answers and compare them with the original's.
 
-    Both saw the same inputs, so the drop is a difference of paired proportions. Its interval is the adjusted Wald one
-    of Bonett & Price (J. Educ. Behav. Stat. 37, 2012), which rests on the inputs that only one of them got right.
+    Both classify the same inputs, so the drop is a difference of paired proportions. Its interval is the adjusted Wald
+    interval of Bonett & Price (J. Educ. Behav. Stat. 37, 2012). It depends on the inputs that only one of the two gets
+    right.
 
     Args:
-        predicted: Class index that the variant gives each input, ``(n,)``.
-        original: The same of the original.
-        labels: The right ones.
-        units: Independent trials among the inputs; as many as inputs when not given.
+        predicted: The variant's class index for each input, ``(n,)``.
+        original: The original's class index for each input, ``(n,)``.
+        labels: The true class indices, ``(n,)``.
+        units: Number of independent inputs; all of them if not given.
         is_original: Whether the variant is the original.
     """
     n = len(labels)

@@ -1,4 +1,4 @@
-"""Latency and throughput: variants take turns, so that drift hits all of them."""
+"""Measure latency and throughput of variants in alternating rounds, so that drift of the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ Timer = Callable[[Time], Timed]
 """Times calls of one variant."""
 
 P99_CALLS = 100
-"""A 99th percentile of fewer calls is the slowest of them, and says nothing of one in a hundred."""
+"""Fewest calls for a 99th percentile. With fewer calls it would just be the slowest one."""
 
 P90_CALLS = 10
+"""Fewest calls for a 90th percentile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is measured.
+    """Number and duration of the timed calls.
 
     Attributes:
         seconds: Time for each variant, batch size and number of threads.
-        rounds: Turns of each variant in that time.
-        warmup: Untimed calls before the first turn.
-        rewarm: Untimed calls before each later turn: others ran in between, and the caches are theirs.
-        least_calls: Timed calls a turn, also when they take longer.
-        most_calls: Timed calls a turn at most.
+        rounds: Number of rounds in that time; each variant runs once per round.
+        warmup: Untimed calls before the first round.
+        rewarm: Untimed calls before each later round: other variants ran in between and filled the caches.
+        least_calls: Fewest timed calls per round, even if they take longer.
+        most_calls: Most timed calls per round.
     """
 
     seconds: float = 3.0
@@ -46,20 +47,20 @@ class Effort:
 
 @dataclass(frozen=True)
 class Latency:
-    """What calls of one variant took, with one batch size and number of threads.
+    """Latency of one variant with one batch size and number of threads.
 
     Attributes:
         threads: CPU threads.
-        batch: Inputs a call.
-        calls: Timed calls.
-        p10_ms: 10th percentile of the calls' wall time.
+        batch: Inputs per call.
+        calls: Number of timed calls.
+        p10_ms: 10th percentile of the wall time per call.
         p50_ms: Median.
-        p90_ms: 90th percentile; None below 10 calls.
-        p99_ms: 99th percentile; None below 100 calls.
-        cpu_ms: Median of the process's CPU time a call, all threads together.
-        device_ms: Median of the time between events on the device; None on a CPU.
-        throughput: Inputs a second, of all timed calls together.
-        speedup: How many times as fast as the baseline, with its interval (`speedup`); None for the baseline.
+        p90_ms: 90th percentile; None with fewer than 10 calls.
+        p99_ms: 99th percentile; None with fewer than 100 calls.
+        cpu_ms: Median CPU time of the process per call, summed over all threads.
+        device_ms: Median time between events on the device; None on a CPU.
+        throughput: Inputs per second, over all timed calls.
+        speedup: Speed-up over the baseline, with its interval (`speedup`); None for the baseline.
     """
 
     threads: int
@@ -77,13 +78,13 @@ class Latency:
 
 @dataclass(frozen=True)
 class Rounds:
-    """The turns of one variant: a `Timed` a round."""
+    """The timed calls of one variant: one `Timed` per round."""
 
     turns: tuple[Timed, ...]
 
     @property
     def medians_ns(self) -> list[float]:
-        """Median wall time of each turn."""
+        """Median wall time of each round."""
         return [float(np.median(turn.wall_ns)) for turn in self.turns]
 
 
@@ -93,18 +94,18 @@ def take_turns(
     effort: Effort,
     failed: Callable[[str, VariantError], None],
 ) -> dict[str, Rounds]:
-    """Time variants in turns.
+    """Time variants in alternating rounds.
 
-    Every second round goes the other way round, so that no variant always runs behind the same one.
+    Every second round runs in reverse order, so that no variant always follows the same one.
 
     Args:
-        timers: A timer by variant.
-        batch: Inputs a call.
-        effort: How much.
-        failed: Is told of a variant that fails; the others go on without it.
+        timers: The timer of each variant, by name.
+        batch: Inputs per call.
+        effort: Number and duration of the timed calls.
+        failed: Called with each variant that fails; the others continue without it.
 
     Returns:
-        The turns of those that did not fail.
+        The rounds of each variant that did not fail.
     """
     turns: dict[str, list[Timed]] = {name: [] for name in timers}
     for number in range(effort.rounds):
@@ -113,7 +114,7 @@ def take_turns(
         for name in _order(turns, number):
             try:
                 turns[name].append(timers[name](order))
-            except VariantError as error:  # noqa: PERF203  (a turn takes much longer)
+            except VariantError as error:  # noqa: PERF203  (the timed calls take much longer)
                 del turns[name]
                 failed(name, error)
     return {name: Rounds(tuple(times)) for name, times in turns.items()}
@@ -124,12 +125,12 @@ def _order(names: Mapping[str, object], number: int) -> Iterator[str]:
 
 
 def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: int) -> Latency:
-    """Reduce a variant's turns to figures.
+    """Summarise the timed calls of a variant.
 
     Args:
-        rounds: Its turns.
-        baseline: Those of the baseline in the same rounds; None for the baseline itself.
-        batch: Inputs a call.
+        rounds: The variant's rounds.
+        baseline: The baseline's rounds; None for the baseline itself.
+        batch: Inputs per call.
         threads: CPU threads.
     """
     walls = _joined([turn.wall_ns for turn in rounds.turns])
@@ -151,11 +152,11 @@ def summarise(rounds: Rounds, baseline: Rounds | None, *, batch: int, threads: i
 
 
 def speedup(rounds: Rounds, baseline: Rounds) -> Estimate:
-    """Return how many times as fast one variant is as another, by their median times in the same rounds.
+    """Return the speed-up of one variant over another, from their median times in the same rounds.
 
     Args:
-        rounds: The turns of one variant.
-        baseline: Those of the other, in the same rounds.
+        rounds: The rounds of the variant.
+        baseline: The rounds of the other one.
     """
     return walsh_ratio(rounds.medians_ns, baseline.medians_ns)
 

@@ -8,10 +8,10 @@ __all__ = ["BuildOrder", "Built", "Predict", "Predicted", "Ready", "Time", "Time
 
 
 class BuildOrder(Message, frozen=True):
-    """Build one variant: all that `lightning_perf.inference.variants.worker.build` needs.
+    """Ask a worker process to build one variant (`lightning_perf.inference.variants.worker.build`).
 
-    Paths of the pickled `Subject`, of the folder to fill, and of the ``.npy`` file for its outputs on the subject's
-    inputs; then what `Origin` holds.
+    The first three fields are paths: the pickled `Subject`, the folder to fill, and the ``.npy`` file for the variant's
+    outputs on the subject's inputs. The others are the fields of `Origin`.
     """
 
     subject: str
@@ -40,7 +40,7 @@ class WorkOrder(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """It is loaded and has run once, on one input; what memory that took, None where the system does not tell."""
+    """The artefact is loaded and has run once, on one input. Memory may be None: not all systems report it."""
 
     load_ms: float
     first_call_ms: float
@@ -60,7 +60,7 @@ class Predicted(Message, frozen=True):
 
 
 class Time(Message, frozen=True):
-    """Time calls with a batch of this size: after untimed ones, until so much time is over and so many are done."""
+    """Time calls with a batch of this size, after some untimed ones, for at least this long and this many calls."""
 
     batch: int
     warmup: int
@@ -70,7 +70,7 @@ class Time(Message, frozen=True):
 
 
 class Timed(Message, frozen=True):
-    """Each call's wall time, process CPU time, and time on the device between events (CUDA only)."""
+    """Wall time, process CPU time and device time between events (CUDA only) of each call."""
 
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]

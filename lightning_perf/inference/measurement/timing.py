@@ -1,4 +1,4 @@
-"""One timed call of a variant, and repeated ones."""
+"""Run and time the calls of a variant."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = [
 
 
 WARMUP_S = 10.0
-"""No further call warms up after this time: of calls that take seconds the first ones are like the others."""
+"""Longest warm-up. Calls that take seconds need fewer warm-up calls."""
 
 
 def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -> Timed:
-    """Time calls with a batch, each to the end of its work on the device.
+    """Time calls with a batch; each call ends when the device has finished its work.
 
     Args:
         call: The model.
         batch: Inputs on the device, ``(n, …)``.
-        device: Where it runs.
-        request: How many calls, and how long.
+        device: The device of the model.
+        request: Number and duration of the calls.
     """
     _warm_up(call, batch, device, request.warmup)
     walls: list[int] = []
@@ -46,7 +46,7 @@ def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         stream = torch.cuda.current_stream(device)
     gc.collect()
-    gc.disable()  # a collection in the midst of a call is no part of it
+    gc.disable()  # a garbage collection during a call does not belong to the call
     try:
         deadline = time.perf_counter() + request.seconds
         while len(walls) < request.most and (len(walls) < request.least or time.perf_counter() < deadline):
@@ -68,7 +68,7 @@ def time_calls(call: Call, batch: Tensor, device: torch.device, request: Time) -
 
 
 def _warm_up(call: Call, batch: Tensor, device: torch.device, calls: int) -> None:
-    """Untimed calls; of slow ones not as many, but one at least, which may compile."""
+    """Make untimed calls; fewer if they are slow, but at least one, which may compile."""
     deadline = time.perf_counter() + WARMUP_S
     for _ in range(calls):
         call(batch)
@@ -78,29 +78,29 @@ def _warm_up(call: Call, batch: Tensor, device: torch.device, calls: int) -> Non
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 BATCH = 32
-"""Inputs at a time. Who compares outputs of two processes has them made in the same batches: for another size a library
-may choose another kernel, which rounds otherwise."""
+"""Inputs per batch. Use the same batches in two processes to compare their outputs: for another batch size, a library
+may choose a kernel that rounds differently."""
 
 
 def predict(call: Call, inputs: NDArray[np.float32], device: torch.device) -> NDArray[np.float32]:
-    """Run a variant on inputs, some at a time.
+    """Run a variant on all inputs, in batches.
 
-    The last batch is filled up with inputs that were there before: runtimes that compile each batch size would take
-    seconds for that of the rest.
+    The last batch is filled up with earlier inputs: runtimes that compile for each batch size would need seconds for
+    the size of the remainder.
 
     Args:
         call: The variant.
-        inputs: ``(n, …)``, at least one; may be mapped from a file.
-        device: Where the variant runs.
+        inputs: Inputs, ``(n, …)``, at least one; may be memory-mapped.
+        device: The device of the variant.
 
     Returns:
-        ``(n, …)``.
+        Outputs, ``(n, …)``.
     """
     parts = []
     for start in range(0, len(inputs), BATCH):

@@ -1,4 +1,4 @@
-"""Held-out samples: inputs and targets from a data module or a file."""
+"""Collect held-out, calibration and training samples from a data module, a loader or a dataset."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Validation:
-    """What accuracy is measured on.
+    """Held-out inputs with their labels, for measuring accuracy.
 
     Attributes:
-        inputs: As the model takes them, float32 on the CPU, ``(n, …)``.
-        labels: Index of the right class of each, ``(n,)``.
-        units: Independent trials among them, for the interval, where some inputs are copies of each other; None for
-            as many as there are inputs.
+        inputs: Inputs for the model, float32 on the CPU, ``(n, …)``.
+        labels: The class index of each input, ``(n,)``.
+        units: Number of independent inputs, for the confidence interval. Set it if some inputs are copies of each
+            other; None means that all inputs are independent.
     """
 
     inputs: Tensor
@@ -45,18 +45,18 @@ class Validation:
     units: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that inputs and labels belong together."""
+        """Check that inputs and labels match."""
         if len(self.inputs) == 0:
-            raise InferenceError("no validation data: it holds no input. Give --data with held-out inputs and labels.")
+            raise InferenceError("The validation data are empty. Give --data with held-out inputs and labels.")
         if self.labels.shape != (len(self.inputs),):
             raise InferenceError(
-                f"validation: labels of shape {tuple(self.labels.shape)} for {len(self.inputs)} inputs. "
-                "Give one class index an input."
+                f"validation: labels have the shape {tuple(self.labels.shape)} for {len(self.inputs)} inputs. "
+                "Give one class index per input."
             )
         if self.labels.dtype.is_floating_point or self.labels.dtype == torch.bool:
-            raise InferenceError(f"validation: labels of {self.labels.dtype}. Give class indices, whole numbers.")
+            raise InferenceError(f"validation: labels are {self.labels.dtype}. Give class indices as integers.")
         if self.units is not None and not 1 <= self.units <= len(self.inputs):
-            raise InferenceError(f"validation: {self.units} independent units among {len(self.inputs)} inputs")
+            raise InferenceError(f"validation: units must be from 1 to {len(self.inputs)} (inputs), got {self.units}.")
 
 
 BATCH = 64
@@ -66,15 +66,15 @@ _WANTED = "Give a DataLoader or Dataset of (input, label), a pair of tensors, or
 
 @dataclass(frozen=True)
 class Samples:
-    """What a model is studied with.
+    """Held-out inputs, calibration inputs and training data of one study.
 
     Attributes:
         inputs: Held-out inputs, float32, ``(n, …)``.
-        validation: The same with their labels; None when the labels are no classes.
-        calibration: Inputs from the training side; None when only held-out data were given.
-        training: Batches to fine-tune on, or a LightningDataModule; None when only held-out data were given, or labels
-            that are no classes.
-        notes: What a reader of the results must know.
+        validation: The same inputs with their labels; None if the labels are not classes.
+        calibration: Inputs from the training side; None if only held-out data were given.
+        training: Batches to fine-tune on, or a LightningDataModule; None if only held-out data were given, or if the
+            labels are not classes.
+        notes: Remarks for the reader of the results.
     """
 
     inputs: Tensor
@@ -85,18 +85,19 @@ class Samples:
 
 
 def gather_samples(data: Any, limit: int, calibration: int) -> Samples:
-    """Gather validation and calibration data.
+    """Collect validation and calibration data.
 
-    Of data sets that can be indexed, inputs are taken evenly spread over the whole: many are sorted by class, and the
-    first ones would be of a few classes. Of streams, the first ones are taken.
+    From an indexable dataset, the inputs are spread evenly over the whole: many datasets are sorted by class, and their
+    first inputs cover only a few classes. From a stream, the first inputs are taken.
 
     Args:
-        data: A LightningDataModule; or held-out data: a DataLoader, a Dataset, a pair ``(inputs, labels)`` of tensors.
-        limit: Held-out inputs to take at most.
-        calibration: Training inputs to take for calibration at most.
+        data: A LightningDataModule, or held-out data: a DataLoader, a Dataset, or a pair ``(inputs, labels)`` of
+            tensors.
+        limit: Largest number of held-out inputs.
+        calibration: Largest number of training inputs for calibration.
 
     Raises:
-        InferenceError: The data are of another kind, empty, or cannot be read.
+        InferenceError: The data have another type, are empty, or cannot be read.
     """
     if hasattr(data, "val_dataloader") and hasattr(data, "setup"):
         return _from_module(data, limit, calibration)
@@ -111,9 +112,9 @@ def _from_module(data: Any, limit: int, calibration: int) -> Samples:
         held_out = _first_loader(data.val_dataloader()) if _has_own(data, "val_dataloader") else None
         training = _first_loader(data.train_dataloader()) if _has_own(data, "train_dataloader") else None
     except Exception as error:
-        raise InferenceError(f"{name}: setting up its data fails ({reason_of(error)}).") from error
+        raise InferenceError(f"{name}: setting up its data failed ({reason_of(error)}).") from error
     if held_out is None:
-        raise InferenceError(f"no validation data: {name}.val_dataloader() gives none.")
+        raise InferenceError(f"{name} has no validation data. Let its val_dataloader() return a DataLoader.")
     samples = _judged(*_pairs(held_out, limit, "validation data"))
     if training is None:
         return samples
@@ -122,25 +123,25 @@ def _from_module(data: Any, limit: int, calibration: int) -> Samples:
 
 
 def _judged(inputs: Tensor, labels: Tensor) -> Samples:
-    """Inputs to judge by, when their labels are classes."""
+    """Return the inputs, with `Validation` if their labels are classes."""
     if not labels.is_floating_point() and labels.dtype != torch.bool and labels.ndim == 1:
         return Samples(inputs, Validation(inputs, labels))
     note = (
         f"Accuracy was not measured and nothing was trained: the labels are {labels.dtype} of shape "
-        f"{shape_text(tuple(labels.shape[1:]))}, not the number of a class each. How far outputs are from "
-        "the original's stands in the table of outputs."
+        f"{shape_text(tuple(labels.shape[1:]))}, not one class index per input. The table of outputs shows how far "
+        "each variant is from the original."
     )
     return Samples(inputs, None, notes=(note,))
 
 
 def _has_own(data: Any, method: str) -> bool:
-    """Whether a LightningDataModule has such a loader: those of Lightning itself raise errors."""
+    """Say whether a LightningDataModule defines this loader itself; Lightning's own defaults raise errors."""
     home: str = getattr(type(data), method).__module__
     return home.partition(".")[0] not in ("lightning", "pytorch_lightning")
 
 
 def _first_loader(loaders: Any) -> Any:
-    """The first one where there are several; None where there is none."""
+    """Return the loader, or the first of several; None without a loader."""
     if isinstance(loaders, Mapping):
         loaders = list(loaders.values())
     if isinstance(loaders, Sequence):
@@ -153,7 +154,7 @@ def _pairs(data: Any, limit: int, what: str) -> tuple[Tensor, Tensor]:
         rows = _spread(len(data[0]), limit)
         return data[0][rows].float(), data[1][rows]
     if not isinstance(data, (Dataset, Iterable)):
-        raise InferenceError(f"{what}: a {type(data).__name__} is none. {_WANTED}.")
+        raise InferenceError(f"{what}: cannot read a {type(data).__name__}. {_WANTED}.")
     inputs_parts: list[Tensor] = []
     label_parts: list[Tensor] = []
     taken = 0
@@ -162,7 +163,7 @@ def _pairs(data: Any, limit: int, what: str) -> tuple[Tensor, Tensor]:
             if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
                 count = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
                 raise InferenceError(
-                    f"{what}: its batches are a {type(batch).__name__}{count}, not (inputs, labels). {_WANTED}."
+                    f"{what}: each batch is a {type(batch).__name__}{count}, not (inputs, labels). {_WANTED}."
                 )
             inputs, labels = (torch.as_tensor(part) for part in batch)
             inputs_parts.append(inputs[: limit - taken].float().cpu())
@@ -172,10 +173,10 @@ def _pairs(data: Any, limit: int, what: str) -> tuple[Tensor, Tensor]:
                 break
     except InferenceError:
         raise
-    except Exception as error:  # the user's data set runs here
-        raise InferenceError(f"{what}: reading fails ({reason_of(error)}).") from error
+    except Exception as error:  # the user's dataset runs here
+        raise InferenceError(f"{what}: reading failed ({reason_of(error)}).") from error
     if not taken:
-        raise InferenceError(f"no {what}: it holds no input.")
+        raise InferenceError(f"The {what} are empty. Give at least one input.")
     return _joined(inputs_parts, "inputs", what), _joined(label_parts, "labels", what)
 
 
@@ -183,14 +184,14 @@ def _joined(parts: Sequence[Tensor], name: str, what: str) -> Tensor:
     shapes = list(dict.fromkeys(tuple(part.shape[1:]) for part in parts))
     if len(shapes) > 1:
         raise InferenceError(
-            f"{what}: its {name} are of different shapes, as {shapes[0]} and {shapes[1]}. Variants are built for one: "
-            "resize or pad them in the data set."
+            f"{what}: {name} have different shapes, e.g. {shapes[0]} and {shapes[1]}. Variants are built for one "
+            "shape: resize or pad the inputs in the dataset."
         )
     return torch.cat(list(parts))
 
 
 def _loader(data: Any, limit: int) -> Iterable[Any]:
-    """Batches of at most so many rows, evenly spread where rows can be indexed."""
+    """Return batches of at most `limit` rows, spread evenly if rows can be indexed."""
     if isinstance(data, DataLoader):
         plain = type(data.batch_sampler) is BatchSampler and isinstance(
             data.sampler, (SequentialSampler, RandomSampler)
@@ -208,5 +209,5 @@ def _loader(data: Any, limit: int) -> Iterable[Any]:
 
 
 def _spread(length: int, most: int) -> list[int]:
-    """At most so many rows, evenly spread."""
+    """Return at most `most` row numbers, evenly spread."""
     return [row * length // most for row in range(most)] if length > most else list(range(length))

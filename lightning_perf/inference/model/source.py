@@ -1,4 +1,4 @@
-"""Find the model and its data by what the command line names: ``package.module:name`` and checkpoints."""
+"""Find the model and the data that the command line names, as ``package.module:name`` or as a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lightning_perf.inference.errors import InferenceError, reason_of
 
 __all__ = ["find_object", "load_model"]
 
-_FORM = "Name it as package.module:name"
+_FORM = "Give it as package.module:name"
 
 
 def find_object(text: str, option: str) -> Any:
-    """Import what ``package.module:name`` names; the current folder is looked in, too.
+    """Import the object that ``package.module:name`` names; the current folder is searched, too.
 
     Args:
         text: The name.
-        option: The option that it stands in, for messages.
+        option: The option that has this value, for messages.
 
     Raises:
-        InferenceError: There is no such module, or nothing of this name in it.
+        InferenceError: The module does not exist, or has nothing of this name.
     """
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
-        raise InferenceError(f"{option} {text}: not understood. {_FORM}.{_file_hint(text)}")
+        raise InferenceError(f"{option} {text}: expected package.module:name. {_FORM}.{_file_hint(text)}")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -55,7 +55,7 @@ def find_object(text: str, option: str) -> Any:
 
 
 def _file_hint(text: str) -> str:
-    """How to name what is in a Python file, when a file was named."""
+    """Return the advice for users who gave the name of a Python file, or an empty string."""
     file, _, name = text.partition(":")
     if not file.endswith(".py"):
         return ""
@@ -63,30 +63,34 @@ def _file_hint(text: str) -> str:
 
 
 def load_model(target: str, module: str | None) -> tuple[nn.Module, str]:
-    """The model that the command line names.
+    """Load the model that the command line names.
 
     Args:
-        target: ``package.module:name`` of a module, or of a function or class that makes one without arguments; or a
-            checkpoint that Lightning wrote.
+        target: A Lightning checkpoint, or ``package.module:name`` of a module, or of a function or class that makes one
+            without arguments.
         module: For a checkpoint, ``package.module:Class`` of its LightningModule.
 
     Returns:
         The model and its name.
 
     Raises:
-        InferenceError: It cannot be made or loaded; the message says why.
+        InferenceError: The model cannot be made or loaded; the message says why.
     """
     path = Path(target)
     if path.suffix == ".ckpt" or (path.is_file() and path.suffix != ".py"):
         return _from_checkpoint(path, module)
     if module is not None:
-        raise InferenceError(f"--module {module}: only with a checkpoint, and {target} is none.")
+        raise InferenceError(
+            f"--module {module}: this option needs a checkpoint, but {target} is not one. Leave out --module."
+        )
     if os.sep in target and ":" not in target and path.suffix != ".py":
-        raise InferenceError(f"{target}: there is no such checkpoint, and a model is named as package.module:name.")
+        raise InferenceError(f"{target}: no such checkpoint. Give the path of a .ckpt file, or package.module:name.")
     found = find_object(target, "MODEL")
     made = found if isinstance(found, nn.Module) else _made(found, target)
     if not isinstance(made, nn.Module):
-        raise InferenceError(f"MODEL {target}: gives a {type(made).__name__}, not a torch.nn.Module.")
+        raise InferenceError(
+            f"MODEL {target} is a {type(made).__name__}. Name a torch.nn.Module, or a function that returns one."
+        )
     return made, target.partition(":")[2]
 
 
@@ -97,8 +101,8 @@ def _made(factory: Any, text: str) -> Any:
         return factory()
     except Exception as error:
         needed = _needed_arguments(factory)
-        hint = f" It needs {needed}: write a function without arguments that makes it." if needed else ""
-        raise InferenceError(f"{text}: making it fails ({reason_of(error)}).{hint}") from error
+        hint = f" It needs {needed}: write a function without arguments that returns the model." if needed else ""
+        raise InferenceError(f"{text}: calling it failed ({reason_of(error)}).{hint}") from error
 
 
 def _needed_arguments(factory: Any) -> str:
@@ -112,12 +116,12 @@ def _needed_arguments(factory: Any) -> str:
 
 def _from_checkpoint(path: Path, module: str | None) -> tuple[nn.Module, str]:
     if not path.is_file():
-        raise InferenceError(f"{path}: there is no such checkpoint.")
+        raise InferenceError(f"{path}: no such checkpoint. Check the path.")
     if module is None:
-        raise InferenceError(f"{path}: a checkpoint holds weights, not the model. Give --module package.module:Class.")
+        raise InferenceError(f"{path}: a checkpoint holds weights, not the model. Add --module package.module:Class.")
     kind = find_object(module, "--module")
     if not (isinstance(kind, type) and hasattr(kind, "load_from_checkpoint")):
-        raise InferenceError(f"--module {module}: is no LightningModule class.")
+        raise InferenceError(f"--module {module}: not a LightningModule class. Name the class of the checkpoint.")
     try:
         return kind.load_from_checkpoint(path, map_location="cpu"), kind.__name__
     except Exception as error:
@@ -127,24 +131,24 @@ def _from_checkpoint(path: Path, module: str | None) -> tuple[nn.Module, str]:
 def _checkpoint_problem(path: Path, module: str, error: Exception) -> str:
     text = str(error)
     if isinstance(error, RuntimeError) and "Error(s) in loading state_dict" in text:
-        return f"is the checkpoint of another model than {module} ({_state_problem(text)})."
+        return f"this checkpoint does not belong to {module} ({_state_problem(text)})."
     try:
         torch.load(path, map_location="cpu", weights_only=True)
         readable = True
     except Exception as problem:
         readable = "weights_only" in str(problem).lower() or "WeightsUnpickler" in str(problem)
     if not readable:
-        return f"is damaged or no checkpoint ({reason_of(error)})."
+        return f"the file is damaged or not a checkpoint ({reason_of(error)})."
     if isinstance(error, TypeError):
         return (
-            f"{module} cannot be made from it ({reason_of(error)}). Call save_hyperparameters() in its __init__, "
+            f"{module} cannot be built from it ({reason_of(error)}). Call save_hyperparameters() in its __init__, "
             "or give a function that loads the checkpoint as MODEL."
         )
-    return f"cannot be loaded as {module} ({reason_of(error)})."
+    return f"it cannot be loaded as {module} ({reason_of(error)})."
 
 
 def _state_problem(text: str) -> str:
-    """The first of the differences that torch lists, in a line."""
+    """Return the first difference that torch lists, on one line."""
     lines = [" ".join(line.split()) for line in text.splitlines()[1:] if line.strip()]
     first = lines[0] if lines else text
     return first if len(first) <= 200 else first[:199] + "…"

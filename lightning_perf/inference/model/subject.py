@@ -22,14 +22,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Subject:
-    """What variants are made of.
+    """The model under study, with its inputs and its device.
 
     Attributes:
-        module: The model: float32, in eval mode, on the CPU. Nobody changes it; who needs to, deep-copies it.
-        inputs: A batch of real inputs as the model takes them, float32 on the CPU, ``(n, …)``.
-        calibration: Real inputs to calibrate int8 with, from the training side of the split, ``(m, …)``.
-        device: Where variants run.
-        threads: Threads of the CPU that a variant may use.
+        module: The model: float32, in eval mode, on the CPU. Never change it in place; change a deep copy.
+        inputs: A batch of real inputs for the model, float32 on the CPU, ``(n, …)``.
+        calibration: Real inputs for int8 calibration, from the training side of the split, ``(m, …)``.
+        device: The device that variants run on.
+        threads: CPU threads that a variant may use.
     """
 
     module: nn.Module
@@ -40,15 +40,15 @@ class Subject:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input, without the batch."""
+        """Shape of one input, without the batch dimension."""
         return tuple(self.inputs.shape[1:])
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """Shape of a batch of any size, for messages.
+    """Format the shape of a batch of any size, for messages.
 
     Args:
-        shape: Without the batch.
+        shape: The shape without the batch dimension.
 
     Example:
         >>> shape_text((3, 224, 224))
@@ -58,37 +58,37 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def usable_device(name: torch.device | str) -> torch.device:
-    """Read a device's name and see that it is there.
+    """Return the device with this name, after checking that it is available.
 
     Args:
         name: ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises:
-        InferenceError: PyTorch knows no such device, or does not see it here.
+        InferenceError: The name is not valid, or PyTorch cannot see the device.
     """
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise InferenceError(f"device {name}: PyTorch knows no such device. Use cpu, cuda or cuda:N.") from error
     if device.type not in ("cpu", "cuda"):
-        raise InferenceError(f"device {device}: models are measured on cpu or cuda.")
+        raise InferenceError(f"device {device}: models can be measured on cpu or cuda only.")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InferenceError(f"device {device}: PyTorch sees no GPU here. Use cpu.")
         if (device.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
-            raise InferenceError(f"device {device}: there is none of this number. Use cuda:0 to cuda:{last}.")
+            raise InferenceError(f"device {device}: PyTorch sees no GPU with this number. Use cuda:0 to cuda:{last}.")
     return device
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make a GPU the current one: events, compilers and engines take that, whatever device the tensors are on."""
+    """Make a GPU the current device: events, compilers and engines use it, wherever the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def cpu_threads(number: int) -> Iterator[None]:
-    """Have torch use this many CPU threads for a while."""
+    """Let torch use this many CPU threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

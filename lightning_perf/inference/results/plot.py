@@ -1,4 +1,4 @@
-"""The plot of accuracy against latency."""
+"""Plot accuracy against latency."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
 
 
 OFFSETS = tuple((x, y) for y in (6, -12, 18, -24, 30, -36, 42, -48, 54, -60) for x in (8, -8))
-"""Places beside a point, in points, the best first."""
+"""Positions of a name relative to its point, in points, the best first."""
 
 
 def name_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """Put names beside their points, each at the first place where it covers no other.
+    """Write names next to their points, each at the first position where it covers no other name.
 
     Args:
-        figure: The figure, complete but for the names: where they fit depends on its size and scales.
-        axes: The axes that the points are drawn in.
-        points: Name and place, in the units of the axes.
+        figure: The figure, complete except for the names: their positions depend on its size and scales.
+        axes: The axes with the points.
+        points: Name and coordinates of each point, in the units of the axes.
     """
     from matplotlib.text import Text
 
@@ -54,7 +54,7 @@ def name_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, float, f
                 arrowprops={"arrowstyle": "-", "color": "#9aa5b1", "lw": 0.5},
                 zorder=5,
             )
-            text.get_window_extent()  # puts it into its place; what it returns holds the line to the point, too
+            text.get_window_extent()  # moves the text to its place; the result would include the line to the point
             box = Text.get_window_extent(text)
             if not any(box.overlaps(other) for other in taken):
                 break
@@ -69,7 +69,7 @@ LEAST_AREA = 25.0
 
 
 MOST_NAMES = 10
-"""Variants that a plot has room to name at their points."""
+"""Most variants with names at their points; with more, the points have numbers and a key."""
 
 
 def save_plot(tradeoff: Tradeoff, path: Path) -> None:
@@ -82,7 +82,7 @@ def save_plot(tradeoff: Tradeoff, path: Path) -> None:
         with drawing():
             figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise InferenceError(f"{path}: cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
+        raise InferenceError(f"{path} cannot be written ({error}). Give a .png, .svg or .pdf file.") from error
 
 
 def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
@@ -90,7 +90,7 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
 
     Args:
         tradeoff: The document.
-        cell: Which; the first when not given.
+        cell: Batch size and number of threads; the first if not given.
 
     Raises:
         InferenceError: Nothing was measured.
@@ -106,7 +106,7 @@ def draw_tradeoff(tradeoff: Tradeoff, cell: Cell | None = None) -> Figure:
         if row.reason is None and (latency := row.latency(cell.threads, cell.batch)) is not None
     ]
     if not shown:
-        raise InferenceError("nothing was measured: there is nothing to draw.")
+        raise InferenceError("There is nothing to draw: no variant was measured. Their rows show the reasons.")
     has_accuracy = all(row.accuracy is not None for row, _ in shown)
     points = [(row, latency, _height(row, n, has_accuracy)) for n, (row, latency) in enumerate(shown)]
     largest = max(row.size_bytes or 1 for row, _ in shown)
@@ -146,7 +146,7 @@ def _draw_row(
 def _draw_front(axes: Axes, points: list[tuple[float, float, str]], cell: Cell) -> None:
     front = sorted((x, y) for x, y, name in points if name in cell.front)
     best: list[tuple[float, float]] = []
-    for x, y in front:  # of variants as fast within the noise, the staircase goes through the more accurate
+    for x, y in front:  # among variants with equal latency within the noise, the line follows the most accurate one
         if not best or y > best[-1][1]:
             best.append((x, y))
     if not best:
@@ -168,7 +168,7 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
     axes.xaxis.set_major_formatter(formatter)
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.margins(x=0.18, y=0.12)
-    axes.set_xlabel("latency of a call: median, bar from p10 to p90 (logarithmic)")
+    axes.set_xlabel("latency per call: median, bar from p10 to p90 (logarithmic)")
     if has_accuracy:
         axes.set_ylabel(f"accuracy on {tradeoff.validation_inputs} held-out inputs, % (line: 95 % interval)")
     else:
@@ -184,18 +184,18 @@ def _finish(axes: Axes, tradeoff: Tradeoff, cell: Cell, has_accuracy: bool, larg
     where = short_name(tradeoff.machine.device)
     axes.set_title(
         f"{title}: batch {cell.batch}, {threads}, inputs {shape} float32, {where}\n"
-        f"area: size of the files, the largest {format_bytes(largest)}; "
-        f"blue: unbeaten; red: the original; A/A noise {100 * cell.tie:.1f} %",
+        f"area: size of the files, at most {format_bytes(largest)}; "
+        f"blue: best trade-offs; red: the original; A/A noise {100 * cell.tie:.1f} %",
         fontsize=10,
         loc="left",
     )
 
 
 def _number(axes: Axes, points: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Numbers for names that would cover each other, fastest first, with a key beside the plot."""
+    """Replace names that would cover each other by numbers, fastest first, with a key next to the plot."""
     from matplotlib.lines import Line2D
 
-    axes.tick_params(axis="x", labelsize=7)  # the key takes room from them
+    axes.tick_params(axis="x", labelsize=7)  # the key leaves less room for the labels
     points = sorted(points, key=lambda point: point[1])
     key = [Line2D([], [], ls="", label=f"{number}  {name}") for number, (name, _, _) in enumerate(points, 1)]
     axes.legend(handles=key, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8, handlelength=0)

@@ -1,4 +1,4 @@
-"""What to deploy within limits of latency and accuracy."""
+"""Recommend the variant to deploy within limits of latency and accuracy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lightning_perf.units import format_milliseconds, format_ratio
 __all__ = ["NO_LIMIT_WITHOUT_DATA", "recommend"]
 
 NO_LIMIT_WITHOUT_DATA = (
-    "no validation data: a limit of the accuracy drop needs held-out inputs with labels. "
-    "Give --data, or leave --max-accuracy-drop out."
+    "A limit on the accuracy drop needs held-out inputs with labels, but there are no validation data. "
+    "Give --data, or leave out --max-accuracy-drop."
 )
 
 
@@ -24,20 +24,20 @@ def recommend(
     max_latency_ms: float | None,
     max_accuracy_drop_points: float | None,
 ) -> Recommendation:
-    """Choose a variant.
+    """Choose the variant to deploy.
 
-    With a limit of the accuracy drop: the fastest of those that keep the limits; among variants as fast within the
-    noise the most accurate one, then the smallest. With a limit of the latency alone: the most accurate of those that
-    keep it, then the fastest.
+    With a limit on the accuracy drop, this is the fastest variant within the limits. Among variants with equal latency
+    within the noise, it is the most accurate one, then the smallest. With a limit on the latency only, it is the most
+    accurate variant within the limit, then the fastest.
 
     Args:
-        rows: The variants, the original first; one that failed, be it with another batch size, is not chosen.
+        rows: The variants, the original first. A variant that failed, even at another batch size, is not chosen.
         cell: Batch size, threads, and noise.
-        max_latency_ms: What nine of ten calls may take at most.
-        max_accuracy_drop_points: Percentage points that accuracy may be lower.
+        max_latency_ms: Highest p90 latency.
+        max_accuracy_drop_points: Largest drop of accuracy, in percentage points.
 
     Raises:
-        InferenceError: A limit of accuracy was given and accuracy was not measured.
+        InferenceError: There is a limit on accuracy, but accuracy was not measured.
     """
     measured = [
         (row, latency)
@@ -89,7 +89,7 @@ def _praise(row: Row, latency: Latency, max_drop: float | None) -> str:
         parts.append(f"{times} times as fast as the original")
     accuracy = row.accuracy
     if accuracy is None:
-        return f"{', '.join(parts)}. Its accuracy was not measured."
+        return f"{', '.join(parts)}. Accuracy was not measured."
     parts.append(f"accuracy {100 * accuracy.share:.1f} %, {_points(accuracy.drop_points)}")
     text = f"{', '.join(parts)}."
     if max_drop is not None and accuracy.drop_high_points is not None and accuracy.drop_high_points > max_drop:
@@ -106,16 +106,19 @@ def _nearest(measured: Sequence[tuple[Row, Latency]], max_latency_ms: float | No
     fastest = min(measured, key=lambda pair: _slow_ms(pair[1]))
     if max_latency_ms is not None and _slow_ms(fastest[1]) > max_latency_ms:
         return (
-            f"No variant stays within {format_milliseconds(max_latency_ms)}: the fastest, {fastest[0].variant}, "
-            f"has a p90 of {_slow_text(fastest[1])}."
+            f"No variant has a p90 latency of at most {format_milliseconds(max_latency_ms)}: the fastest, "
+            f"{fastest[0].variant}, has {_slow_text(fastest[1])}."
         )
     accurate = [pair for pair in measured if max_drop is None or _drop(pair[0]) <= max_drop]
     if not accurate:
         best = min(measured, key=lambda pair: _drop(pair[0]))
-        return f"No variant keeps the accuracy: the nearest, {best[0].variant}, has {_points(_drop(best[0]))}."
+        return (
+            f"No variant is within the limit on accuracy: the nearest, {best[0].variant}, has "
+            f"{_points(_drop(best[0]))}."
+        )
     row, latency = min(accurate, key=lambda pair: _slow_ms(pair[1]))
     return (
-        f"No variant keeps both limits: the fastest that keeps the accuracy, {row.variant}, has a p90 of "
+        f"No variant is within both limits: the fastest within the limit on accuracy, {row.variant}, has a p90 of "
         f"{_slow_text(latency)}; {fastest[0].variant} has {_slow_text(fastest[1])} and "
         f"{_points(_drop(fastest[0]))}."
     )

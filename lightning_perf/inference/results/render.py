@@ -1,4 +1,4 @@
-"""The trade-off table on the console and as Markdown."""
+"""Render the trade-off document on the console and as Markdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def print_tradeoff(tradeoff: Tradeoff, *, file: IO[str] | None, layers: int, wid
     console = ReportConsole(file=file, width=width, highlight=False)
     recommendation = tradeoff.recommendation
     if recommendation is not None:
-        console.print(Text("Deploy   ", style="bold") + plain(recommendation.variant or "none of them", "bold"))
+        console.print(Text("Deploy   ", style="bold") + plain(recommendation.variant or "no variant", "bold"))
         console.print(Text("Why      ", style="bold") + plain(recommendation.reason))
     console.print(Text("Model    ", style="bold") + plain(headline(tradeoff)))
     if line := count_line(tradeoff):
@@ -59,7 +59,7 @@ def render_markdown(tradeoff: Tradeoff, *, layers: int) -> str:
     parts = []
     recommendation = tradeoff.recommendation
     if recommendation is not None:
-        parts.append(f"**Deploy {escape(recommendation.variant or 'none of them')}.** {escape(recommendation.reason)}")
+        parts.append(f"**Deploy {escape(recommendation.variant or 'no variant')}.** {escape(recommendation.reason)}")
     parts.append(f"{escape(headline(tradeoff))}.")
     if line := count_line(tradeoff):
         parts.append(escape(line))

@@ -1,4 +1,4 @@
-"""The best variants: those that no other beats in accuracy and latency."""
+"""Find the best trade-offs, and describe the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Point:
-    """A candidate.
+    """A candidate for the Pareto front.
 
     Attributes:
-        name: Its name.
-        cost: What should be small: latency or size; above 0.
-        accuracy: What should be large.
+        name: Name of the candidate.
+        cost: Latency or size, above 0: smaller is better.
+        accuracy: Accuracy: larger is better.
     """
 
     name: str
@@ -32,18 +32,18 @@ class Point:
 
 
 def pareto_front(points: Sequence[Point], tie: float = 0.0) -> tuple[str, ...]:
-    """The points that no other beats, the cheapest first.
+    """Return the names of the points that no other point beats, the cheapest first.
 
-    One point beats another when it is no less accurate and cheaper by more than a tie, or more accurate and dearer by
-    no more than a tie. No point can beat itself round a corner: a chain of such steps never loses accuracy, and along
-    steps of equal accuracy the cost falls; so the front is never empty.
+    One point beats another if it is at least as accurate and cheaper by more than a tie. It also beats the other if it
+    is more accurate and its cost is at most a tie higher. There are no cycles: a chain of such steps never loses
+    accuracy, and along steps of equal accuracy the cost falls. So the front is never empty.
 
     Args:
         points: The candidates.
-        tie: Relative difference of cost that measurement cannot tell from none.
+        tie: Relative difference of cost that is within the noise of the measurement.
 
     Returns:
-        Names.
+        Names of the points on the front.
 
     Example:
         >>> slow, fast = Point("fp32", 10.0, 0.92), Point("int8", 2.0, 0.91)
@@ -61,24 +61,24 @@ def _beats(one: Point, other: Point, tie: float) -> bool:
 
 
 BUSY = 0.5
-"""Load average from which others are said to have worked: half a processor."""
+"""A note mentions other load if the load average is above this: half a processor."""
 
 WAITED = 1.1
-"""Wall time over CPU time on one thread from which a call is said to have waited for its processor."""
+"""A note says that calls waited for their processor if wall time over CPU time on one thread is above this."""
 
 NOISY = 0.05
-"""A/A noise from which it is pointed out."""
+"""A note mentions A/A noise above this."""
 
 
 def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, again: Rounds) -> Cell:
-    """Judge one batch size and number of threads.
+    """Find the noise and the best variants for one batch size and number of threads.
 
     Args:
         rows: The variants.
         threads: CPU threads.
-        batch: Inputs a call.
-        baseline: The turns of the baseline.
-        again: The turns of the baseline's twin, in the same rounds.
+        batch: Inputs per call.
+        baseline: Rounds of the baseline.
+        again: Rounds of the baseline's twin.
     """
     noise = speedup(again, baseline)
     ends = [value for value in (noise.value, noise.low, noise.high) if value is not None]
@@ -97,11 +97,11 @@ def cell_of(rows: Sequence[Row], *, threads: int, batch: int, baseline: Rounds, 
 
 
 def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]) -> tuple[str, ...]:
-    """What a reader must know of the conditions before trusting the figures."""
+    """Return notes about conditions that make the figures less reliable."""
     notes = []
     if machine.load_before is not None and machine.load_before > BUSY:
         notes.append(
-            f"Others were working on this machine: load average {machine.load_before:.2f} before the measurement."
+            f"Other processes were using this machine: load average {machine.load_before:.2f} before the measurement."
         )
     for cell in cells:
         where = f"batch {cell.batch}, {cell.threads} thread{'s' if cell.threads > 1 else ''}"
@@ -109,10 +109,12 @@ def condition_notes(machine: Machine, rows: Sequence[Row], cells: Sequence[Cell]
         if machine.device_type == "cpu" and cell.threads == 1 and latency is not None and latency.cpu_ms > 0:
             waited = latency.p50_ms / latency.cpu_ms
             if waited > WAITED:
-                notes.append(f"{where}: calls took {waited:.2f} times their CPU time: they waited for the processor.")
+                notes.append(
+                    f"{where}: calls took {waited:.2f} times their CPU time because they waited for a processor."
+                )
         if cell.tie > NOISY:
             notes.append(
-                f"{where}: the original measured twice differs by up to {100 * cell.tie:.0f} %; smaller differences "
-                "between variants say nothing. Measure on a quiet machine, or with more --seconds."
+                f"{where}: two measurements of the original differ by up to {100 * cell.tie:.0f} %. Smaller "
+                "differences between variants are noise. Measure on a quiet machine, or with more --seconds."
             )
     return tuple(notes)

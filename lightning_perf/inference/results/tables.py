@@ -1,4 +1,4 @@
-"""The tables that console and Markdown show: rows of text, so that both show the same."""
+"""Format the tables for console and Markdown as rows of text, so that both show the same."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 
 
 def headline(tradeoff: Tradeoff) -> str:
-    """What was measured, and where."""
+    """Return the model, its input and the device."""
     shape = "×".join(map(str, tradeoff.input_shape))
     return f"{tradeoff.model}, inputs {shape}, float32 originals, on {tradeoff.machine.device}"
 
 
 def tradeoff_table(tradeoff: Tradeoff) -> Table:
-    """The variants by accuracy, latency and size, with the first batch size and number of threads."""
+    """Return latency, accuracy and size of the variants, for the first batch size and number of threads."""
     cell = tradeoff.cells[0]
     rows = []
     for row in tradeoff.rows:
@@ -62,7 +62,7 @@ def tradeoff_table(tradeoff: Tradeoff) -> Table:
 
 
 def latency_table(tradeoff: Tradeoff, cell: Cell) -> Table:
-    """What calls took with one batch size and number of threads."""
+    """Return the latency of the variants for one batch size and number of threads."""
     rows = []
     on_device = tradeoff.machine.device_type != "cpu"
     for row in tradeoff.rows:
@@ -81,11 +81,12 @@ def latency_table(tradeoff: Tradeoff, cell: Cell) -> Table:
             )
         )
     heads = ("variant", "p50", "p90", "p99", "device" if on_device else "CPU", "speed-up, interval", "inputs/s")
-    return Table(f"Latency: {_where(cell)}; the original measured twice: {_interval(cell.noise)}", heads, tuple(rows))
+    title = f"Latency: {_where(cell)}; the original against itself: {_interval(cell.noise)}"
+    return Table(title, heads, tuple(rows))
 
 
 def accuracy_table(tradeoff: Tradeoff) -> Table:
-    """Accuracy with its intervals; the difference of outputs from the original's, which needs no labels."""
+    """Return accuracy with its intervals, and the difference from the original's outputs, which needs no labels."""
     rows = []
     for row in tradeoff.rows:
         if row.reload is None:
@@ -100,12 +101,12 @@ def accuracy_table(tradeoff: Tradeoff) -> Table:
                 drop_interval = f"{_signed(accuracy.drop_low_points)} to {_signed(accuracy.drop_high_points)} pt"
         error = f"{row.output_error:.1e}" if row.output_error is not None else NOT_AVAILABLE
         rows.append((row.variant, right, interval, drop_interval, agreement, error))
-    heads = ("variant", "right", "accuracy", "drop, interval", "agreement", "output error")
+    heads = ("variant", "correct", "accuracy", "drop, interval", "agreement", "output error")
     return Table("Outputs, with 95 % intervals", heads, tuple(rows))
 
 
 def cold_table(tradeoff: Tradeoff) -> Table:
-    """What building took, and what a fresh process takes."""
+    """Return the build time of each variant, and the load time and memory of a fresh process."""
     on_device = tradeoff.machine.device_type != "cpu"
     rows = []
     for row in tradeoff.rows:
@@ -126,22 +127,22 @@ def cold_table(tradeoff: Tradeoff) -> Table:
 
 
 def failures(tradeoff: Tradeoff) -> tuple[tuple[str, str], ...]:
-    """The variants without figures, or without all, and why."""
+    """Return the variants that failed, with the reasons."""
     return tuple((row.variant, row.reason) for row in tradeoff.rows if row.reason is not None)
 
 
 def count_line(tradeoff: Tradeoff) -> str | None:
-    """The original's arithmetic in a line, with its bound; None when it was not counted."""
+    """Return the original's arithmetic and its bound on one line; None if it was not counted."""
     count = tradeoff.count
     if count is None:
         return None
     intensity = count.arithmetic_intensity
     line = (
         f"{format_count(count.parameters)} parameters ({format_bytes(count.size_bytes)}), "
-        f"{format_flops(count.macs).replace('FLOPs', 'MACs')} = {format_flops(count.flops)} an input"
+        f"{format_flops(count.macs).replace('FLOPs', 'MACs')} = {format_flops(count.flops)} per input"
     )
     if intensity is not None:
-        line += f", {intensity:.1f} FLOPs a byte moved"
+        line += f", {intensity:.1f} FLOPs per byte moved"
     bound = tradeoff.roofline
     if bound is None:
         return f"{line}."
@@ -149,7 +150,7 @@ def count_line(tradeoff: Tradeoff) -> str | None:
     rates = f"{format_flop_rate(peaks.flops_per_s)}{_of_convolutions(peaks)}"
     line += (
         f". At {rates} and {format_bytes(peaks.bandwidth_bytes_per_s)}/s "
-        f"({peaks.source}) it takes {format_milliseconds(bound.bound_ms)} at least"
+        f"({peaks.source}) it takes at least {format_milliseconds(bound.bound_ms)}"
     )
     latency = tradeoff.rows[0].latency(tradeoff.cells[0].threads, tradeoff.cells[0].batch)
     if latency is not None:
@@ -163,7 +164,7 @@ def _of_convolutions(peaks: Peaks) -> str:
 
 
 def layer_table(tradeoff: Tradeoff, top: int) -> Table:
-    """The layers with the most arithmetic."""
+    """Return the layers with the most arithmetic."""
     count = tradeoff.count
     if count is None:
         return Table("Layers", (), ())
@@ -185,7 +186,7 @@ def layer_table(tradeoff: Tradeoff, top: int) -> Table:
 
 
 def footnotes(tradeoff: Tradeoff) -> tuple[str, ...]:
-    """What has to be said beside the tables."""
+    """Return the machine, the versions and the notes, which follow the tables."""
     machine = tradeoff.machine
     versions = ", ".join(
         f"{name} {machine.versions[name]}" for name in ("python", "torch", "lightning-perf") if name in machine.versions
@@ -206,7 +207,7 @@ def _speedup(speedup: Estimate | None) -> str:
 
 
 def _interval(estimate: Estimate | None) -> str:
-    """A ratio with its interval; that of the baseline to itself is 1 by definition."""
+    """Format a ratio with its interval; the ratio of the baseline to itself is 1 by definition."""
     if estimate is None or estimate.value is None:
         return format_ratio(None if estimate is not None else 1.0)
     if estimate.low is None or estimate.high is None:
@@ -224,7 +225,7 @@ def _drop(accuracy: Accuracy | None) -> str:
 
 
 def _signed(points: float) -> str:
-    """A drop in points; what is better than the original has a minus."""
+    """Format a drop in points; a variant that is better than the original has a minus sign."""
     text = f"{points:.2f}"
     return "0" if float(text) == 0 else text.replace("-", "−")
 

@@ -1,4 +1,4 @@
-"""`Tradeoff`: the versioned document of accuracy against latency and size. Typed, JSON on disk, complete in itself."""
+"""`Tradeoff`: the typed, versioned document of accuracy, latency and size; JSON on disk."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-"""Version of the document's layout: raised by every change that an old reader would misread."""
+"""Version of the document's layout. Increase it with every change that an old reader would misread."""
 
 METHOD_VERSION = 2
-"""Version of the way of measuring: figures of different versions are not to be compared."""
+"""Version of the measuring method. Do not compare figures of different versions."""
 
 LAYERS = 5
-"""Rows of the table of layers, unless asked for more."""
+"""Default number of rows in the table of layers."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it was measured.
+    """The machine of a measurement.
 
     Attributes:
         device: Name of the device that variants ran on.
-        device_type: Its type, as ``cpu``.
-        cpu: The processor.
+        device_type: Type of the device, e.g. ``cpu``.
+        cpu: Name of the processor.
         cpus: Processors that this process may use.
         platform: Operating system.
-        load_before: Load average over a minute before the measurement; what is above 0 came from others.
-        load_after: The same after it; it holds the measurement's own.
+        load_before: Load average over the minute before the measurement: the load from other processes.
+        load_after: Load average at the end, which includes the measurement itself.
         versions: Versions of Python and of the libraries.
     """
 
@@ -68,13 +68,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class ColdStart:
-    """What a fresh process took.
+    """Start-up time and memory of a fresh process.
 
     Attributes:
-        load_ms: Loading the artefact, with the imports of its runtime; torch itself is imported before.
-        first_call_ms: The first call, on one input.
-        peak_rss_bytes: The most memory that the process held, all batch sizes and torch itself included.
-        peak_device_bytes: The most device memory that torch held; None on a CPU.
+        load_ms: Time to load the artefact, with the imports of its runtime; torch itself is imported before.
+        first_call_ms: Time of the first call, on one input.
+        peak_rss_bytes: Peak resident memory of the process after its first call, torch included.
+        peak_device_bytes: Peak device memory that torch reserved; None on a CPU.
     """
 
     load_ms: float
@@ -85,11 +85,11 @@ class ColdStart:
 
 @dataclass(frozen=True)
 class Reload:
-    """Whether the artefact gives the same outputs in a fresh process as where it was built.
+    """Difference of outputs between a fresh process and the process that built the artefact.
 
     Attributes:
         max_difference: Largest difference of an output, as a share of the largest output.
-        tolerance: What it may be.
+        tolerance: Largest allowed difference.
     """
 
     max_difference: float
@@ -98,26 +98,26 @@ class Reload:
 
 @dataclass(frozen=True)
 class Row:
-    """One variant.
+    """The results of one variant.
 
     Attributes:
-        variant: Its name.
-        transforms: What changed the model, in order.
-        runtime: What executes it.
-        summary: What its parts do.
-        reason: Why it has no figures, or not all; None when it has.
-        folder: The artefact; None when it was not kept or not built.
-        parameters: Parameters of the changed model.
+        variant: Name of the variant.
+        transforms: Transforms that changed the model, in order.
+        runtime: Runtime that executes it.
+        summary: Description of its parts.
+        reason: Reason why figures are missing; None if the variant did not fail.
+        folder: Folder of the artefact; None if it was not kept or not built.
+        parameters: Number of parameters of the changed model.
         size_bytes: Size of the artefact's files.
-        packed_bytes: Size that the weights could be stored in, where the files do not show it, as with shared
-            weights and their codebooks; else None.
-        build_s: Time that building took.
-        cold: What a fresh process took.
-        reload: Whether it gave the same outputs there.
-        output_error: Largest difference of an output from the original's, as a share of the original's largest.
-        accuracy: On the validation data; None without.
-        latencies: What calls took, a row for each batch size and number of threads.
-        provenance: Settings that decided the outcome.
+        packed_bytes: Size of the weights in packed form, if that is smaller than the files, e.g. with shared weights;
+            otherwise None.
+        build_s: Build time.
+        cold: Start-up time and memory of a fresh process.
+        reload: Difference of outputs in a fresh process.
+        output_error: Largest difference from the original's outputs, as a share of the original's largest output.
+        accuracy: Accuracy on the validation data; None without validation data.
+        latencies: Latency for each batch size and number of threads.
+        provenance: Settings that affect the result.
     """
 
     variant: str
@@ -138,7 +138,7 @@ class Row:
     provenance: dict[str, str] | None = None
 
     def latency(self, threads: int, batch: int) -> Latency | None:
-        """What calls took with this many threads and inputs, or None."""
+        """Return the latency for this number of threads and this batch size, or None."""
         for latency in self.latencies:
             if (latency.threads, latency.batch) == (threads, batch):
                 return latency
@@ -151,12 +151,11 @@ class Cell:
 
     Attributes:
         threads: CPU threads.
-        batch: Inputs a call.
-        noise: The baseline measured twice, second over first: what no difference looks like here.
-        tie: Relative difference of latency that this noise cannot tell from none: the end of its interval that is
-            farther from 1.
-        front: Variants that no other beats in median latency and accuracy, the fastest first; the fastest alone when
-            there is no accuracy.
+        batch: Inputs per call.
+        noise: A/A noise: the speed-up of a second measurement of the baseline over the first.
+        tie: Relative difference of latency that is within the noise: the end of its interval that is farther from 1.
+        front: Variants that no other variant beats in median latency and accuracy, the fastest first; without accuracy,
+            only the fastest.
         size_front: The same for size and accuracy.
     """
 
@@ -170,14 +169,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to deploy.
+    """The variant to deploy.
 
     Attributes:
-        max_latency_ms: What a call may take: nine of ten stay below (p90), with the first batch size and number of
-            threads; None for no limit.
-        max_accuracy_drop_points: Percentage points that accuracy may be lower than the original's; None for no limit.
-        variant: What to deploy; None when nothing keeps the limits.
-        reason: Why, in a sentence or two.
+        max_latency_ms: Limit on the p90 latency with the first batch size and number of threads; None for no limit.
+        max_accuracy_drop_points: Limit on the drop of accuracy from the original, in percentage points; None for no
+            limit.
+        variant: Variant to deploy; None if no variant is within the limits.
+        reason: Explanation in one or two sentences.
     """
 
     max_latency_ms: float | None
@@ -188,23 +187,23 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Tradeoff(PageDocument, SavedDocument):
-    """What is known of the ways to run one model.
+    """Accuracy, latency and size of all variants of one model.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         method_version: `METHOD_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
         model: Name of the model.
-        input_shape: Shape of one input, without the batch.
-        machine: Where it was measured.
-        effort: How much was measured.
-        validation_inputs: Inputs that accuracy was measured on; None without.
-        notes: What a reader must know before trusting the figures.
+        input_shape: Shape of one input, without the batch dimension.
+        machine: Machine of the measurement.
+        effort: Number and duration of the timed calls.
+        validation_inputs: Number of inputs that accuracy was measured on; None without validation data.
+        notes: Remarks that matter for the reliability of the figures.
         rows: The variants; the first is the original, the baseline of all ratios.
-        cells: The batch sizes and numbers of threads, in the order asked for.
-        recommendation: What to deploy; None without limits.
-        count: The original's parameters, MACs and FLOPs by layer, for one input; None when it could not be counted.
-        roofline: The least time that the original can take, with the first batch size and number of threads.
+        cells: The batch sizes and numbers of threads, in the order of the options.
+        recommendation: The variant to deploy; None without limits.
+        count: Parameters, MACs and FLOPs of the original by layer, for one input; None if they could not be counted.
+        roofline: Shortest possible time of the original, with the first batch size and number of threads.
     """
 
     schema_version: int
@@ -225,10 +224,10 @@ class Tradeoff(PageDocument, SavedDocument):
     _format = Format("trade-off document", "document", SCHEMA_VERSION, "measure again", InferenceError)
 
     def row(self, variant: str) -> Row:
-        """The row of a variant.
+        """Return the row of a variant.
 
         Raises:
-            KeyError: There is none of this name.
+            KeyError: The name is unknown.
         """
         for row in self.rows:
             if row.variant == variant:
@@ -239,9 +238,9 @@ class Tradeoff(PageDocument, SavedDocument):
         """Print the recommendation, then the tables.
 
         Args:
-            file: Where to; standard output when not given.
+            file: File to print to; standard output if not given.
             layers: Rows of the table of layers.
-            width: Columns; those of the terminal when not given.
+            width: Width in columns; the width of the terminal if not given.
         """
         from lightning_perf.inference.results.render import print_tradeoff
 

@@ -1,1 +1,1 @@
-"""What executes a model: one way a file."""
+"""Runtimes that execute a model, one per module."""

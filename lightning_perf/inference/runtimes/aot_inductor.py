@@ -1,4 +1,4 @@
-"""TorchInductor ahead of time: compiled libraries in files."""
+"""Compile a model ahead of time with TorchInductor into library files."""
 
 from __future__ import annotations
 
@@ -22,44 +22,46 @@ SINGLE_FILE = "batch-1.pt2"
 ANY_FILE = "batch-n.pt2"
 
 TOLERANCES = {"cpu": 1e-3, "cuda": 0.02}
-"""Largest difference to the module, relative to the largest output, by the type of device. Other orders of sums stay
-well below the first; on GPUs convolutions round their inputs to TF32, of 10 bits, and folded batch norms change what is
-rounded. A library that mistakes a memory layout differs by as much as its outputs."""
+"""Largest allowed difference from the module, relative to the largest output, by type of device. On a CPU, sums in
+another order stay well below it. On a GPU, convolutions round their inputs to TF32, with 10 bits, and folded batch
+norms change these inputs. A library that gets a memory layout wrong differs by as much as its outputs."""
 
 
 class AotInductor(Runtime):
-    """Exported, compiled with frozen weights, and packed: it runs without the model's class and without a compiler.
+    """Exports and compiles the model with frozen weights; it then runs without its class and without a compiler.
 
-    There are two libraries, each with the weights: one for single inputs and one for all other batch sizes. For a batch
-    of known size TorchInductor packs the weights of convolutions, for an unknown one it does not: on a ResNet-18 of 64
-    pixels, single inputs ran at 3.0 and at 1.2 times the speed of eager.
+    There are two libraries, each with the weights: one for single inputs and one for all other batch sizes.
+    TorchInductor packs the weights of convolutions only if the batch size is known. With a ResNet-18 on images of 64
+    pixels, single inputs ran at 3.0 times the speed of eager in the first library and at 1.2 times in the second.
 
-    They are native code for the kind of processor or GPU that built them, and for torch of that version. They do not
-    look at the shape of their inputs: given another one they compute nonsense, so whoever calls them has to check.
-    Threads are torch's own.
+    The libraries are native code for the type of processor or GPU that built them, and for that version of torch. They
+    do not check the shape of their inputs and compute nonsense for a wrong one, so the caller has to check it. The
+    number of threads is torch's own.
     """
 
     name = "aot-inductor"
     summary = "torch.export and AOTInductor, float32, frozen weights: compiled libraries"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export and compile, for one input and for any number.
+        """Export and compile the model, for one input and for any number.
 
         Raises:
-            VariantError: A compiler is missing, the model cannot be exported or compiled, or what was compiled computes
-                something else.
+            VariantError: A compiler is missing, the model cannot be exported or compiled, or the compiled model gives
+                other outputs.
         """
-        require(missing_inductor_tools(subject.device), missing_compiler())  # C++ is around the kernels of GPUs, too
-        # For unknown batch sizes TorchInductor mistakes the layout of convolutions whose weights have channels last.
+        require(
+            missing_inductor_tools(subject.device), missing_compiler()
+        )  # on a GPU, too: kernels are called from C++
+        # With unknown batch sizes, TorchInductor gets the layout of convolutions with channels-last weights wrong.
         module = copy.deepcopy(subject.module).to(subject.device).to(memory_format=torch.contiguous_format)
         inputs = subject.inputs.to(subject.device)
         _compile(module, inputs[:1], folder / SINGLE_FILE, dynamic=False)
         _compile(module, inputs, folder / ANY_FILE, dynamic=True)
         _require_agreement(self.load(folder, subject.device, subject.threads), module, inputs)
-        return {"dtype": "float32", "freezing": "on", "batch": "a library for 1, a library for any"}
+        return {"dtype": "float32", "freezing": "on", "batch": "one library for 1, one for any"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Load the libraries. They hold native code of whoever wrote them."""
+        """Load the libraries. They run native code from their author."""
         single, several = (_load(folder / name, device) for name in (SINGLE_FILE, ANY_FILE))
 
         def call(inputs: Tensor) -> Tensor:
@@ -74,14 +76,14 @@ def _compile(module: nn.Module, inputs: Tensor, path: Path, *, dynamic: bool) ->
         torch._inductor.aoti_compile_and_package(
             program,
             package_path=str(path),
-            # Otherwise the loops are written for the builder's number of threads.
+            # Without this option, the loops use the number of threads of the building process.
             inductor_configs={"freezing": True, "cpp.dynamic_threads": True},
         )
 
 
 def _load(path: Path, device: torch.device) -> Call:
     if not path.is_file():
-        raise VariantError(f"{path} is missing")
+        raise VariantError(f"{path} is missing: copy the whole folder, or export the variant again")
     index = -1 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
     try:
         with quietly():
@@ -97,6 +99,6 @@ def _require_agreement(call: Call, module: nn.Module, inputs: Tensor) -> None:
         error = float((got - wanted).abs().max() / wanted.abs().max().clamp_min(1e-12))
         if not error <= TOLERANCES[inputs.device.type]:
             raise VariantError(
-                f"what AOTInductor compiled for a batch of {len(batch)} differs from the model by {error:.1%} of its "
-                "largest output: a fault of this torch version; use onnxruntime"
+                f"the library that AOTInductor compiled for a batch of {len(batch)} differs from the model by "
+                f"{error:.1%} of its largest output. This is a bug of this torch version: use onnxruntime"
             )

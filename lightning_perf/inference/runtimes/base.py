@@ -14,39 +14,40 @@ from lightning_perf.inference.model.subject import Subject
 __all__ = ["Call", "Runtime"]
 
 Call = Callable[[Tensor], Tensor]
-"""From float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``, both on the runtime's device; any ``n`` from 1 on."""
+"""A function from float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``, both on the runtime's device, for any n ≥
+1."""
 
 
 class Runtime(ABC):
     """One way to execute a model.
 
     Attributes:
-        name: Its name in tables and in ``--variants``, as ``onnxruntime-int8``.
-        summary: What it does, in a line.
+        name: Name in tables and in ``--variants``, e.g. ``onnxruntime-int8``.
+        summary: A description on one line.
     """
 
     name: str
     summary: str
 
     def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Say why it cannot run here and what would help, or None when it can. Imports nothing heavy."""
+        """Return why the runtime cannot run on this machine and how to fix that, or None. Imports nothing heavy."""
         return None
 
     @abstractmethod
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Write into an empty folder all that a fresh process needs to run the model.
+        """Write everything that a fresh process needs to run the model into an empty folder.
 
         Returns:
-            Provenance: settings and versions that decided the outcome.
+            Provenance: settings and versions that affect the result.
 
         Raises:
-            VariantError: The model or the machine does not allow it; the message says why.
+            VariantError: The model or the machine is not suitable; the message says why.
         """
 
     @abstractmethod
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Load what `build` wrote, also in another process.
+        """Load the files that `build` wrote, possibly in another process.
 
         Raises:
-            VariantError: It cannot be loaded here.
+            VariantError: They cannot be loaded on this machine.
         """

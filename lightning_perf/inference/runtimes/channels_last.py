@@ -1,4 +1,4 @@
-"""Channels-last memory format, with and without fused convolution and batch norm."""
+"""Run PyTorch with the channels-last memory format, with and without folded batch norms."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = [
 
 
 class ChannelsLast(Runtime):
-    """Weights and activations as ``(n, height, width, channels)`` in memory, which convolution kernels prefer.
+    """Stores weights and activations as ``(n, height, width, channels)`` in memory, which convolution kernels prefer.
 
-    The file is a pickle of the whole module, as `Eager`'s; threads are torch's own.
+    The file is a pickle of the whole module, like the file of `Eager`. The number of threads is torch's own.
     """
 
     name = "channels-last"
@@ -32,7 +32,7 @@ class ChannelsLast(Runtime):
         """Write the module with its weights in that order.
 
         Raises:
-            VariantError: The inputs are neither pictures nor volumes.
+            VariantError: The inputs are neither images nor volumes.
         """
         require_channels(subject)
         save_module(copied(subject.module, subject.inputs, dtype=torch.float32, channels_last=True), folder)
@@ -44,22 +44,22 @@ class ChannelsLast(Runtime):
 
 
 def require_channels(subject: Subject) -> None:
-    """Make sure that the inputs have channels and places.
+    """Check that the inputs are images or volumes with channels.
 
     Raises:
-        VariantError: They have not.
+        VariantError: They are not.
     """
     if channels_last_format(subject.inputs) is None:
         raise VariantError(
-            f"the inputs are {tuple(subject.inputs.shape)}: only pictures (n, c, h, w) and volumes (n, c, d, h, w) "
-            "have channels last"
+            f"the inputs have the shape {tuple(subject.inputs.shape)}: only images (n, c, h, w) and volumes "
+            "(n, c, d, h, w) can have their channels last"
         )
 
 
 class ChannelsLastFused(ChannelsLast):
-    """Each batch norm that follows a convolution becomes part of its weights, then as `ChannelsLast`.
+    """Folds each batch norm that follows a convolution into its weights, then runs like `ChannelsLast`.
 
-    In eval mode a batch norm is a scale and a shift for each channel, so folding changes nothing but rounding.
+    In eval mode a batch norm is a scale and a shift per channel, so folding changes only the rounding.
     """
 
     name = "channels-last-fused"
@@ -78,7 +78,7 @@ class ChannelsLastFused(ChannelsLast):
             fused = fuse(subject.module)
         before, after = _batch_norms(subject.module), _batch_norms(fused)
         if before == after:
-            raise VariantError("no batch norm follows a convolution: use channels-last")
+            raise VariantError("the model has no batch norm after a convolution to fold: use channels-last")
         save_module(copied(fused, subject.inputs, dtype=torch.float32, channels_last=True), folder)
         return {
             "dtype": "float32",

@@ -21,35 +21,36 @@ __all__ = [
 
 
 MAX_SHAPES = 64
-"""Batch sizes that one process may use: each is code of its own. TorchDynamo's limit is 8, beyond which it runs
-uncompiled without a word."""
+"""Most batch sizes per process; each is compiled separately. TorchDynamo's default is 8, and beyond it runs uncompiled
+without a warning."""
 
 
 def missing_inductor_tools(device: torch.device) -> str | None:
-    """Say which compiler TorchInductor lacks: Triton for a GPU, that of C++ for a CPU."""
+    """Return which compiler TorchInductor is missing, Triton for a GPU or C++ for a CPU, or None."""
     return missing_package("triton", package="triton") if device.type == "cuda" else missing_compiler()
 
 
 def compiled_call(module: nn.Module, threads: int) -> Call:
-    """Compile a module with its weights frozen, for each batch size when it first comes.
+    """Compile a module with frozen weights, at the first call with each batch size.
 
-    Code for any batch size would do with one compilation, but TorchInductor packs no weights of convolutions then, and
-    gets the memory format of int8 convolutions wrong (torch 2.15, ``_inductor/mkldnn_ir.py``).
+    Code for any batch size would need one compilation only. But TorchInductor then does not pack the weights of
+    convolutions, and it gets the memory format of int8 convolutions wrong (torch 2.15, ``_inductor/mkldnn_ir.py``).
 
-    Freezing is a switch of the process, set while compiling: given as an option of `torch.compile` it comes after the
-    weights have become arguments, which cannot be frozen any more.
+    Freezing is a setting of the process and is on during compilation only. As an option of `torch.compile` it would
+    come too late: the weights would already be arguments, which cannot be frozen.
 
     Args:
         module: The module, on its device.
-        threads: CPU threads that its loops are written for.
+        threads: CPU threads that the generated loops use.
     """
     plain = module_call(torch.compile(module, dynamic=False, options={"cpp.threads": threads}))
     seen: set[tuple[torch.Size, bool]] = set()
 
     def call(inputs: Tensor) -> Tensor:
-        # Dimensions of size 1 may have any stride, and TorchDynamo compiles anew for each: made the usual ones.
+        # Dimensions of size 1 may have any stride, and TorchDynamo recompiles for each: use the default strides.
         inputs = inputs.contiguous().view(-1).view(inputs.shape)
-        kind = inputs.shape, inputs.is_inference()  # what is left of what it compiles anew for, and would unfrozen
+        # TorchDynamo recompiles, without freezing, if either of these two changes.
+        kind = inputs.shape, inputs.is_inference()
         if kind in seen:
             return plain(inputs)
         import torch._dynamo.config as dynamo
@@ -68,29 +69,29 @@ def compiled_call(module: nn.Module, threads: int) -> Call:
 
 
 class Compile(Runtime):
-    """Compiled in each process anew, for each batch size when it first comes.
+    """Compiles the model in each process, at the first call with each batch size.
 
-    Freezing makes weights constants, so that batch norms fold into convolutions and weights are laid out for the
-    kernels beforehand. The file is a pickle of the whole module, as `Eager`'s.
+    Freezing turns weights into constants: batch norms fold into convolutions, and weights get the kernels' memory
+    layout at compile time. The file is a pickle of the whole module, like the file of `Eager`.
     """
 
     name = "compile"
     summary = "torch.compile (TorchInductor), float32, frozen weights"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that a compiler is missing."""
+        """Return which compiler is missing, or None."""
         return missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Write the module. Whether TorchInductor takes it shows when it is first called.
+        """Write the module. TorchInductor compiles it at the first call, which may fail.
 
         Raises:
-            VariantError: It cannot be pickled.
+            VariantError: The module cannot be pickled.
         """
         save_module(subject.module, folder)
         return {"dtype": "float32", "freezing": "on", "compiled": "in each process, for each batch size"}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Read the module; the first call with each batch size compiles it for so many threads."""
+        """Read the module; the first call with each batch size compiles it for this number of threads."""
         with torch.inference_mode(False):  # weights made in inference mode cannot be frozen
             return compiled_call(load_module(folder, device), threads)

@@ -1,4 +1,4 @@
-"""Eager PyTorch, and the base for runtimes that call a `torch.nn.Module`."""
+"""Run eager PyTorch, with helpers for all runtimes that call a `torch.nn.Module`."""
 
 from __future__ import annotations
 
@@ -31,35 +31,36 @@ MODULE_FILE = "module.pt"
 def save_module(module: nn.Module, folder: Path) -> None:
     """Write the whole module: its class by name, its weights by value, in their memory format.
 
-    The weights alone would not do: pruned and fused models have shapes and layers that no constructor makes.
+    The weights alone are not enough: no constructor makes the shapes and layers of pruned and fused models.
 
     Raises:
-        VariantError: It cannot be pickled.
+        VariantError: The module cannot be pickled.
     """
     try:
         torch.save(module, folder / MODULE_FILE)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
         raise VariantError(
-            f"the model cannot be pickled: {reason_of(error)}. Define its classes and functions at the top of a module"
+            f"the model cannot be pickled: {reason_of(error)}. Define its classes and functions at the top level of a "
+            "module"
         ) from error
 
 
 def load_module(folder: Path, device: torch.device) -> nn.Module:
-    """Read what `save_module` wrote. The file is a pickle: reading one runs code of whoever wrote it.
+    """Read a module that `save_module` wrote. The file is a pickle: reading it runs code from its author.
 
     Args:
-        folder: Where it is.
-        device: Where its weights go.
+        folder: Folder of the file.
+        device: Device for the weights.
 
     Raises:
-        VariantError: It cannot be read here, as when the module that defines its class is not found.
+        VariantError: The file cannot be read on this machine, e.g. because the model's class cannot be imported.
     """
     try:
         module = torch.load(folder / MODULE_FILE, map_location=device, weights_only=False)
     except (ImportError, AttributeError) as error:
         raise VariantError(
-            f"the model's class cannot be imported: {reason_of(error)}. Put its file on PYTHONPATH, with the class at "
-            "its top level"
+            f"the model's class cannot be imported: {reason_of(error)}. Put the folder of its file on PYTHONPATH, and "
+            "define the class at the top level"
         ) from error
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         raise VariantError(f"{folder / MODULE_FILE} cannot be read: {reason_of(error)}") from error
@@ -71,12 +72,12 @@ def load_module(folder: Path, device: torch.device) -> nn.Module:
 def module_call(
     function: Callable[[Tensor], Tensor], *, dtype: torch.dtype = torch.float32, channels_last: bool = False
 ) -> Call:
-    """Make a call of a module: no gradients, floats in and out.
+    """Wrap a module as a `Call`: no gradients, float32 inputs and outputs.
 
     Args:
-        function: The module, or what it was compiled to.
-        dtype: What it computes in.
-        channels_last: Whether it wants pictures and volumes with their channels innermost in memory.
+        function: The module, or its compiled form.
+        dtype: Type of its arithmetic.
+        channels_last: Whether it takes images and volumes with their channels innermost in memory.
     """
 
     def call(inputs: Tensor) -> Tensor:
@@ -86,14 +87,14 @@ def module_call(
                 memory_format = torch.contiguous_format
             outputs = function(inputs.to(dtype=dtype, memory_format=memory_format))
             if not isinstance(outputs, Tensor):
-                raise VariantError(f"the model gives a {type(outputs).__name__}; runtimes need one tensor")
+                raise VariantError(f"the model returns a {type(outputs).__name__}, but runtimes need one tensor")
             return outputs.float()
 
     return call
 
 
 def channels_last_format(inputs: Tensor) -> torch.memory_format | None:
-    """The format that keeps channels innermost for such inputs, or None when they are no pictures or volumes.
+    """Return the memory format with channels innermost for these inputs; None unless they are images or volumes.
 
     Args:
         inputs: ``(n, channels, height, width)`` or ``(n, channels, depth, height, width)``.
@@ -102,16 +103,16 @@ def channels_last_format(inputs: Tensor) -> torch.memory_format | None:
 
 
 def copied(module: nn.Module, inputs: Tensor, *, dtype: torch.dtype, channels_last: bool) -> nn.Module:
-    """Make a copy in another type or memory format.
+    """Copy a module with another type or memory format.
 
     Args:
-        module: The module; it is left as it is.
-        inputs: What it takes: only pictures and volumes have channels last.
-        dtype: Type of the copy's floats.
-        channels_last: Whether to store its weights with channels innermost.
+        module: The module; it stays unchanged.
+        inputs: Inputs of the module; only images and volumes have channels.
+        dtype: Floating-point type of the copy.
+        channels_last: Whether to store the weights with channels innermost.
 
     Raises:
-        VariantError: It cannot be copied.
+        VariantError: The module cannot be copied.
     """
     with variant_errors("the model cannot be copied"):
         twin = copy.deepcopy(module).to(dtype=dtype)
@@ -120,14 +121,14 @@ def copied(module: nn.Module, inputs: Tensor, *, dtype: torch.dtype, channels_la
 
 
 class Eager(Runtime):
-    """The module itself in float32, operator by operator.
+    """Runs the module itself in float32, operator by operator.
 
-    The file is a pickle of the whole module: loading it runs code of whoever wrote it, and needs the model's class.
-    The number of CPU threads is torch's own for the process: `torch.set_num_threads`.
+    The file is a pickle of the whole module: loading it runs code from its author and needs the model's class. The
+    number of CPU threads is torch's own for the process: `torch.set_num_threads`.
     """
 
     name = "eager"
-    summary = "PyTorch as it is, float32"
+    summary = "eager PyTorch, float32"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Write the module."""

@@ -1,4 +1,4 @@
-"""Half precision: the model's weights and inputs in FP16 or bfloat16."""
+"""Run a model in half precision: weights and inputs in FP16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = [
 
 
 def build_half(subject: Subject, folder: Path, dtype: torch.dtype) -> Mapping[str, str]:
-    """Write the module with weights of 16 bits, channels innermost where inputs have channels.
+    """Write the module with 16-bit weights, with channels innermost if the inputs have channels.
 
-    Tensor Cores and the processors' own 16-bit convolutions work on channels innermost.
+    Tensor Cores and the 16-bit convolutions of processors expect channels innermost.
 
     Raises:
         VariantError: The model does not run in this type.
@@ -42,17 +42,17 @@ def load_half(folder: Path, device: torch.device, dtype: torch.dtype) -> Call:
 
 
 class Bf16(Runtime):
-    """Weights and activations in bfloat16: half the bytes, float32's range, 8 bits of precision.
+    """Runs with weights and activations in bfloat16: half the bytes, the range of float32, 8 bits of precision.
 
-    It is built on every processor, and its provenance says whether the processor multiplies bfloat16 itself; one that
-    does not is slower than with float32.
+    It works on every processor. Its provenance says whether the processor has bfloat16 arithmetic; without it, bfloat16
+    is slower than float32.
     """
 
     name = "bf16"
     summary = "PyTorch, bfloat16, channels innermost"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that a GPU is too old for bfloat16."""
+        """Return why a GPU has no bfloat16 arithmetic, or None."""
         if device.type == "cuda":
             with on_device(device):
                 if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -78,13 +78,13 @@ def _arithmetic(device: torch.device) -> str:
 
 
 class Fp16(Runtime):
-    """Weights and activations in float16: half the bytes, 11 bits of precision, nothing above 65,504."""
+    """Runs with weights and activations in float16: half the bytes, 11 bits of precision, nothing above 65,504."""
 
     name = "fp16"
     summary = "PyTorch, float16, channels innermost"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that a processor has no float16 arithmetic: convolutions ran about 30 times slower than in float32."""
+        """Return why a processor is unsuitable: without float16 arithmetic, convolutions ran about 30 times slower."""
         if device.type != "cpu" or (cpu_flags() or frozenset()) & FP16_FLAGS:
             return None
         return (

@@ -1,4 +1,4 @@
-"""ONNX files: export, and quantization with calibration."""
+"""Write ONNX files: export, and quantization with calibration."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ INPUT_NAME = "input"
 OUTPUT_NAME = "output"
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 2**26
-"""A protobuf message, and so an ONNX file, ends at 2 GiB; larger weights lie in a file beside. A little is left for the
-graph."""
+"""Largest size of weights inside an ONNX file: a protobuf message is limited to 2 GiB, and the graph needs some of it.
+Larger weights go into a separate file."""
 
 
 def require_onnx() -> None:
-    """Make sure that ONNX files can be written.
+    """Check that the packages for writing ONNX files are installed.
 
     Raises:
         VariantError: A package is missing.
@@ -59,13 +59,13 @@ def require_onnx() -> None:
 
 
 def weights_apart(module: torch.nn.Module) -> bool:
-    """Whether the weights are too large for one file."""
+    """Say whether the weights are too large for one file."""
     tensors = (*module.parameters(), *module.buffers())
     return sum(tensor.nbytes for tensor in tensors) > PROTOBUF_LIMIT_BYTES
 
 
 def write_onnx(subject: Subject, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Export the model by torch.export.
+    """Export the model with torch.export.
 
     Args:
         subject: The model and its inputs.
@@ -96,12 +96,12 @@ VNNI_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 @dataclass(frozen=True)
 class QdqStyle:
-    """How a runtime wants its quantized graph.
+    """The form of a quantized graph that a runtime expects.
 
     Attributes:
-        symmetric: Zero points are 0: activations in int8. Otherwise in uint8 with the zero point that fits.
-        operators: What is quantized; None for all that ONNX Runtime can.
-        options: The quantizer's further options (``extra_options`` of ``onnxruntime.quantization.quantize_static``).
+        symmetric: Whether activations are int8 with zero points of 0; otherwise they are uint8 with fitted zero points.
+        operators: Operators to quantize; None for all that ONNX Runtime can quantize.
+        options: More options of the quantizer (``extra_options`` of ``onnxruntime.quantization.quantize_static``).
     """
 
     symmetric: bool
@@ -123,23 +123,23 @@ FOR_TENSORRT = QdqStyle(
         ("QuantizeBias", False),
     ),
 )
-"""What TensorRT takes: zero points 0 everywhere, float biases, weights behind a pair of their own (NVIDIA TensorRT
-developer guide, "Working with quantized types")."""
+"""The form for TensorRT: all zero points are 0, biases are float, and each weight has its own quantize-dequantize pair
+(NVIDIA TensorRT developer guide, "Working with quantized types")."""
 
 
 def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> Mapping[str, str]:
-    """Export the model, run the calibration inputs, and write it with quantize and dequantize pairs.
+    """Export the model, run the calibration inputs, and write it with quantize-dequantize pairs.
 
-    Weights are scaled per output channel. Activations take the whole range seen (min–max), which needs no histograms of
-    every activation; ``benchmarks/int8.py`` sets it beside percentiles and least entropy.
+    Weights are scaled per output channel. Activations use the whole observed range (min-max), which needs no
+    histograms; ``benchmarks/int8.py`` compares it with percentiles and minimum entropy.
 
     Args:
-        subject: The model, and the inputs to calibrate with.
+        subject: The model, with its calibration inputs.
         path: The file.
-        style: What the runtime wants.
+        style: The form that the runtime expects.
 
     Returns:
-        Settings that decided the outcome.
+        Settings that affect the result.
 
     Raises:
         VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.
@@ -179,14 +179,14 @@ def write_qdq_onnx(subject: Subject, path: Path, style: QdqStyle = FOR_CPU) -> M
 
 
 def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
-    """Export the model and write it with int8 weights; ranges of activations are found anew in each call.
+    """Export the model and write it with int8 weights; each call finds the ranges of its activations.
 
     Args:
         subject: The model.
         path: The file.
 
     Returns:
-        Settings that decided the outcome.
+        Settings that affect the result.
 
     Raises:
         VariantError: A package is missing, or the model cannot be exported or quantized.
@@ -201,7 +201,7 @@ def write_dynamic_onnx(subject: Subject, path: Path) -> Mapping[str, str]:
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
             model = onnx.load(plain)
-            # The quantizer transposes weights of Gemm, and would then find the exporter's shapes of them wrong.
+            # The quantizer transposes weights of Gemm; the shapes that the exporter recorded would then be wrong.
             del model.graph.value_info[:]
             quantize_dynamic(
                 model,
@@ -225,16 +225,16 @@ def _require_quantizer() -> None:
 
 
 def _saturates() -> bool:
-    """Whether products of uint8 and int8 overflow their 16-bit sums: x86 without VNNI adds them by ``vpmaddubsw``.
+    """Say whether 16-bit sums of uint8 × int8 products can overflow: x86 without VNNI adds them with ``vpmaddubsw``.
 
-    Weights of 7 bits then keep the sums in range (onnxruntime.ai, "Quantize ONNX models", ``reduce_range``).
+    Weights of 7 bits keep such sums in range (onnxruntime.ai, "Quantize ONNX models", ``reduce_range``).
     """
     flags = cpu_flags()
     return platform.machine() in {"x86_64", "AMD64"} and flags is not None and not flags & VNNI_FLAGS
 
 
 def calibration_reader(calibration: Tensor) -> Any:
-    """What ONNX Runtime's quantizer reads calibration inputs from, ``(n, …)``."""
+    """Return a reader of the calibration inputs ``(n, …)`` for ONNX Runtime's quantizer."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

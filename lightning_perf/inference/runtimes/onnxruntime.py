@@ -1,4 +1,4 @@
-"""ONNX Runtime in FP32, static int8 and dynamic int8."""
+"""Run a model in ONNX Runtime, in FP32, static int8 and dynamic int8."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ __all__ = [
 
 
 _QUIET = 3
-"""ONNX Runtime's severity ``ERROR``: warnings advise its own developers."""
+"""ONNX Runtime's severity ``ERROR``; its warnings are for its own developers."""
 
 
 def require_provider(device: torch.device) -> None:
-    """Make sure that ONNX Runtime was built for the device.
+    """Check that this ONNX Runtime supports the device.
 
     Raises:
-        VariantError: It was not.
+        VariantError: It does not.
     """
     import onnxruntime
 
@@ -60,11 +60,11 @@ def load_session(path: Path, device: torch.device, threads: int) -> Call:
 
     Args:
         path: The file.
-        device: Where it runs.
+        device: The device to run on.
         threads: CPU threads of the session; one operator runs at a time.
 
     Raises:
-        VariantError: It cannot be loaded here.
+        VariantError: The file cannot be loaded on this machine.
     """
     require_provider(device)
     with variant_errors(f"ONNX Runtime cannot load {path.name}"):
@@ -80,7 +80,7 @@ def load_session(path: Path, device: torch.device, threads: int) -> Call:
             cuda = ("CUDAExecutionProvider", {"device_id": device.index})
             session = onnxruntime.InferenceSession(path, options, providers=[cuda, "CPUExecutionProvider"])
             if "CUDAExecutionProvider" not in session.get_providers():
-                raise VariantError("ONNX Runtime fell back to the CPU: its CUDA libraries do not load here")
+                raise VariantError("ONNX Runtime fell back to the CPU because its CUDA libraries cannot be loaded")
             return _cuda_call(session, device)
         return _cpu_call(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
 
@@ -97,12 +97,12 @@ def _cpu_call(session: Any) -> Call:
 
 
 def _cuda_call(session: Any, device: torch.device) -> Call:
-    """Inputs and outputs stay on the GPU: the session reads and writes torch's memory."""
+    """Return a call that keeps inputs and outputs on the GPU: the session reads and writes torch's memory."""
     import numpy as np
 
     places = tuple(session.get_outputs()[0].shape[1:])
     if not all(isinstance(size, int) for size in places):
-        raise VariantError(f"the shape of the output is not known beforehand: {places}")
+        raise VariantError(f"the shape of the output, {places}, is not fixed")
 
     def call(inputs: Tensor) -> Tensor:
         inputs = inputs.detach().contiguous()
@@ -111,8 +111,8 @@ def _cuda_call(session: Any, device: torch.device) -> Call:
         at = ("cuda", device.index, np.float32)
         binding.bind_input(INPUT_NAME, *at, tuple(inputs.shape), inputs.data_ptr())
         binding.bind_output(OUTPUT_NAME, *at, tuple(outputs.shape), outputs.data_ptr())
-        # The session has a stream of its own: what torch has queued for the input must be done before, and the session
-        # waits for its own work before it returns.
+        # The session has its own stream. Torch's queued work on the input must finish first; the session waits for its
+        # own work before it returns.
         torch.cuda.current_stream(device).synchronize()
         session.run_with_iobinding(binding)
         return outputs
@@ -121,22 +121,22 @@ def _cuda_call(session: Any, device: torch.device) -> Call:
 
 
 class OnnxRuntime(Runtime):
-    """The model as an ONNX file. It runs without torch, without the model's class and without a compiler."""
+    """Runs the model from an ONNX file, which needs neither torch, nor the model's class, nor a compiler."""
 
     name = "onnxruntime"
     summary = "ONNX Runtime, float32"
     why_not_on_gpu: str | None = None
-    """Why it does not run on a GPU; None when it does."""
+    """Reason why it does not run on a GPU; None if it does."""
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that ONNX Runtime is not installed, or does not run the model there.
+        """Return why ONNX Runtime cannot run: it is not installed, or does not support the device.
 
-        Whether it was built for the GPU is known only after its import: `load_session` says so.
+        Only its import shows whether it was built for GPUs, so `load_session` checks that.
         """
         if device.type != "cpu" and self.why_not_on_gpu is not None:
             return self.why_not_on_gpu
         if device.type not in {"cpu", "cuda"}:
-            return f"ONNX Runtime is used on cpu and cuda here, not on {device.type}"
+            return f"lightning-perf uses ONNX Runtime on cpu and cuda only, not on {device.type}"
         if device.type == "cuda":
             return missing_package("onnxruntime", package="onnxruntime-gpu")
         return missing_package("onnxruntime", extra="infer")
@@ -153,16 +153,16 @@ class OnnxRuntime(Runtime):
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:
-        """Start a session with so many threads."""
+        """Start a session with this number of threads."""
         return load_session(folder / ONNX_FILE, device, threads)
 
 
 class OnnxRuntimeInt8(OnnxRuntime):
-    """Weights and activations in int8, calibrated on real inputs. No compiler is needed to build or run it."""
+    """Runs with weights and activations in int8, calibrated on real inputs. It needs no compiler."""
 
     name = "onnxruntime-int8"
     summary = "ONNX Runtime, int8 weights and activations, calibrated"
-    why_not_on_gpu = "ONNX Runtime's CUDA kernels do not compute convolutions in int8: use tensorrt-int8"
+    why_not_on_gpu = "ONNX Runtime has no int8 convolutions for CUDA: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export, calibrate and quantize.
@@ -174,15 +174,15 @@ class OnnxRuntimeInt8(OnnxRuntime):
 
 
 class OnnxRuntimeInt8Dynamic(OnnxRuntime):
-    """For models of linear layers, as transformers: no calibration needed.
+    """Runs models of linear layers, such as transformers, with int8 weights and without calibration.
 
-    Convolutions are refused: ONNX Runtime has no fast kernel for them in this scheme, and a ResNet-18 ran nine times
-    slower than in float32.
+    It does not accept convolutions: ONNX Runtime has no fast kernel for them in this scheme, and a ResNet-18 ran nine
+    times slower than in float32.
     """
 
     name = "onnxruntime-int8-dynamic"
     summary = "ONNX Runtime, int8 weights, activations quantized in each call; no convolutions"
-    why_not_on_gpu = "ONNX Runtime quantizes activations in each call on CPUs alone: use tensorrt-int8"
+    why_not_on_gpu = "ONNX Runtime quantizes activations in each call on CPUs only: use tensorrt-int8"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Export and quantize.
@@ -193,7 +193,7 @@ class OnnxRuntimeInt8Dynamic(OnnxRuntime):
         convolutions = sum(isinstance(layer, nn.modules.conv._ConvNd) for layer in subject.module.modules())
         if convolutions:
             raise VariantError(
-                f"the model has {convolutions} convolutions, which are many times slower with ranges found in each "
-                "call: use onnxruntime-int8"
+                f"the model has {convolutions} convolutions, which are many times slower with dynamic ranges: use "
+                "onnxruntime-int8"
             )
         return write_dynamic_onnx(subject, folder / ONNX_FILE)

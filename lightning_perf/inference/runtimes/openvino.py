@@ -1,4 +1,4 @@
-"""OpenVINO in FP32 and int8."""
+"""Run a model in OpenVINO, in FP32 and int8."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 
 def load_openvino(path: Path, threads: int) -> Call:
-    """Compile an ONNX file for one request at a time on so many threads.
+    """Compile an ONNX file for one request at a time on a number of threads.
 
-    What is float32 stays float32: by itself OpenVINO takes bfloat16 on processors that have it.
+    Float32 operations stay float32; by default OpenVINO would use bfloat16 on processors that have it.
 
     Raises:
-        VariantError: It cannot be loaded here.
+        VariantError: The file cannot be loaded on this machine.
     """
     with variant_errors(f"OpenVINO cannot load {path.name}"):
         import openvino
@@ -53,7 +53,7 @@ def load_openvino(path: Path, threads: int) -> Call:
 
     def call(inputs: Tensor) -> Tensor:
         try:
-            # Outputs are copied: the request writes its next ones to the same memory.
+            # Copy the outputs: the request will write the next ones to the same memory.
             results = request.infer([inputs.detach().contiguous().numpy()], share_inputs=True, share_outputs=False)
         except RuntimeError as error:
             raise VariantError(f"OpenVINO: {reason_of(error)}") from error
@@ -63,15 +63,15 @@ def load_openvino(path: Path, threads: int) -> Call:
 
 
 class OpenVino(Runtime):
-    """The ONNX file of `OnnxRuntime`, run by OpenVINO on x86 and Arm CPUs."""
+    """Runs the ONNX file of `OnnxRuntime` in OpenVINO, on x86 and Arm CPUs."""
 
     name = "openvino"
     summary = "OpenVINO, float32"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that OpenVINO is not installed, or that this is no CPU."""
+        """Return why OpenVINO cannot run: it is not installed, or the device is not a CPU."""
         if device.type != "cpu":
-            return f"OpenVINO is used on CPUs here, not on {device.type}"
+            return f"lightning-perf uses OpenVINO on CPUs only, not on {device.type}"
         return missing_package("openvino", extra="openvino")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
@@ -85,18 +85,18 @@ class OpenVino(Runtime):
         return {"dtype": "float32", **package_versions("onnx", "onnxscript", "openvino")}
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Compile it for so many threads."""
+        """Compile the file for this number of threads."""
         return load_openvino(folder / ONNX_FILE, threads)
 
 
 class OpenVinoInt8(OpenVino):
-    """The quantized ONNX file of `OnnxRuntimeInt8`, run by OpenVINO."""
+    """Runs the quantized ONNX file of `OnnxRuntimeInt8` in OpenVINO."""
 
     name = "openvino-int8"
     summary = "OpenVINO, int8 weights and activations, calibrated"
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate and quantize; ONNX Runtime's quantizer does it.
+        """Export, calibrate and quantize with ONNX Runtime's quantizer.
 
         Raises:
             VariantError: A package or the calibration inputs are missing, or the model cannot be exported or quantized.

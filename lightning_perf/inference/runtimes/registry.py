@@ -1,4 +1,4 @@
-"""All runtimes, and the one function that finds one."""
+"""List all runtimes, and find one by name."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ RUNTIMES: tuple[Runtime, ...] = (
     TensorRtFp16(),
     TensorRtInt8(),
 )
-"""Each way to execute a model, the baseline first."""
+"""All runtimes, the baseline first."""
 
 
 def find_runtime(name: str) -> Runtime:
-    """Find a runtime.
+    """Find a runtime by its name.
 
     Args:
-        name: Its name.
+        name: Name of the runtime.
 
     Raises:
-        InferenceError: There is none of this name.
+        InferenceError: The name is unknown.
 
     Example:
         >>> find_runtime("onnxruntime-int8").summary
@@ -56,5 +56,5 @@ def find_runtime(name: str) -> Runtime:
     if name in names:
         return names[name]
     near = get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InferenceError(f"no runtime is called {name!r}: {hint}there are {', '.join(names)}.")
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise InferenceError(f"Unknown runtime {name!r}. {hint}Choose from {', '.join(names)}.")

@@ -1,4 +1,4 @@
-"""TensorRT engines in FP16 and int8."""
+"""Build and run TensorRT engines in FP16 and int8."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ __all__ = [
 ENGINE_FILE = "model.engine"
 
 MAX_BATCH = 64
-"""The largest batch that an engine is laid out for; larger ones run in parts."""
+"""Largest batch of an engine; larger batches run in parts."""
 
 OPTIMAL_BATCH = 8
-"""The batch that kernels are timed with."""
+"""Batch size that TensorRT times its kernels with."""
 
 WORKSPACE_BYTES = 2**32
 
 
 def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> None:
-    """Build an engine for this GPU and this TensorRT from an ONNX file.
+    """Build an engine from an ONNX file, for this GPU and this version of TensorRT.
 
-    The network is strongly typed: each layer computes in the type that the file says. TensorRT 11 knows nothing else
-    (builder flags for types and calibrators were removed), TensorRT 10 does the same when told.
+    The network is strongly typed: each layer computes in its type in the file. TensorRT 11 supports nothing else
+    (builder flags for types and calibrators were removed); TensorRT 10 needs a flag for it.
 
     Args:
         model: The ONNX file.
@@ -54,7 +54,7 @@ def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> Non
         input_shape: Shape of one input, without the batch.
 
     Raises:
-        VariantError: TensorRT does not take the model.
+        VariantError: TensorRT does not support the model.
     """
     with variant_errors("TensorRT cannot build an engine"):
         import tensorrt
@@ -73,23 +73,23 @@ def build_engine(model: Path, engine: Path, input_shape: tuple[int, ...]) -> Non
         config.add_optimization_profile(profile)
         plan = builder.build_serialized_network(network, config)
         if plan is None:
-            raise VariantError(f"TensorRT {tensorrt.__version__} found no kernels for the model")
+            raise VariantError(f"TensorRT {tensorrt.__version__} has no kernels for the model")
         engine.write_bytes(bytes(plan))
 
 
 def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
-    """Load an engine. It holds native code of whoever built it.
+    """Load an engine. It contains native code from its author.
 
-    It runs on a stream of its own, which waits for the caller's and which the caller's waits for. On the default stream
-    TensorRT would synchronize with the device in every call. Its warnings are printed.
+    The engine runs on a stream of its own; this stream and the caller's stream wait for each other. On the default
+    stream, TensorRT would synchronize with the device in every call. Its warnings are printed.
 
     Args:
         path: The file.
-        device: The GPU; of the kind that it was built on.
-        dtype: Type of its input and output.
+        device: The GPU, of the type that the engine was built on.
+        dtype: Type of the engine's input and output.
 
     Raises:
-        VariantError: It was built for another GPU or by another TensorRT.
+        VariantError: The engine was built for another GPU or by another version of TensorRT.
     """
     with variant_errors(f"TensorRT cannot load {path.name}"):
         import tensorrt
@@ -99,8 +99,8 @@ def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
             engine = runtime.deserialize_cuda_engine(path.read_bytes())
             if engine is None:
                 raise VariantError(
-                    f"{path.name} was built for another GPU or by another TensorRT than {tensorrt.__version__}: "
-                    "build it again here"
+                    f"{path.name} was built for another GPU, or by another version of TensorRT than "
+                    f"{tensorrt.__version__}: build it again on this machine"
                 )
             context = engine.create_execution_context()
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ def load_engine(path: Path, device: torch.device, dtype: torch.dtype) -> Call:
 
 
 def _execute(context: Any, inputs: Tensor, stream: torch.cuda.Stream) -> Tensor:
-    # Both tensors belong to the caller's stream. It waits at the end, so that their memory is not given away too early.
+    # Both tensors belong to the caller's stream. It waits at the end, so that their memory is not reused too early.
     callers = torch.cuda.current_stream(inputs.device)
     context.set_input_shape(INPUT_NAME, tuple(inputs.shape))
     outputs = torch.empty(tuple(context.get_tensor_shape(OUTPUT_NAME)), dtype=inputs.dtype, device=inputs.device)
@@ -128,13 +128,13 @@ def _execute(context: Any, inputs: Tensor, stream: torch.cuda.Stream) -> Tensor:
 
 
 class TensorRtFp16(Runtime):
-    """The model exported in float16, as an engine for this GPU and this version of TensorRT."""
+    """Runs the model in float16, as an engine for this GPU and this version of TensorRT."""
 
     name = "tensorrt-fp16"
     summary = "TensorRT, float16"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that there is no NVIDIA GPU or no TensorRT."""
+        """Return why TensorRT cannot run: the device is not an NVIDIA GPU, or TensorRT is not installed."""
         if device.type != "cuda" or torch.version.cuda is None:
             return f"TensorRT runs on NVIDIA GPUs, not on {device.type}"
         return missing_package("tensorrt", package="tensorrt")
@@ -158,9 +158,9 @@ class TensorRtFp16(Runtime):
 
 
 class TensorRtInt8(TensorRtFp16):
-    """The model with int8 weights and activations, calibrated, as an engine for this GPU and this version of TensorRT.
+    """Runs the model with calibrated int8 weights and activations, as an engine for this GPU and version of TensorRT.
 
-    ONNX Runtime's quantizer finds the ranges, on the CPU: TensorRT 11 has no calibrators.
+    ONNX Runtime's quantizer finds the ranges on the CPU, because TensorRT 11 has no calibrators.
     """
 
     name = "tensorrt-int8"

@@ -1,4 +1,4 @@
-"""Exported graphs and calibration inputs, which several runtimes build on."""
+"""Export graphs and check calibration inputs, for several runtimes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Neither gradients nor inference mode, in which the caller may be: tensors made in that mode cannot be traced."""
+    """Disable gradients and leave inference mode: tensors made in inference mode cannot be traced."""
     with torch.inference_mode(False), torch.no_grad():  # in this order: the first one turns gradients on
         yield
 
 
 def example_batch(inputs: Tensor) -> Tensor:
-    """Two inputs to trace with: a batch of one would be taken for a constant (torch.export, "0/1 specialization")."""
+    """Return two inputs for tracing: torch.export would treat a batch of one as a constant ("0/1 specialization")."""
     return inputs[torch.arange(2, device=inputs.device) % len(inputs)]
 
 
 def dynamic_batch() -> tuple[dict[int, object]]:
-    """Say that the first dimension of the one input may have any size; ``dynamic_shapes`` of `torch.export.export`."""
+    """Return ``dynamic_shapes`` for `torch.export.export`: the first dimension of the one input may have any size."""
     return ({0: torch.export.Dim("batch")},)
 
 
@@ -48,11 +48,11 @@ def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, s
     Args:
         module: The model, on the device of the inputs.
         inputs: Real inputs, ``(n, …)``.
-        dynamic: Whether for any batch size, or for that of the inputs alone.
-        strict: Whether to trace by bytecode (TorchDynamo) instead of by running it.
+        dynamic: Whether to export for any batch size, or only for the batch size of the inputs.
+        strict: Whether to trace the bytecode (TorchDynamo) instead of running the model.
 
     Raises:
-        VariantError: Its Python depends on the numbers that flow through it or on the batch size.
+        VariantError: The Python code of the model depends on tensor values or on the batch size.
     """
     with variant_errors("torch.export cannot take this model"), tracing():
         if not dynamic:
@@ -61,14 +61,14 @@ def export_program(module: nn.Module, inputs: Tensor, *, dynamic: bool = True, s
 
 
 CALIBRATION_BATCH = 32
-"""Inputs at a time: bounds memory, and changes no range."""
+"""Inputs per batch. It limits memory and does not affect the ranges."""
 
 
 def require_calibration(subject: Subject) -> None:
-    """Make sure that there is something to calibrate with.
+    """Check for calibration inputs.
 
     Raises:
-        VariantError: There is nothing.
+        VariantError: There are no calibration inputs.
     """
     if len(subject.calibration) == 0:
-        raise VariantError("int8 needs real training inputs to calibrate with, and there are none")
+        raise VariantError("int8 needs real training inputs for calibration: give a LightningDataModule as --data")

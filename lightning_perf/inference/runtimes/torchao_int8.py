@@ -1,4 +1,4 @@
-"""int8 by torchao: static quantization of an exported graph, and weight-only quantization."""
+"""Run a model in int8 with torchao: static quantization of an exported graph, or weight-only quantization."""
 
 from __future__ import annotations
 
@@ -38,29 +38,31 @@ PROGRAM_FILE = "program.pt2"
 
 
 class Int8Pt2e(Runtime):
-    """Weights and activations in int8 where oneDNN has kernels, calibrated; compiled in each process, as `Compile`.
+    """Runs calibrated int8 weights and activations wherever oneDNN has kernels.
 
-    What is quantized is torchao's choice for x86 (`X86InductorQuantizer`): convolutions and linear layers with what
-    fuses into them. The file holds the quantized program, not the model's class.
+    Each process compiles the program, like `Compile`.
+
+    torchao's quantizer for x86 (`X86InductorQuantizer`) chooses the operators: convolutions and linear layers, with the
+    operators that fuse into them. The file contains the quantized program and does not need the model's class.
     """
 
     name = "int8-pt2e"
     summary = "int8 weights and activations by torchao, compiled by TorchInductor"
 
     def missing(self, device: torch.device) -> str | None:
-        """Say that torchao or a compiler is missing, or that this is no CPU."""
+        """Return why it cannot run: torchao or a compiler is missing, or the device is not a CPU."""
         if device.type != "cpu":
             return "torchao quantizes exported programs for x86 CPUs: on a GPU use tensorrt-int8"
         return missing_package("torchao", extra="infer") or missing_inductor_tools(device)
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
-        """Export, calibrate, convert and write the program; it is compiled when it is first called.
+        """Export, calibrate, convert and write the program, which is compiled at its first call.
 
         Raises:
             VariantError: There are no calibration inputs, or the model cannot be exported or quantized.
         """
         require_calibration(subject)
-        # Traced by bytecode: traced by running, torchvision's ResNets fail in the quantizer.
+        # Trace the bytecode: if traced by running, torchvision's ResNets fail in the quantizer.
         program = export_program(copy.deepcopy(subject.module), subject.inputs, strict=True)
         with variant_errors("torchao cannot quantize this model"), tracing():
             from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -84,12 +86,12 @@ class Int8Pt2e(Runtime):
         }
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
-        """Read the program; the first call with each batch size compiles it for so many threads."""
+        """Read the program; the first call with each batch size compiles it for this number of threads."""
         path = folder / PROGRAM_FILE
         try:
             with quietly(), tracing():
-                # Its import defines the operators that the program is written in, and teaches TorchInductor to make
-                # int8 kernels of them: without, it computes in float32 all the same.
+                # This import defines the operators of the program and teaches TorchInductor to turn them into int8
+                # kernels. Without it, the program would still compute in float32.
                 import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer  # noqa: F401
 
                 return compiled_call(torch.export.load(path).module(), threads)
@@ -98,7 +100,7 @@ class Int8Pt2e(Runtime):
 
 
 def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
-    """Take out the float weights that int8 ones have replaced: an exported program keeps all that its module has."""
+    """Remove the float weights that int8 weights replaced: an exported program keeps every tensor of its module."""
     used = {node.target for node in module.graph.nodes if node.op == "get_attr"}
     for owner_name, owner in module.named_modules():
         for tensors in (owner._parameters, owner._buffers):
@@ -108,24 +110,24 @@ def _drop_unused_weights(module: torch.fx.GraphModule) -> None:
 
 
 class Int8WeightOnly(Runtime):
-    """Linear layers keep their weights in int8 and widen them when they multiply; convolutions stay as they are.
+    """Keeps the weights of linear layers in int8 and widens them for each product; convolutions stay unchanged.
 
-    It saves memory, and time only where reading weights is what takes the time: large linear layers and small batches.
-    The file is a pickle of the whole module, as `Eager`'s; threads are torch's own.
+    It saves memory. It saves time only if reading the weights dominates: large linear layers and small batches. The
+    file is a pickle of the whole module, like the file of `Eager`. The number of threads is torch's own.
     """
 
     name = "int8-weight-only"
     summary = "int8 weights of linear layers by torchao, float32 activations"
 
     def missing(self, device: torch.device) -> str | None:  # noqa: ARG002
-        """Say that torchao is not installed."""
+        """Return that torchao is missing, or None."""
         return missing_package("torchao", extra="infer")
 
     def build(self, subject: Subject, folder: Path) -> Mapping[str, str]:
         """Quantize the linear layers and write the module.
 
         Raises:
-            VariantError: It has no linear layers.
+            VariantError: The model has no linear layers.
         """
         linear = _count(subject.module, nn.Linear)
         convolutions = _count(subject.module, nn.modules.conv._ConvNd)
@@ -140,7 +142,7 @@ class Int8WeightOnly(Runtime):
             module = copy.deepcopy(subject.module)
             quantize_(module, Int8WeightOnlyConfig())
             for layer in module.modules():
-                # torchao hangs its description on each layer, and the description cannot be pickled.
+                # torchao adds a description to each layer that cannot be pickled.
                 layer.__dict__.pop("extra_repr", None)
             module_call(module)(subject.inputs[:1])
         save_module(module, folder)
@@ -152,7 +154,7 @@ class Int8WeightOnly(Runtime):
 
     def load(self, folder: Path, device: torch.device, threads: int) -> Call:  # noqa: ARG002
         """Read the module."""
-        with quietly():  # the import of torchao, which unpickling brings about, warns
+        with quietly():  # unpickling imports torchao, which prints warnings
             return module_call(load_module(folder, device))
 
 

@@ -1,1 +1,1 @@
-"""Backbones without training, compared by latency."""
+"""Compare untrained backbones by latency."""

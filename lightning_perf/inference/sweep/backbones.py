@@ -1,4 +1,4 @@
-"""Backbones by their names, from torchvision and timm, with random weights: nothing is downloaded."""
+"""Make backbones of torchvision and timm by name, with random weights, without downloading anything."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import nn
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Count
 from lightning_perf.inference.errors import InferenceError, VariantError
+from lightning_perf.project import install_command
 
 __all__ = ["DEFAULT_BACKBONES", "make_backbone"]
 
@@ -30,10 +31,10 @@ DEFAULT_BACKBONES = (
     "regnet_y_400mf",
     "densenet121",
 )
-"""Swept when none are named: small to middling networks of torchvision."""
+"""Default backbones: small to medium networks of torchvision."""
 
 _SLOW_START = frozenset({"googlenet", "inception_v3"})
-"""Networks of torchvision that take long to draw their first weights, and can do without."""
+"""Networks of torchvision with a slow initialization of weights that can be skipped."""
 
 
 Maker = Callable[[], nn.Module]
@@ -41,25 +42,25 @@ Shape = tuple[int, int, int]
 
 
 def make_backbone(name: str, input_shape: Shape, classes: int, batch: int = 1) -> tuple[nn.Module, Count]:
-    """Make an untrained backbone for other inputs and classes than it was published for.
+    """Make an untrained backbone for your shape of inputs and number of classes.
 
     Args:
-        name: A classification model of torchvision or timm; ``timm:NAME`` where both have one.
+        name: A classification model of torchvision or timm. Use ``timm:NAME`` for a name that both have.
         input_shape: Channels, height and width.
-        classes: Outputs.
-        batch: Inputs in the batch to count for.
+        classes: Number of outputs.
+        batch: Batch size for the counts.
 
     Returns:
-        The network in eval mode, and what a forward pass takes.
+        The network in eval mode, and the counts of its forward pass.
 
     Raises:
-        VariantError: There is none of this name, its package is missing, or it does not take such inputs.
+        VariantError: The name is unknown, its package is missing, or the network does not take such inputs.
     """
     as_published, for_this_size = _makers(name, input_shape, classes)
     try:
         module = as_published()
     except Exception as error:  # constructors of hundreds of networks raise anything
-        raise VariantError(f"it cannot be made ({type(error).__name__}: {error})") from error
+        raise VariantError(f"it cannot be built ({type(error).__name__}: {error})") from error
     try:
         return module.eval(), count_model(module, input_shape, batch)
     except InferenceError as error:
@@ -72,10 +73,10 @@ def make_backbone(name: str, input_shape: Shape, classes: int, batch: int = 1) -
 
 
 def _makers(name: str, shape: Shape, classes: int) -> tuple[Maker, Maker]:
-    """What makes a network as it was published, and what makes it for images of this size."""
+    """Return a function that makes the network as published, and one that makes it for images of this size."""
     package, _, model = name.rpartition(":")
     if package not in ("", "timm", "torchvision"):
-        raise VariantError(f"{package} is no source of backbones: torchvision and timm are")
+        raise VariantError(f"unknown source {package!r}: choose from torchvision, timm")
     channels, height, width = shape
     if package != "timm" and find_spec("torchvision") is not None:
         models = importlib.import_module("torchvision.models")
@@ -89,13 +90,15 @@ def _makers(name: str, shape: Shape, classes: int) -> tuple[Maker, Maker]:
             make = partial(timm.create_model, model, pretrained=False, in_chans=channels, num_classes=classes)
             return make, partial(make, img_size=(height, width))
     missing = [one for one in ("torchvision", "timm") if find_spec(one) is None and package in ("", one)]
-    install = f"; not installed: {', '.join(missing)} (lightning-perf[recipes,timm])" if missing else ""
+    install = (
+        f". Not installed: {', '.join(missing)}. Install with: {install_command('recipes,timm')}" if missing else ""
+    )
     nobody = f"{package} has no" if package else "neither torchvision nor timm has a"
     raise VariantError(f"{nobody} model {model!r}{install}")
 
 
 def _make_torchvision(models: Any, model: str, channels: int, **settings: Any) -> nn.Module:
-    """A network of torchvision, all of which take colours, for another number of channels."""
+    """Make a network of torchvision with another number of input channels; all of them take three."""
     module: nn.Module = models.get_model(model, weights=None, **settings)
     if channels == 3:
         return module
@@ -112,4 +115,4 @@ def _make_torchvision(models: Any, model: str, channels: int, **settings: Any) -
                 )
                 setattr(parent, name, first)
                 return module
-    raise ValueError(f"{model} has no convolution of 3 channels to replace")
+    raise ValueError(f"{model} has no convolution with 3 input channels to replace")

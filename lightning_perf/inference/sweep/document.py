@@ -1,4 +1,4 @@
-"""`Sweep`: untrained backbones by latency, a document. Plain values: reading it needs no torch."""
+"""`Sweep`: the document of untrained backbones by latency. Reading it needs no torch."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from lightning_perf.statistics.values import Estimate
 __all__ = ["SCHEMA_VERSION", "Sweep", "SweepRow"]
 
 SCHEMA_VERSION = 1
-"""Version of the document's layout: raised by every change that an old reader would misread."""
+"""Version of the document's layout. Increase it with every change that an old reader would misread."""
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One backbone.
+    """The results of one backbone.
 
     Attributes:
-        name: As asked for.
-        reason: Why it has no latency; None when it has.
-        parameters: Numbers in its parameters.
+        name: Name of the backbone, as given.
+        reason: Reason why it has no latency; None if it has one.
+        parameters: Number of parameters.
         macs: Multiply-accumulates of the batch.
-        size_bytes: Parameters and buffers in memory.
+        size_bytes: Bytes of parameters and buffers.
         uncounted: Whether it has operators without a formula, so that `macs` is too low.
-        latency: What calls took; its speed-up is over the first backbone.
-        bound_ms: The least time that arithmetic and memory allow.
-        efficiency: `bound_ms` over the median latency: the part of the peak that it reaches.
+        latency: Latency, with the speed-up over the first backbone.
+        bound_ms: Shortest possible time for arithmetic and memory traffic.
+        efficiency: `bound_ms` divided by the median latency: the share of the peak that it reaches.
     """
 
     name: str
@@ -49,22 +49,22 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep(TextDocument, SavedDocument):
-    """Backbones without training, timed in turns as PyTorch runs them, in float32.
+    """Latency of untrained backbones in eager PyTorch and float32, timed in alternating rounds.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
-        input_shape: Of one input: channels, height, width.
-        classes: Outputs that each was given.
-        batch: Inputs a call.
+        input_shape: Channels, height and width of one input.
+        classes: Number of outputs of each backbone.
+        batch: Inputs per call.
         threads: CPU threads.
-        machine: Where it was measured.
-        effort: How much was measured.
-        peaks: What the device can do.
-        noise: The first backbone measured twice, second over first: what no difference looks like here; None when no
+        machine: Machine of the measurement.
+        effort: Number and duration of the timed calls.
+        peaks: Peak rates of the device.
+        noise: A/A noise: the speed-up of a second measurement of the first backbone over the first one; None if no
             backbone ran.
-        macs_correlation: Spearman's rank correlation of MACs and median latency; None below three backbones.
-        rows: The backbones, the fastest first, then those without a latency.
+        macs_correlation: Spearman's rank correlation of MACs and median latency; None with fewer than three backbones.
+        rows: The backbones, the fastest first, then the ones without a latency.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""A sweep as a table on the console, as Markdown and as a plot: all show what the document holds."""
+"""Render a sweep as a table on the console, as Markdown and as a plot."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _cells(row: SweepRow) -> tuple[str, ...]:
 
 
 def _scaled(count: int | None) -> str:
-    """A large count with its prefix: 1.81 G."""
+    """Format a large count with a prefix, e.g. 1.81 G."""
     return NOT_AVAILABLE if count is None else format_flop_rate(count).removesuffix("FLOP/s").strip()
 
 
@@ -99,25 +99,25 @@ def _footnotes(sweep: Sweep) -> list[str]:
     lines = [f"{row.name}: {row.reason}" for row in sweep.rows if row.reason is not None]
     first = next((row.name for row in sweep.rows if row.latency is not None and row.latency.speedup is None), None)
     if first is not None:
-        lines.append(f"speed: times as fast as {first}.")
+        lines.append(f"speed: speed-up over {first}.")
     if sweep.noise is not None and sweep.noise.low is not None and sweep.noise.high is not None:
         lines.append(
             f"{first} against itself: {format_ratio(sweep.noise.low)} to {format_ratio(sweep.noise.high)}. "
-            "Smaller differences mean nothing here."
+            "Smaller differences are noise."
         )
     rates = format_flop_rate(peaks.flops_per_s)
     if peaks.convolution_flops_per_s is not None:
-        rates += f", of convolutions {format_flop_rate(peaks.convolution_flops_per_s)}"
-    lines.append(f"of peak: the least time for the arithmetic at {rates} ({peaks.source}) over the median.")
+        rates += f", for convolutions {format_flop_rate(peaks.convolution_flops_per_s)}"
+    lines.append(f"of peak: shortest possible time at {rates} ({peaks.source}), divided by the median.")
     if sweep.macs_correlation is not None:
         lines.append(f"Rank correlation of MACs and median latency: {sweep.macs_correlation:.2f}.")
     return lines
 
 
 def draw_sweep(sweep: Sweep) -> Figure:
-    """Median latency against MACs, both logarithmic, with the line of the peak rate.
+    """Draw median latency against MACs, both logarithmic, with a line at the peak rate.
 
-    The area of a point is its size, the bar from the 10th to the 90th percentile of its calls.
+    The area of a point shows its size; the bar goes from the 10th to the 90th percentile of the calls.
 
     Args:
         sweep: The document.
@@ -180,6 +180,6 @@ def save_plot(sweep: Sweep, path: Path) -> None:
         with drawing():
             figure.savefig(path, dpi=150)
     except OSError as error:
-        raise InferenceError(f"{path}: cannot be written ({error.strerror}). Give another file.") from error
-    except ValueError as error:  # an unknown suffix; the message lists those that are known
+        raise InferenceError(f"{path} cannot be written ({error.strerror}). Give another file.") from error
+    except ValueError as error:  # an unknown suffix; the message lists the known ones
         raise InferenceError(f"{path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Time untrained backbones at one input and device, before anything is trained: `sweep_backbones`."""
+"""`sweep_backbones`: time untrained backbones on one device, for one shape of inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lightning_perf.statistics.values import Estimate
 __all__ = ["sweep_backbones"]
 
 _AGAIN = ":again"
-"""Ends the key of the first backbone's second measurement; no backbone's name ends so."""
+"""Suffix of the key of the first backbone's second measurement. No name of a backbone ends with it."""
 
 
 def sweep_backbones(
@@ -41,23 +41,22 @@ def sweep_backbones(
     effort: Effort | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Sweep:
-    """Time backbones with random weights as PyTorch runs them, in turns, in float32.
+    """Time backbones with random weights in eager PyTorch and float32, in alternating rounds.
 
-    The weights do not change the time; so the shortlist can be made before any of them is trained. Nothing is
-    downloaded.
+    Weights do not affect the time, so you can shortlist backbones before you train any of them. Nothing is downloaded.
 
     Args:
-        names: As `make_backbone` takes them. The first one is what others' speed-up is over.
-        input_shape: Of one input: channels, height and width.
-        classes: Outputs.
-        batch: Inputs a call.
+        names: Names for `make_backbone`. Speed-ups are relative to the first one.
+        input_shape: Channels, height and width of one input.
+        classes: Number of outputs.
+        batch: Inputs per call.
         threads: CPU threads.
-        device: Where they run.
-        effort: How much is measured.
+        device: The device to run on.
+        effort: Number and duration of the timed calls.
         on_progress: Called with each line of progress.
 
     Returns:
-        The document; a backbone that fails is a row with its reason.
+        The document. If a backbone fails, its row shows the reason.
 
     Raises:
         InferenceError: A setting cannot be used.
@@ -87,11 +86,11 @@ def sweep_backbones(
                 continue
             counts[name] = count
             rows[name] = _counted(rows[name], count)
-        # The smallest model's memory: what fits in a cache must not be held to the memory's bandwidth.
+        # Use the smallest model's memory: the bound for a model that fits into a cache needs the cache's bandwidth.
         working_set = min((count.compulsory_bytes for count in counts.values()), default=2**28)
         peaks = find_peaks(device, threads, working_set_bytes=working_set)
         if timers:
-            on_progress(f"Timing {len(timers)} backbones in turns")
+            on_progress(f"Timing {len(timers)} backbones in alternating rounds")
             first = next(iter(timers))
             timers[first + _AGAIN] = timers[first]
         rounds = take_turns(timers, batch, effort, fail)
@@ -117,10 +116,10 @@ def sweep_backbones(
 
 def _check(names: Sequence[str], input_shape: Sequence[int], classes: int, batch: int, threads: int) -> Shape:
     if not names:
-        raise InferenceError("No backbones are named. Name some of torchvision's or timm's, as resnet18.")
+        raise InferenceError("No backbones are given. Name models of torchvision or timm, e.g. resnet18.")
     if len(input_shape) != 3 or min(input_shape) < 1:
         shape = ",".join(map(str, input_shape))
-        raise InferenceError(f"The input shape must be channels, height and width, as 3,224,224; got {shape}.")
+        raise InferenceError(f"The input shape must be channels, height and width, e.g. 3,224,224. Got {shape}.")
     for what, number in (("classes", classes), ("batch", batch), ("threads", threads)):
         if number < 1:
             raise InferenceError(f"{what} must be at least 1, got {number}.")
@@ -129,7 +128,7 @@ def _check(names: Sequence[str], input_shape: Sequence[int], classes: int, batch
 
 
 def _timer(module: nn.Module, inputs: Tensor, device: torch.device) -> Timer:
-    """Times calls of a backbone that is on the device and has run once."""
+    """Return a timer for a backbone, after moving it to the device and running it once."""
 
     def run(request: Time) -> Timed:
         try:
@@ -173,7 +172,7 @@ def _median_ms(row: SweepRow) -> float:
 
 
 def _correlation(rows: Sequence[SweepRow]) -> float | None:
-    """Spearman's rank correlation of MACs and latency."""
+    """Return Spearman's rank correlation of MACs and latency."""
     pairs = [(row.macs, row.latency.p50_ms) for row in rows if row.latency is not None and row.macs is not None]
     if len(pairs) < 3:
         return None

@@ -1,15 +1,18 @@
-"""`Distillation`: a Lightning module that trains any student on any teacher's outputs and on the labels."""
+"""`Distillation`: train any student on the outputs of any teacher and on the labels, with Lightning."""
 
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Sequence
+from math import ceil, cos, pi
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from lightning_perf.inference.errors import InferenceError
 
@@ -25,24 +28,29 @@ else:
 __all__ = ["Distillation", "distillation_loss"]
 
 
+WORSE = 1.1
+"""A training diverged if its final loss is above this many times its first loss, and above as many times the loss of
+the best constant answer. Noise between batches stays below it."""
+
+
 def distillation_loss(
-    student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 4.0, alpha: float = 0.5
+    student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0, alpha: float = 0.5
 ) -> Tensor:
-    """Loss of a student on a teacher's soft labels and on the true ones.
+    """Return the loss of a student on a teacher's soft labels and on the true labels.
 
     ``alpha · T² · KL(softmax(teacher / T) ‖ softmax(student / T)) + (1 − alpha) · CE(student, labels)``, averaged over
-    the batch (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2; T² keeps the two gradients comparable when the
-    temperature changes).
+    the batch (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2). T² keeps the gradients of the two terms comparable
+    if the temperature changes.
 
     Args:
-        student: Logits ``(n, classes)``.
-        teacher: Logits ``(n, classes)``; no gradient flows to them.
-        labels: Class of each input, ``(n,)``, int64.
-        temperature: T, above 0: the higher, the softer the labels.
-        alpha: Weight of the soft labels, 0…1.
+        student: Logits, ``(n, classes)``.
+        teacher: Logits, ``(n, classes)``; no gradient flows into them.
+        labels: Class indices, ``(n,)``, int64.
+        temperature: T, above 0. The higher it is, the softer are the labels.
+        alpha: Weight of the soft labels, from 0 to 1.
 
     Returns:
-        A number.
+        The loss, a scalar.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0]])
@@ -63,21 +71,28 @@ def distillation_loss(
 
 
 class Distillation(LightningModule):
-    """Trains a student, on a teacher's soft labels and the true ones, or without a teacher on the true ones alone.
+    """Trains a student on a teacher's soft labels and the true labels, or on the true labels alone.
 
-    Batches are ``(inputs, labels)`` as the student takes them. The teacher is in eval mode whatever the Trainer does,
-    learns nothing, follows to the device, and is in no checkpoint and no ``state_dict``: those are the student's.
-    Logs ``train/loss``, ``train/accuracy``, and for validation data ``val/loss`` and ``val/accuracy``. A module of
-    ``lightning.pytorch``, or of ``pytorch_lightning`` where only that is installed.
+    Batches are ``(inputs, labels)`` as the student takes them. The teacher stays in eval mode, follows the student to
+    its device, and learns nothing. Checkpoints and the ``state_dict`` hold the student only. The module logs
+    ``train/loss``, ``train/accuracy``, and with validation data ``val/loss`` and ``val/accuracy``. It is a module of
+    ``lightning.pytorch``, or of ``pytorch_lightning`` if only that is installed.
+
+    Three defaults keep the training stable. The learning rate of a distilled student is ``lr / (alpha · T + 1 −
+    alpha)``: the soft loss has a gradient of up to T times that of cross-entropy. The rate warms up linearly. Gradients
+    are clipped, unless you set ``Trainer(gradient_clip_val=…)``, which takes precedence. After the fit, `divergence`
+    says whether the training diverged.
 
     Args:
         student: The model to train, from inputs to logits ``(n, classes)``.
-        teacher: A trained model of the same inputs and classes, of which a copy is kept; None for cross-entropy on the
-            labels.
+        teacher: A trained model for the same inputs and classes; the module keeps a copy. Without a teacher, the loss
+            is cross-entropy on the labels.
         temperature: As in `distillation_loss`.
         alpha: As in `distillation_loss`.
-        lr: Highest learning rate of SGD with Nesterov momentum of 0.9; it falls to 0 along a cosine by the last step.
+        lr: Highest learning rate of SGD with Nesterov momentum 0.9. It falls to 0 along a cosine by the last step.
         weight_decay: L2 penalty.
+        warm_up: Share of the steps in which the rate rises linearly, from 0 to below 1.
+        max_gradient_norm: Longest gradient, over all weights together; None clips nothing.
 
     Raises:
         InferenceError: A setting is out of range.
@@ -86,6 +101,8 @@ class Distillation(LightningModule):
         >>> distillation = Distillation(nn.Linear(4, 3), teacher=nn.Linear(4, 3), temperature=2.0)
         >>> sorted(distillation.state_dict())
         ['student.bias', 'student.weight']
+        >>> distillation.peak_lr  # 0.01 / (0.5 * 2 + 0.5)
+        0.006666666666666667
     """
 
     def __init__(
@@ -93,86 +110,200 @@ class Distillation(LightningModule):
         student: nn.Module,
         teacher: nn.Module | None = None,
         *,
-        temperature: float = 4.0,
+        temperature: float = 2.0,
         alpha: float = 0.5,
         lr: float = 0.01,
         weight_decay: float = 5e-4,
+        warm_up: float = 0.1,
+        max_gradient_norm: float | None = 5.0,
     ) -> None:
         super().__init__()
-        _check(temperature, alpha, lr, weight_decay)
+        _check(temperature, alpha, lr, weight_decay, warm_up, max_gradient_norm)
         self.student = student
         self.temperature, self.alpha, self.lr, self.weight_decay = temperature, alpha, lr, weight_decay
-        # In a tuple it is no sub-module: not trained, not in the state, not switched to training mode.
+        self.warm_up, self.max_gradient_norm = warm_up, max_gradient_norm
+        # In a tuple the teacher is not a submodule: not trained, not saved, not switched to training mode.
         self._teacher = () if teacher is None else (copy.deepcopy(teacher).eval().requires_grad_(False),)
+        self.divergence: str | None = None
+        """How the last fit diverged; None if it did not."""
+        self._observed = _Observed()
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate after warm-up."""
+        return self.lr if self.teacher is None else self.lr / (self.alpha * self.temperature + 1 - self.alpha)
 
     @property
     def teacher(self) -> nn.Module | None:
-        """The copy that the student learns from."""
+        """The copy of the teacher that the student learns from; None without a teacher."""
         return self._teacher[0] if self._teacher else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The student's logits, ``(n, classes)``."""
+        """Return the student's logits, ``(n, classes)``."""
         logits: Tensor = self.student(inputs)
         return logits
 
     def on_fit_start(self) -> None:
-        """Bring the teacher to the device: Lightning does not know of it."""
+        """Move the teacher to the device, because Lightning does not know about it."""
         if self.teacher is not None:
             self.teacher.to(self.device)
+        self.divergence = None
+        self._observed = _Observed()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
-        """Loss of a batch."""
+        """Return the loss of a batch."""
         inputs, labels = batch
         soft = self._soft_labels(inputs)
         logits = self(inputs)
         loss = self._loss(logits, soft, labels)
+        self._observed.add(loss.detach(), logits.detach(), self._targets(soft, labels, logits.shape[1]))
         self.log("train/loss", loss, prog_bar=True)
         self.log("train/accuracy", _accuracy(logits, labels))
         return loss
 
+    def on_train_epoch_end(self) -> None:
+        """Stop after an epoch that ended with a loss of NaN or infinity."""
+        if not self._observed.is_finite():
+            self.trainer.should_stop = True
+
+    def on_train_end(self) -> None:
+        """Set `divergence`, and warn about it."""
+        self.divergence = self._observed.divergence()
+        if self.divergence is not None:
+            warnings.warn(
+                f"The training diverged: {self.divergence}. Lower lr, or use a student with batch norm.", stacklevel=2
+            )
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # noqa: ARG002
-        """Cross-entropy and accuracy on the labels."""
+        """Log cross-entropy and accuracy on the labels."""
         inputs, labels = batch
         logits = self(inputs)
         self.log("val/loss", functional.cross_entropy(logits, labels), batch_size=len(labels), sync_dist=True)
         self.log("val/accuracy", _accuracy(logits, labels), batch_size=len(labels), prog_bar=True, sync_dist=True)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """SGD with Nesterov momentum, its rate falling along a cosine."""
+        """Return SGD with Nesterov momentum; its rate warms up, then falls along a cosine."""
         trainable = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
-        optimizer = SGD(trainable, lr=self.lr, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
+        optimizer = SGD(trainable, lr=self.peak_lr, momentum=0.9, nesterov=True, weight_decay=self.weight_decay)
         steps = max(1, int(self.trainer.estimated_stepping_batches))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": CosineAnnealingLR(optimizer, steps), "interval": "step"},
-        }
+        warm_up = ceil(self.warm_up * steps)
+        scheduler = LambdaLR(optimizer, lambda step: _share_of_peak(step, warm_up, steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip gradients to `max_gradient_norm`, unless the Trainer has a limit of its own."""
+        if gradient_clip_val is None and self.max_gradient_norm is not None:
+            gradient_clip_val, gradient_clip_algorithm = self.max_gradient_norm, "norm"
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     @torch.no_grad()
     def _soft_labels(self, inputs: Tensor) -> Tensor | None:
-        """Of inputs of its own: a model may change them in place."""
+        """Return the teacher's logits. The teacher gets a copy of the inputs, in case it changes them in place."""
         return None if self.teacher is None else self.teacher(inputs.clone())
+
+    @torch.no_grad()
+    def _targets(self, soft: Tensor | None, labels: Tensor, classes: int) -> Sequence[tuple[float, Tensor]]:
+        """Return the target distributions of the two terms of the loss, ``(n, classes)``, with their weights."""
+        alpha = 0.0 if soft is None else self.alpha
+        targets = [(1 - alpha, functional.one_hot(labels, classes).float())]
+        if soft is not None:
+            targets.append((alpha * self.temperature**2, functional.softmax(soft.float() / self.temperature, dim=1)))
+        return targets
 
     def _loss(self, logits: Tensor, soft: Tensor | None, labels: Tensor) -> Tensor:
         if soft is None:
             return functional.cross_entropy(logits, labels)
         if soft.shape != logits.shape:
             raise InferenceError(
-                f"The teacher gives {tuple(soft.shape)} and the student {tuple(logits.shape)}: "
-                "they must have the same classes."
+                f"The teacher returns {tuple(soft.shape)} and the student {tuple(logits.shape)}. "
+                "Give both the same number of classes."
             )
         return distillation_loss(logits, soft, labels, self.temperature, self.alpha)
+
+
+class _Observed:
+    """The losses of a training, and the loss that the best constant answer would have."""
+
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._logits = torch.zeros(0, 1)
+        self._terms: list[tuple[float, Tensor, Tensor]] = []
+        self._inputs = 0
+
+    def add(self, loss: Tensor, logits: Tensor, targets: Sequence[tuple[float, Tensor]]) -> None:
+        """Note the loss and the logits of a batch, and its targets with their weights."""
+        self._losses.append(loss)
+        self._logits = logits
+        terms = [(weight, target.sum(0), torch.special.entr(target).sum()) for weight, target in targets]
+        if self._terms:
+            terms = [
+                (weight, total + more, entropy + more_entropy)
+                for (weight, total, entropy), (_, more, more_entropy) in zip(self._terms, terms, strict=True)
+            ]
+        self._terms = terms
+        self._inputs += len(logits)
+
+    def is_finite(self) -> bool:
+        """Say whether the last loss is finite."""
+        return not self._losses or bool(torch.isfinite(self._losses[-1]))
+
+    def divergence(self) -> str | None:
+        """Return how the training diverged, or None."""
+        if not self._losses:
+            return None
+        losses = torch.stack(self._losses).float().cpu()
+        wrong = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
+        if wrong:
+            return f"the loss became NaN or infinite at step {wrong[0] + 1} of {len(losses)}"
+        if len(self._logits) > 1 and bool((self._logits == self._logits[0]).all()):
+            return "the student gives the same answer for every input"
+        first, last = float(losses[0]), float(losses[-max(1, len(losses) // 10) :].mean())
+        constant = self._constant_loss()
+        if last > WORSE * max(first, constant):
+            return f"the loss rose from {first:.3g} to {last:.3g}; a constant answer has {constant:.3g}"
+        return None
+
+    def _constant_loss(self) -> float:
+        """Return a lower bound of the loss of an answer that is the same for every input."""
+        return sum(
+            weight * float(torch.special.entr(total / self._inputs).sum() - entropy / self._inputs)
+            for weight, total, entropy in self._terms
+        )
 
 
 def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.argmax(dim=1) == labels).float().mean()
 
 
-def _check(temperature: float, alpha: float, lr: float, weight_decay: float) -> None:
+def _share_of_peak(step: int, warm_up: int, steps: int) -> float:
+    """Return the learning rate of a step, counted from 0, as a share of the highest."""
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return (1 + cos(pi * min(1.0, (step - warm_up) / max(1, steps - warm_up)))) / 2
+
+
+def _check(
+    temperature: float,
+    alpha: float,
+    lr: float,
+    weight_decay: float,
+    warm_up: float,
+    max_gradient_norm: float | None,
+) -> None:
     if not 0 < temperature < float("inf"):
-        raise InferenceError(f"The temperature must be above 0, got {temperature}. Usual are 2 to 10.")
+        raise InferenceError(f"The temperature must be above 0, got {temperature}. Common values are 1 to 10.")
     if not 0 <= alpha <= 1:
         raise InferenceError(f"alpha, the weight of the soft labels, must be from 0 to 1, got {alpha}.")
     if not 0 < lr < float("inf"):
         raise InferenceError(f"The learning rate must be above 0, got {lr}.")
     if not 0 <= weight_decay < float("inf"):
         raise InferenceError(f"The weight decay must be 0 or more, got {weight_decay}.")
+    if not 0 <= warm_up < 1:
+        raise InferenceError(f"warm_up, the share of steps in which the rate rises, must be in [0, 1), got {warm_up}.")
+    if max_gradient_norm is not None and not max_gradient_norm > 0:
+        raise InferenceError(f"max_gradient_norm must be above 0, or None for no clipping, got {max_gradient_norm}.")

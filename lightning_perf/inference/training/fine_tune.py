@@ -1,16 +1,18 @@
-"""`FineTuner`: trains a changed model on the real training data, and distils into it when given a teacher."""
+"""`FineTuner`: train a changed model on real training data, with or without a teacher."""
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.training.distill import Distillation
@@ -23,26 +25,30 @@ else:
     except ImportError:
         from pytorch_lightning import LightningDataModule, Trainer
 
-__all__ = ["FineTuner"]
+__all__ = ["TEMPERATURES", "FineTuner"]
+
+TEMPERATURES = (1.0, 2.0, 4.0)
+"""Temperatures that `FineTuner.choose_temperature` tries. Hinton et al. used 2 to 20; low ones suit small students."""
 
 
 @dataclass(frozen=True)
 class FineTuner:
-    """A `FineTune` for transforms: ``FineTuner(loader)(module, teacher)`` trains a model and gives it back.
+    """Trains changed models on real training data: ``FineTuner(loader)(module, teacher)`` returns the trained model.
 
-    Trains with Lightning, SGD with Nesterov momentum along a cosine, from a seed of its own, so that each variant sees
-    the same batches. It leaves no logs and no checkpoints, and the random state as it was.
+    It trains with Lightning and `Distillation`: SGD with Nesterov momentum, a warm-up, and a rate that falls along a
+    cosine. The seed is fixed, so each variant sees the same batches. It writes no logs and no checkpoints, and restores
+    the state of the random number generators.
 
     Attributes:
-        data: Batches ``(inputs, labels)`` as the model takes them: a ``DataLoader`` or another iterable with a length;
-            or a ``LightningDataModule`` with its training data.
+        data: Training batches ``(inputs, labels)``: a ``DataLoader``, another iterable with a length, or a
+            ``LightningDataModule``.
         epochs: Passes over the data.
-        lr: Highest learning rate.
+        lr: Highest learning rate; `Distillation` lowers it for distilled students.
         weight_decay: L2 penalty.
-        temperature: Of distillation.
-        alpha: Weight of the soft labels in distillation.
-        device: Where to train.
-        seed: Of shuffling and dropout.
+        temperature: Temperature for distillation; see `choose_temperature`.
+        alpha: Weight of the soft labels for distillation.
+        device: The device to train on.
+        seed: Seed for shuffling and dropout.
         progress: Whether to show a progress bar.
     """
 
@@ -50,7 +56,7 @@ class FineTuner:
     epochs: int = 1
     lr: float = 0.01
     weight_decay: float = 5e-4
-    temperature: float = 4.0
+    temperature: float = 2.0
     alpha: float = 0.5
     device: torch.device | str = "cpu"
     seed: int = 0
@@ -61,13 +67,13 @@ class FineTuner:
 
         Args:
             module: The model.
-            teacher: A model to distil from, which stays as it is; None for the labels alone.
+            teacher: A model to distil from, which stays unchanged; None to train on the labels alone.
 
         Returns:
             The model, in eval mode on the CPU.
 
         Raises:
-            VariantError: The training fails, or ends with weights that are not finite.
+            VariantError: The training fails or diverges.
         """
         training = Distillation(
             module,
@@ -77,7 +83,7 @@ class FineTuner:
             lr=self.lr,
             weight_decay=self.weight_decay,
         )
-        module.train()  # Lightning trains each layer in the mode that it finds it in
+        module.train()  # Lightning keeps the mode of each layer as it finds it
         with _quietly(), torch.random.fork_rng():
             torch.manual_seed(self.seed)
             try:
@@ -85,9 +91,51 @@ class FineTuner:
             except Exception as error:
                 raise VariantError(f"fine-tuning failed ({type(error).__name__}: {error})") from error
         module = module.cpu().eval()
+        if training.divergence is not None:
+            raise VariantError(
+                f"its training diverged at a learning rate of {training.peak_lr:.3g}: {training.divergence}"
+            )
         if not all(torch.isfinite(parameter).all() for parameter in module.parameters()):
-            raise VariantError(f"fine-tuning at a learning rate of {self.lr} ended with weights that are not finite")
+            raise VariantError(
+                f"its training at a learning rate of {training.peak_lr:.3g} left NaN or infinite weights"
+            )
         return module
+
+    def choose_temperature(
+        self,
+        module: nn.Module,
+        teacher: nn.Module,
+        held_out: Iterable[tuple[Tensor, Tensor]],
+        temperatures: Sequence[float] = TEMPERATURES,
+    ) -> float:
+        """Return the temperature that gives the most accurate student on held-out data.
+
+        Each temperature trains a copy of the student on `data`. Hold the data out from the training data, not from the
+        data that you judge the final model on.
+
+        Args:
+            module: The untrained student, which stays unchanged.
+            teacher: The model to distil from.
+            held_out: Batches ``(inputs, labels)``.
+            temperatures: Temperatures to try.
+
+        Raises:
+            VariantError: The training fails or diverges at every temperature.
+        """
+        scores: list[tuple[float, float, float]] = []
+        problem: VariantError | None = None
+        batches = list(held_out)
+        for temperature in temperatures:
+            try:
+                student = replace(self, temperature=temperature)(copy.deepcopy(module), teacher)
+            except VariantError as error:
+                problem = error
+                continue
+            scores.append((*_score(student, batches), temperature))
+        if not scores:
+            assert problem is not None
+            raise problem
+        return max(scores)[-1]
 
     def _fit(self, training: Distillation) -> None:
         device = torch.device(self.device)
@@ -108,9 +156,17 @@ class FineTuner:
             trainer.fit(training, train_dataloaders=self.data)
 
 
+@torch.inference_mode()
+def _score(module: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, float]:
+    """Return the accuracy of a model, and its negative cross-entropy, which decides between equal accuracies."""
+    outputs = [(module(inputs.clone()), labels) for inputs, labels in batches]
+    logits, labels = torch.cat([logits for logits, _ in outputs]), torch.cat([labels for _, labels in outputs])
+    return float((logits.argmax(1) == labels).float().mean()), -float(functional.cross_entropy(logits, labels))
+
+
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what Lightning says and advises: that is about trainings of the user's own."""
+    """Silence Lightning's messages and warnings: its advice is for the user's own trainings."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -1,1 +1,1 @@
-"""What changes a model's weights or layers before a runtime takes it: one way a file."""
+"""Transforms that change a model's weights or layers before a runtime executes it, one per module."""

@@ -1,4 +1,4 @@
-"""The base class of all transforms, and the copies that transforms change."""
+"""The base class of all transforms, and functions that copy and check models."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 
 
 FineTune = Callable[[nn.Module, "nn.Module | None"], nn.Module]
-"""Trains a changed model on the real training data and gives it back in eval mode on the CPU. The second argument is a
-teacher to distil from, or None."""
+"""A function that trains a changed model on real training data and returns it in eval mode on the CPU. Its second
+argument is a teacher to distil from, or None."""
 
 
 class Transform(ABC):
     """One way to change a model.
 
     Attributes:
-        name: Its name in tables and in ``--variants``, as ``prune-50``; transforms and a runtime are joined by ``+``.
-        summary: What it does, in a line.
-        needs_training: Whether the outcome is of no use without fine-tuning.
+        name: Name in tables and in ``--variants``, e.g. ``prune-50``; transforms and a runtime are joined by ``+``.
+        summary: A description on one line.
+        needs_training: Whether the changed model is useless without fine-tuning.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Transform(ABC):
     needs_training: bool
 
     def missing(self) -> str | None:
-        """Say which package is missing, or None. Imports nothing heavy."""
+        """Return which package is missing, or None. Imports nothing heavy."""
         return None
 
     @abstractmethod
@@ -49,27 +49,27 @@ class Transform(ABC):
         """Make a changed copy.
 
         Args:
-            module: The model, or what an earlier transform made of it; it is left as it is.
-            subject: What goes with it.
-            fine_tune: Trains the copy; None when there is no training data.
+            module: The original model, or the result of an earlier transform; it stays unchanged.
+            subject: The original, with inputs and device.
+            fine_tune: Trains the copy; None without training data.
 
         Returns:
             The changed copy, in eval mode on the CPU.
 
         Raises:
-            VariantError: The model does not allow it, or it needs training and there is none.
+            VariantError: The model is not suitable, or the transform lacks training data.
         """
 
 
 WeightLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-"""Layers whose weights are pruned."""
+"""Layers with weights to prune."""
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """Copy a model to change it: in eval mode, on the CPU, with all parameters trainable.
+    """Return a copy of a model to change: in eval mode, on the CPU, with all parameters trainable.
 
     Raises:
-        VariantError: It cannot be copied.
+        VariantError: The model cannot be copied.
     """
     try:
         changed = copy.deepcopy(module)
@@ -79,29 +79,29 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def require_training(name: str, fine_tune: FineTune | None) -> FineTune:
-    """The trainer that a transform cannot do without.
+    """Return the trainer that a transform needs.
 
     Raises:
-        VariantError: There is none.
+        VariantError: There is no training data.
     """
     if fine_tune is None:
-        raise VariantError(f"{name} needs training data: without training its outputs are of no use")
+        raise VariantError(f"{name} needs training data: without training its outputs are useless")
     return fine_tune
 
 
 def check_outputs(name: str, changed: nn.Module, subject: Subject) -> nn.Module:
-    """See that a changed model still takes the inputs and gives outputs of the same shape.
+    """Check that a changed model still takes the inputs and returns finite outputs of the same shape.
 
     Args:
-        name: The transform.
-        changed: What it made.
+        name: Name of the transform.
+        changed: The changed model.
         subject: The original and its inputs.
 
     Returns:
         The changed model, in eval mode on the CPU.
 
     Raises:
-        VariantError: It does not, or its outputs are not finite.
+        VariantError: It does not.
     """
     changed = changed.eval().cpu()
     inputs = subject.inputs[:2]
@@ -112,12 +112,12 @@ def check_outputs(name: str, changed: nn.Module, subject: Subject) -> nn.Module:
         except Exception as error:
             raise VariantError(f"after {name} the model does not run ({error})") from error
     if outputs.shape != expected:
-        raise VariantError(f"{name} gives outputs of shape {tuple(outputs.shape)}, not {tuple(expected)}")
+        raise VariantError(f"after {name} the outputs have shape {tuple(outputs.shape)}, not {tuple(expected)}")
     if not torch.isfinite(outputs).all():
-        raise VariantError(f"after {name} the outputs are not finite")
+        raise VariantError(f"after {name} the outputs are NaN or infinite")
     return changed
 
 
 def weight_layers(module: nn.Module) -> list[WeightLayer]:
-    """Linear layers and convolutions, in the order of ``modules()``."""
+    """Return the linear layers and convolutions, in the order of ``modules()``."""
     return [layer for layer in module.modules() if isinstance(layer, WeightLayer)]

@@ -1,4 +1,4 @@
-"""Distillation: a smaller network trained on the original's outputs, and the same network trained without them."""
+"""Distillation: train a student on the original's outputs, or the same student without them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = [
 class StudentBaseline(Transform):
     """Trains a student on the labels alone.
 
-    Without this row nobody can tell whether the teacher taught the student of ``distil-NAME`` anything.
+    Only this row shows whether the teacher helped the student of ``distil-NAME``.
 
     Args:
-        student: Its name.
+        student: Name of the student.
         make: Makes the untrained student.
     """
 
@@ -30,7 +30,7 @@ class StudentBaseline(Transform):
 
     def __init__(self, student: str, make: Callable[[], nn.Module]) -> None:
         self.name = f"alone-{student}"
-        self.summary = f"{student} trained on the labels alone"
+        self.summary = f"{student}, trained on the labels alone"
         self._make = make
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
@@ -43,27 +43,29 @@ class StudentBaseline(Transform):
 class Distil(Transform):
     """Trains a student on the outputs of the model under study.
 
-    The teacher is always the original, also after other transforms: it knows best.
+    The teacher is always the original, even after other transforms.
 
     Args:
-        student: Its name; None for the model that the transforms before it made.
-        make: Makes the untrained student; needed with a name.
+        student: Name of the student; None to train the model that the earlier transforms made.
+        make: Makes the untrained student; required with a name.
     """
 
     needs_training = True
 
     def __init__(self, student: str | None = None, make: Callable[[], nn.Module] | None = None) -> None:
         self.name = "distil" if student is None else f"distil-{student}"
-        self.summary = f"{student or 'the changed model'} trained on the original's outputs and the labels"
+        self.summary = f"{student or 'the changed model'}, trained on the original's outputs and the labels"
         self._make = make
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Make the student, or take what came before, and train it."""
+        """Make the student, or take the changed model, and train it."""
         train = require_training(self.name, fine_tune)
         if self._make is not None:
             student = copy_module(self._make())
         elif module is subject.module:
-            raise VariantError("distil needs a student: a transform before it, as prune-50+distil, or distil-NAME")
+            raise VariantError(
+                "distil needs a student: put a transform before it, e.g. prune-50+distil, or use distil-NAME"
+            )
         else:
             student = copy_module(module)
         check_outputs(self.name, student, subject)

@@ -1,4 +1,4 @@
-"""Pruning: whole channels, or single weights."""
+"""Prune whole channels, or single weights."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ __all__ = [
 
 
 ROUND_TO = 8
-"""Channels stay multiples of this: what vector units and Tensor Cores take at full speed."""
+"""Numbers of channels stay multiples of this, because vector units and Tensor Cores are fastest with them."""
 
 
 class Prune(Transform):
-    """Removes channels of small norm and fine-tunes what is left.
+    """Removes channels with a small norm and fine-tunes the rest of the model.
 
-    Channels that residual additions and concatenations tie together go together; their importance is the mean L2 norm
-    of the group's weights (torch-pruning's DepGraph: Fang et al., arXiv:2301.12900). The classifier keeps its outputs.
+    Channels that depend on each other through residual additions and concatenations are removed together. Their
+    importance is the mean L2 norm of the group's weights (DepGraph in torch-pruning: Fang et al., arXiv:2301.12900).
+    The classifier keeps its outputs.
 
     Args:
-        percent: Share of each layer's channels to remove, from 1 to 95. MACs shrink about with the square of the rest.
+        percent: Share of each layer's channels to remove, from 1 to 95. MACs shrink roughly with the square of the
+            remaining share.
     """
 
     needs_training = True
@@ -45,7 +47,7 @@ class Prune(Transform):
         self.summary = f"{percent} % of the channels removed, then fine-tuned"
 
     def missing(self) -> str | None:
-        """Say whether torch-pruning is missing."""
+        """Return that torch-pruning is missing, or None."""
         return missing_package("torch_pruning", extra="infer")
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
@@ -56,7 +58,8 @@ class Prune(Transform):
         self._prune(changed, subject.inputs[:1])
         if _parameters(changed) == before:
             raise VariantError(
-                f"{self.name} removes nothing: no layer has enough channels to leave fewer in a multiple of {ROUND_TO}"
+                f"{self.name} removes nothing: no layer has enough channels, because their number stays a multiple of "
+                f"{ROUND_TO}"
             )
         check_outputs(self.name, changed, subject)
         return check_outputs(self.name, train(changed, None), subject)
@@ -64,7 +67,7 @@ class Prune(Transform):
     def _prune(self, module: nn.Module, example: Tensor) -> None:
         import torch_pruning as tp
 
-        # It reads the dependencies off the graph of a backward pass.
+        # torch-pruning finds the dependencies in the graph of a backward pass.
         with variant_errors("torch-pruning cannot follow this model"), torch.enable_grad():
             tp.pruner.BasePruner(
                 module,
@@ -78,7 +81,7 @@ class Prune(Transform):
 
 
 def _output_layers(module: nn.Module, example: Tensor) -> list[nn.Module]:
-    """The last layer with weights to run: its channels are the model's outputs."""
+    """Return the last layer with weights in the forward pass: its channels are the model's outputs."""
     ran: list[nn.Module] = []
     handles = [layer.register_forward_hook(lambda layer, *_: ran.append(layer)) for layer in weight_layers(module)]
     try:
@@ -95,17 +98,18 @@ def _parameters(module: nn.Module) -> int:
 
 
 HARMLESS_PERCENT = 50
-"""Up to here a trained network usually keeps its accuracy without training (Han et al., arXiv:1506.02626, fig. 5)."""
+"""Up to this share, a trained network usually keeps its accuracy without fine-tuning (Han et al., arXiv:1506.02626,
+fig. 5)."""
 
 
 class Sparsify(Transform):
-    """Sets the smallest weights of all layers together to zero.
+    """Sets the smallest weights, over all layers together, to zero.
 
-    It is no faster: dense kernels multiply by zero as by any other number. What it gains is size, once stored packed
-    or compressed (`measure_storage`).
+    It is not faster, because dense kernels still multiply by the zeros. The weights get smaller when they are packed or
+    compressed (`measure_storage`).
 
     Args:
-        percent: Share of the weights to set to zero, from 1 to 99. Above 50 the rest is fine-tuned.
+        percent: Share of the weights to set to zero, from 1 to 99. Above 50, the model is fine-tuned.
     """
 
     def __init__(self, percent: int) -> None:
@@ -113,14 +117,14 @@ class Sparsify(Transform):
         self.name = f"sparsify-{percent}"
         self.needs_training = percent > HARMLESS_PERCENT
         after = ", then fine-tuned" if self.needs_training else ""
-        self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, no faster"
+        self.summary = f"{percent} % of the weights set to zero{after}: smaller when compressed, not faster"
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
-        """Set weights of a copy to zero; fine-tuning leaves them zero."""
+        """Set weights of a copy to zero; fine-tuning keeps them at zero."""
         changed = copy_module(module)
         layers = weight_layers(changed)
         if not layers:
-            raise VariantError(f"{self.name} finds no linear layers and no convolutions in {type(module).__name__}")
+            raise VariantError(f"{self.name}: {type(module).__name__} has no linear layers and no convolutions")
         prune.global_unstructured(
             [(layer, "weight") for layer in layers], pruning_method=prune.L1Unstructured, amount=self.percent / 100
         )
@@ -128,8 +132,8 @@ class Sparsify(Transform):
             changed = require_training(self.name, fine_tune)(changed, None)
         for layer in weight_layers(changed):
             if prune.is_pruned(layer):
-                # Else the model could not be copied or exported.
+                # Without this, the model could not be copied or exported.
                 prune.remove(layer, "weight")  # type: ignore[no-untyped-call]
                 with torch.no_grad():
-                    layer.weight.add_(0.0)  # -0.0, which is not all bits zero, becomes 0.0
+                    layer.weight.add_(0.0)  # turns -0.0, which does not compress like 0.0, into 0.0
         return check_outputs(self.name, changed, subject)

@@ -1,4 +1,4 @@
-"""Transforms by their names."""
+"""Find transforms by name."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ TRANSFORM_NAMES = (
     "separable",
     "distil",
 )
-"""Names to show. Each number may be another one: ``prune-N`` from 1 to 95, ``sparsify-N`` from 1 to 99, ``share-Nbit``
-from 1 to 8."""
+"""Names to show. Numbers may vary: ``prune-N`` from 1 to 95, ``sparsify-N`` from 1 to 99, ``share-Nbit`` from 1 to
+8."""
 
 _NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
     (r"prune-(\d+)", 95, Prune),
@@ -38,28 +38,28 @@ _NUMBERED: tuple[tuple[str, int, Callable[[int], Transform]], ...] = (
 
 
 def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Transform:
-    """Find a transform.
+    """Find a transform by its name.
 
     Args:
-        name: As in `TRANSFORM_NAMES`, or ``distil-NAME`` or ``alone-NAME`` for a student.
-        students: What makes each student, untrained, by its name.
+        name: A name like those in `TRANSFORM_NAMES`, or ``distil-NAME`` or ``alone-NAME`` for a student.
+        students: Functions that make untrained students, by name.
 
     Returns:
         The transform.
 
     Raises:
-        InferenceError: There is none of this name, or its number is out of range.
+        InferenceError: The name is unknown, or its number is out of range.
 
     Example:
         >>> find_transform("share-5bit").summary
-        'weights of 32 values a layer by k-means: smaller when packed, no faster'
+        'k-means leaves 32 distinct weights per layer: smaller when packed, not faster'
     """
     students = students or {}
     for pattern, most, make in _NUMBERED:
         if match := re.fullmatch(pattern, name):
             number = int(match[1])
             if not 1 <= number <= most:
-                raise InferenceError(f"{name}: the number must be from 1 to {most}.")
+                raise InferenceError(f"{name}: the number must be from 1 to {most}, got {number}.")
             return make(number)
     if name == "separable":
         return Separable()
@@ -72,4 +72,4 @@ def find_transform(name: str, students: Mapping[str, Callable[[], nn.Module]] | 
     if student != name and student in students:
         return StudentBaseline(student, students[student])
     names = [*TRANSFORM_NAMES, *(f"{how}-{student}" for student in students for how in ("distil", "alone"))]
-    raise InferenceError(f"There is no transform {name!r}. Transforms are {', '.join(names)}.")
+    raise InferenceError(f"Unknown transform {name!r}. Choose from {', '.join(names)}.")

@@ -1,4 +1,4 @@
-"""Separable convolutions: each channel is filtered by itself, then channels are mixed pixel by pixel."""
+"""Replace convolutions by separable ones, which filter each channel alone and then mix channels pixel by pixel."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from lightning_perf.inference.transforms.base import FineTune, Transform, check_
 __all__ = ["Separable", "separate"]
 
 LEAST_INPUTS = 4
-"""Convolutions of fewer input channels stay: they see the picture itself, and one filter a colour loses all edges but
-one. MobileNet keeps its first convolution dense, too (Howard et al., arXiv:1704.04861, table 1)."""
+"""Convolutions with fewer input channels stay dense: they see the image itself, and a single filter per colour would
+find edges in one direction only. MobileNet also keeps its first convolution dense (Howard et al., arXiv:1704.04861,
+table 1)."""
 
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 class Separable(Transform):
-    """Replaces dense convolutions by depthwise and pointwise ones, and fine-tunes them.
+    """Replaces dense convolutions by depthwise and pointwise ones, and fine-tunes the model.
 
-    A k×k convolution to n channels takes ``1/n + 1/k²`` of its MACs (Howard et al., arXiv:1704.04861, section 3.1).
+    A k×k convolution with n output channels then needs ``1/n + 1/k²`` of its MACs (Howard et al., arXiv:1704.04861,
+    section 3.1).
     """
 
     name = "separable"
@@ -35,10 +37,10 @@ class Separable(Transform):
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:
         """Replace the convolutions of a copy and fine-tune it."""
         train = require_training(self.name, fine_tune)
-        holder = nn.ModuleList([copy_module(module)])  # the model itself may be a convolution
+        holder = nn.ModuleList([copy_module(module)])  # a list, because the model itself may be a convolution
         dense = {child: separate(child) for child in holder.modules() if _is_dense(child)}
         if not dense:
-            raise VariantError(f"{self.name} finds no dense convolution with a kernel wider than 1 to replace")
+            raise VariantError(f"{self.name}: the model has no dense convolution with a kernel wider than 1 to replace")
         for parent in list(holder.modules()):
             for name, child in parent._modules.items():
                 if child in dense:
@@ -49,14 +51,14 @@ class Separable(Transform):
 
 
 def separate(layer: Convolution) -> nn.Sequential:
-    """The best depthwise and pointwise pair for a convolution.
+    """Return the best depthwise and pointwise pair for a convolution.
 
-    The weights of one input channel are a matrix of outputs by kernel positions. The pair can give each such matrix
-    rank 1: a filter times a factor an output. The nearest of rank 1 is the first term of its singular value
-    decomposition (Eckart and Young 1936, doi:10.1007/BF02288367).
+    The weights of one input channel are a matrix, outputs by kernel positions. The pair replaces each such matrix by
+    one of rank 1: a filter times one factor per output. The nearest matrix of rank 1 is the first term of the singular
+    value decomposition (Eckart and Young 1936, doi:10.1007/BF02288367).
 
     Args:
-        layer: One with one group.
+        layer: A convolution with one group.
 
     Returns:
         A depthwise convolution with the layer's stride, padding and dilation, and a pointwise one with its bias.
@@ -85,7 +87,7 @@ def separate(layer: Convolution) -> nn.Sequential:
 
 
 def _rank_one(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Filters ``(in, k)`` and factors ``(out, in)`` nearest to a weight ``(out, in, …)``."""
+    """Return the filters ``(in, k)`` and factors ``(out, in)`` nearest to a weight ``(out, in, …)``."""
     matrices = weight.flatten(2).transpose(0, 1)  # (in, out, k)
     left, scale, right = torch.linalg.svd(matrices, full_matrices=False)
     root = scale[:, 0].sqrt()
@@ -93,7 +95,7 @@ def _rank_one(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_dense(layer: nn.Module) -> TypeGuard[Convolution]:
-    if type(layer) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d):  # what inherits from them may compute something else
+    if type(layer) not in (nn.Conv1d, nn.Conv2d, nn.Conv3d):  # subclasses may compute something else
         return False
     assert isinstance(layer, Convolution)
     positions = prod(layer.kernel_size)

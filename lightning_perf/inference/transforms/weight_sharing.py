@@ -1,4 +1,4 @@
-"""Weight sharing: each layer keeps a few distinct weights, found by k-means."""
+"""Share weights: each layer keeps a few distinct values, found by k-means."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = [
 
 
 MOST_ROUNDS = 300
-"""Lloyd's rounds at most; millions of weights and 32 values settle within about a hundred."""
+"""Most rounds of Lloyd's algorithm; millions of weights and 32 values converge within about a hundred."""
 
 
 def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Find k numbers with a small sum of squared distances from the values to their nearest one.
+    """Find k numbers that minimise the squared distance of each value to its nearest number, approximately.
 
-    Lloyd's algorithm (Lloyd 1982, doi:10.1109/TIT.1982.1056489) from the values' quantiles: deterministic, and on one
-    axis a round takes k look-ups, since each cluster is a run of the sorted values.
+    This is Lloyd's algorithm (Lloyd 1982, doi:10.1109/TIT.1982.1056489), started from the quantiles of the values, so
+    it is deterministic. In one dimension each cluster is a range of the sorted values, so a round takes k look-ups.
 
     Args:
         values: Finite numbers, ``(n,)``.
-        k: How many to find, at least 1.
+        k: Number of centres, at least 1.
 
     Returns:
-        The numbers, ascending, at most k of them, and for each value the index of its nearest one.
+        At most k numbers in ascending order, and the index of the nearest number for each value.
 
     Example:
         >>> codebook, indices = cluster(np.array([0.0, 0.1, 5.0, 5.2, 9.0], dtype=np.float32), 3)
@@ -52,7 +52,7 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
             break
         centres = moved
     codebook = np.unique(centres.astype(np.float32))
-    # In single precision and with the same rule, so that each value gets the nearest number as it is stored.
+    # Compare in single precision, so that each value gets the nearest of the stored numbers.
     middles = (codebook[:-1].astype(np.float64) + codebook[1:].astype(np.float64)) / 2
     return codebook, np.searchsorted(middles, values.astype(np.float64), side="left")
 
@@ -60,12 +60,12 @@ def cluster(values: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], N
 class Share(Transform):
     """Replaces each weight by the nearest of ``2**bits`` values, which k-means finds for each layer.
 
-    It is no faster: the kernels see ordinary weights. What it gains is size, stored as codebooks and indices
-    (`lightning_perf.inference.variants.chains.pack_weights`; Han, Mao, Dally, arXiv:1510.00149, section 3). Biases and
-    normalisation, which have one dimension, stay as they are.
+    It is not faster, because the kernels see ordinary weights. The weights get smaller when they are stored as
+    codebooks and indices (`lightning_perf.inference.variants.chains.pack_weights`; Han, Mao, Dally, arXiv:1510.00149,
+    section 3). Biases and normalisation, which have one dimension, stay unchanged.
 
     Args:
-        bits: Bits of an index, from 1 to 8.
+        bits: Bits per index, from 1 to 8.
     """
 
     needs_training = False
@@ -73,7 +73,7 @@ class Share(Transform):
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.name = f"share-{bits}bit"
-        self.summary = f"weights of {2**bits} values a layer by k-means: smaller when packed, no faster"
+        self.summary = f"k-means leaves {2**bits} distinct weights per layer: smaller when packed, not faster"
 
     def apply(self, module: nn.Module, subject: Subject, fine_tune: FineTune | None) -> nn.Module:  # noqa: ARG002
         """Share the weights of a copy."""
@@ -84,10 +84,10 @@ class Share(Transform):
                 if weight.ndim < 2 or weight.numel() <= 2**self.bits:
                     continue
                 if not torch.isfinite(weight).all():
-                    raise VariantError(f"{self.name}: weights of {type(module).__name__} are not finite")
+                    raise VariantError(f"{self.name}: {type(module).__name__} has NaN or infinite weights")
                 codebook, indices = cluster(weight.float().flatten().numpy(), 2**self.bits)
                 weight.copy_(torch.from_numpy(codebook[indices]).view_as(weight))
                 shared += 1
         if not shared:
-            raise VariantError(f"{self.name} finds no layer with more than {2**self.bits} weights")
+            raise VariantError(f"{self.name}: the model has no layer with more than {2**self.bits} weights")
         return check_outputs(self.name, changed, subject)

@@ -1,1 +1,1 @@
-"""Variants: a transform and a runtime, built and run in worker processes."""
+"""Variants: chains of transforms and a runtime, built and run in worker processes."""

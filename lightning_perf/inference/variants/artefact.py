@@ -1,4 +1,4 @@
-"""A built variant on disk: its files, its description, and loading it with checked inputs."""
+"""Save, describe and load a built variant: its files, ``artefact.json``, and a call with checked inputs."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ __all__ = [
 
 
 class CheckedCall:
-    """Calls a variant and refuses a wrong input or output.
+    """Calls a variant and raises an error for a wrong input or output.
 
-    Compiled packages do not check by themselves: one that AOTInductor made for batch 1 takes a batch of 2 and gives
-    back a single row, without a word.
+    Compiled packages do not check shapes: one that AOTInductor compiled for batch 1 silently returns a single row for a
+    batch of 2.
 
     Args:
         call: The variant.
-        input_shape: Shape of one input, without the batch.
-        output_shape: Shape of one output, without the batch.
+        input_shape: Shape of one input, without the batch dimension.
+        output_shape: Shape of one output, without the batch dimension.
     """
 
     def __init__(self, call: Call, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> None:
@@ -57,57 +57,57 @@ class CheckedCall:
         """Run the variant.
 
         Args:
-            inputs: ``(n, …)``, float32.
+            inputs: Inputs, ``(n, …)``, float32.
 
         Returns:
-            ``(n, …)``, float32.
+            Outputs, ``(n, …)``, float32.
 
         Raises:
-            InferenceError: The inputs are of another shape or type, or the variant gave back another shape.
+            InferenceError: The inputs have the wrong shape or type, or the variant returned the wrong shape.
         """
         if tuple(inputs.shape[1:]) != self.input_shape or inputs.ndim == 0:
             raise InferenceError(
-                f"inputs of shape {tuple(inputs.shape)} given, the variant takes {shape_text(self.input_shape)}"
+                f"The inputs have shape {tuple(inputs.shape)}, but the variant takes {shape_text(self.input_shape)}."
             )
         if inputs.dtype != torch.float32:
-            raise InferenceError(f"inputs of type {inputs.dtype} given, the variant takes torch.float32")
+            raise InferenceError(f"The inputs are {inputs.dtype}, but the variant takes torch.float32. Call .float().")
         outputs = self._call(inputs)
         wanted_shape = (len(inputs), *self.output_shape)
         if tuple(outputs.shape) != wanted_shape or outputs.dtype != torch.float32:
             raise InferenceError(
-                f"the variant gave {tuple(outputs.shape)} of {outputs.dtype} for a batch of {len(inputs)}, "
-                f"not {wanted_shape} of torch.float32: it does not support this batch size"
+                f"For a batch of {len(inputs)}, the variant returned {tuple(outputs.shape)} of {outputs.dtype} instead "
+                f"of {wanted_shape} of torch.float32. It does not support this batch size."
             )
         return outputs
 
 
 FORMAT_VERSION = 1
-"""Version of the folder's layout: raised by every change that an old reader would misread."""
+"""Version of the folder's layout. Increase it with every change that an old reader would misread."""
 
 ARTEFACT_FILE = "artefact.json"
-"""The description, beside the files that the runtime wrote."""
+"""File name of the description, next to the files that the runtime wrote."""
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """What an artefact says of itself.
+    """The description of an artefact.
 
     Attributes:
         format_version: `FORMAT_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
-        created: When, in UTC.
-        variant: Name of the variant, as ``prune-50+onnxruntime-int8``.
+        created: Time of writing, in UTC.
+        variant: Name of the variant, e.g. ``prune-50+onnxruntime-int8``.
         runtime: Name of the runtime that loads it.
-        transforms: What changed the model before, in order.
-        source: Name of the model it was made of.
-        device: Type of device it was built for, as ``cpu``.
-        threads: CPU threads it was built for.
-        input_shape: Shape of one input, without the batch.
-        output_shape: Shape of one output, without the batch.
+        transforms: Transforms that changed the model, in order.
+        source: Name of the model that it was built from.
+        device: Type of device that it was built for, e.g. ``cpu``.
+        threads: CPU threads that it was built for.
+        input_shape: Shape of one input, without the batch dimension.
+        output_shape: Shape of one output, without the batch dimension.
         dtype: Type of inputs and outputs.
-        labels: Names of the outputs' classes in their order; empty when not given.
-        files: Size in bytes of each file, by its path in the folder.
-        provenance: Settings that decided the outcome, from the runtime.
+        labels: Names of the classes in the order of the outputs; empty if unknown.
+        files: Size of each file in bytes, by its path in the folder.
+        provenance: Settings of the runtime that affect the result.
         versions: Versions of Python and of the libraries that built it.
     """
 
@@ -130,18 +130,18 @@ class Artefact:
 
     @property
     def size_bytes(self) -> int:
-        """Size of what the runtime needs, without the description."""
+        """Size of the files that the runtime needs, without the description."""
         return sum(self.files.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Which variant of which model an artefact is.
+    """The variant and the model behind an artefact.
 
     Attributes:
         variant: Name of the variant.
         runtime: Name of the runtime.
-        transforms: What changed the model before.
+        transforms: Transforms that changed the model.
         source: Name of the model.
         labels: Names of the classes.
     """
@@ -161,14 +161,14 @@ def save_artefact(
     output_shape: tuple[int, ...],
     provenance: Mapping[str, str] | None = None,
 ) -> Artefact:
-    """Describe what a runtime built, so that `load_artefact` can load it.
+    """Write the description of a built variant, so that `load_artefact` can load it.
 
     Args:
-        folder: What `Runtime.build` filled.
-        subject: What it was built of.
-        origin: Which variant of which model it is.
-        output_shape: Shape of one output, without the batch.
-        provenance: What `Runtime.build` returned.
+        folder: The folder that `Runtime.build` filled.
+        subject: The model that it was built from.
+        origin: The variant and the model.
+        output_shape: Shape of one output, without the batch dimension.
+        provenance: The result of `Runtime.build`.
 
     Returns:
         The description, as written to ``artefact.json``.
@@ -198,20 +198,20 @@ def save_artefact(
 
 
 def read_artefact(folder: Path) -> Artefact:
-    """Read what an artefact says of itself and check that its files are there. Loads no runtime, and no torch.
+    """Read the description of an artefact and check that its files exist. Loads no runtime, and no torch.
 
     Args:
         folder: The artefact.
 
     Raises:
-        InferenceError: It is none, is of another version, or is damaged; the message says which.
+        InferenceError: The folder is not an artefact, has another version, or is damaged; the message says which.
     """
     path = folder / ARTEFACT_FILE
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise InferenceError(
-            f"{folder} is no exported variant: it has no {ARTEFACT_FILE}. Give a folder that `infer --out` wrote."
+            f"{folder} is not an exported variant: it has no {ARTEFACT_FILE}. Give a folder that `infer --out` wrote."
         ) from None
     except OSError as error:
         raise InferenceError(f"{path}: cannot be read ({error.strerror}).") from error
@@ -219,10 +219,12 @@ def read_artefact(folder: Path) -> Artefact:
         version = msgspec.json.decode(data, type=_Head).format_version
         if version != FORMAT_VERSION:
             action = "Upgrade lightning-perf" if version > FORMAT_VERSION else "Export it again"
-            raise InferenceError(f"{path}: format {version}, this lightning-perf reads {FORMAT_VERSION}. {action}.")
+            raise InferenceError(
+                f"{path} has format {version}, but this lightning-perf reads format {FORMAT_VERSION}. {action}."
+            )
         artefact = msgspec.json.decode(data, type=Artefact)
     except msgspec.DecodeError as error:
-        raise InferenceError(f"{path}: damaged ({error}). Export the variant again.") from error
+        raise InferenceError(f"{path} is damaged ({error}). Export the variant again.") from error
     for name, size in artefact.files.items():
         file = folder / name
         found = file.stat().st_size if file.is_file() else None
@@ -233,22 +235,22 @@ def read_artefact(folder: Path) -> Artefact:
 
 
 def load_artefact(folder: Path, device: torch.device | str = "cpu", threads: int = 1) -> Call:
-    """Load an exported variant.
+    """Load an exported variant as a function from inputs to outputs.
 
-    Some runtimes run code from the folder (a pickled module, a compiled library): load only what you trust.
+    Some runtimes run code from the folder (a pickled module, a compiled library): load only folders that you trust.
 
     Args:
         folder: The artefact.
-        device: Where to run; the type of device it was built for.
-        threads: CPU threads it may use.
+        device: The device to run on; its type must be the one that the artefact was built for.
+        threads: CPU threads that it may use.
 
     Returns:
-        The model: float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``. Inputs of another shape or type, and a
-        runtime that gives back another number of rows, raise `InferenceError`.
+        The model, from float32 inputs ``(n, …)`` to float32 outputs ``(n, …)``. It raises `InferenceError` for inputs
+        of another shape or type, and if the runtime returns another number of rows.
 
     Raises:
-        InferenceError: The folder is no artefact, is damaged, or was built for another device.
-        VariantError: Its runtime cannot run here.
+        InferenceError: The folder is not an artefact, is damaged, or was built for another device.
+        VariantError: The runtime cannot run on this machine.
     """
     import torch
 
@@ -258,7 +260,7 @@ def load_artefact(folder: Path, device: torch.device | str = "cpu", threads: int
     device = torch.device(device)
     if device.type != artefact.device:
         raise InferenceError(
-            f"{folder} was built for {artefact.device} and cannot run on {device.type}. Export it there."
+            f"{folder} was built for {artefact.device} and cannot run on {device.type}. Export it on {device.type}."
         )
     runtime = find_runtime(artefact.runtime)
     if reason := runtime.missing(device):

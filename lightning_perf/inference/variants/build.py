@@ -1,4 +1,4 @@
-"""Build one variant in a process of its own, and check the original beforehand."""
+"""Check the original, and build each variant in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lightning_perf.workers.process import WorkerProcess
 __all__ = ["BuiltVariant", "build_variant", "check_subject", "save_subject"]
 
 SAME = 1e-3
-"""How far two calls with the same inputs may be apart, as a share of the largest output: sums of several threads vary,
-randomness moves outputs by much more."""
+"""Largest allowed difference of two calls with the same inputs, as a share of the largest output. Sums over several
+threads vary by less; randomness changes outputs by much more."""
 
 _MAIN = "__main__"
 
 
 @dataclass(frozen=True)
 class BuiltVariant:
-    """An artefact, and what the process that built it got out of it.
+    """An artefact, with its outputs in the process that built it.
 
     Attributes:
-        artefact: Its description.
-        folder: Where it is.
+        artefact: The description of the artefact.
+        folder: Its folder.
         outputs: ``.npy`` file of its outputs on the subject's inputs.
-        seconds: Time that building took.
+        seconds: Build time.
     """
 
     artefact: Artefact
@@ -44,17 +44,17 @@ class BuiltVariant:
 
 
 def check_subject(subject: Subject) -> Tensor:
-    """Run the original once, and see that it can be studied.
+    """Run the original twice, and check that it can be studied.
 
     Args:
         subject: The model and its inputs.
 
     Returns:
-        Its outputs, ``(n, …)``.
+        The outputs of the model, ``(n, …)``.
 
     Raises:
-        InferenceError: It does not take these inputs, changes them, does not give one tensor of finite numbers, or does
-            not give the same ones again.
+        InferenceError: The model does not take these inputs, changes them, does not return one tensor of finite
+            numbers, or returns other outputs in the second call.
     """
     module, name = subject.module, type(subject.module).__name__
     before = subject.inputs.clone()
@@ -66,29 +66,31 @@ def check_subject(subject: Subject) -> Tensor:
     except Exception as error:
         raise InferenceError(
             f"{name} does not take inputs of shape {shape_text(subject.input_shape)} and type {subject.inputs.dtype} "
-            f"({reason_of(error)}). Check the data, or --shape. Variants have one float32 input: wrap a model of "
-            "several inputs, or of token numbers, in a module that makes them of one such tensor."
+            f"({reason_of(error)}). Check the data, or --shape. Variants have one float32 input: wrap a model with "
+            "several inputs, or with token IDs, in a module that derives them from one such tensor."
         ) from error
     if not isinstance(outputs, Tensor):
         raise InferenceError(
-            f"{name} gives a {type(outputs).__name__}, not one tensor. Wrap it in a module that returns its logits."
+            f"{name} returns a {type(outputs).__name__}, not one tensor. Wrap it in a module that returns its logits."
         )
     if outputs.ndim == 0 or len(outputs) != len(before):
-        raise InferenceError(f"{name} gives {tuple(outputs.shape)} for a batch of {len(before)}: not a row an input.")
+        raise InferenceError(
+            f"{name} returns the shape {tuple(outputs.shape)} for a batch of {len(before)}. Return one row per input."
+        )
     if not torch.isfinite(outputs).all():
-        raise InferenceError(f"{name} gives outputs that are not finite on these inputs. Check weights and data.")
+        raise InferenceError(f"{name} returns NaN or infinite outputs for these inputs. Check weights and data.")
     if not torch.equal(given, before):
         raise InferenceError(
-            f"{name} changes its inputs in place: a second call would see other numbers. "
-            "Use the operation that makes a new tensor, as div instead of div_."
+            f"{name} changes its inputs in place, so a second call would see other values. "
+            "Use operations that return a new tensor, e.g. div instead of div_."
         )
     if float((again - outputs).abs().max()) > SAME * float(outputs.abs().max()):
         raise InferenceError(
-            f"{name} gives other outputs for the same inputs, in eval mode: nothing can be compared with them. Is "
-            "there a dropout without training=self.training, or another random number, in its forward?"
+            f"{name} returns other outputs for the same inputs, in eval mode, so nothing can be compared with it. "
+            "Remove random numbers from its forward, e.g. a dropout without training=self.training."
         )
     if outputs.dtype != torch.float32:
-        raise InferenceError(f"{name} gives {outputs.dtype}. Study it in float32.")
+        raise InferenceError(f"{name} returns {outputs.dtype}. Convert the model to float32.")
     return outputs
 
 
@@ -96,18 +98,18 @@ def save_subject(subject: Subject, path: Path) -> None:
     """Write a subject for the processes that build its variants.
 
     Raises:
-        VariantError: Its module cannot be carried to another process.
+        VariantError: Another process cannot load its module.
     """
     homeless = sorted({type(m).__name__ for m in subject.module.modules() if type(m).__module__ == _MAIN})
     if homeless:
         raise VariantError(
-            f"{', '.join(homeless)} is defined in the program itself: a fresh process cannot import it. "
+            f"{', '.join(homeless)} is defined in the main script, which a fresh process cannot import. "
             "Move the class to a module."
         )
     try:
         torch.save(subject, path)
     except Exception as error:  # pickling runs code of the model's, which may raise anything
-        raise VariantError(f"the model cannot be saved whole ({reason_of(error)})") from error
+        raise VariantError(f"the model cannot be saved as a whole ({reason_of(error)})") from error
 
 
 def build_variant(
@@ -121,30 +123,30 @@ def build_variant(
     threads: int,
     timeout_s: float,
 ) -> BuiltVariant:
-    """Build a variant.
+    """Build a variant in a process of its own.
 
     Args:
-        variant: What to build.
-        subject: What `save_subject` wrote, already changed by the variant's transforms.
-        folder: Where the artefact goes; an artefact that is there is replaced when the new one is complete.
-        work: Folder for files that are of no use later.
+        variant: The variant.
+        subject: File that `save_subject` wrote, after the variant's transforms.
+        folder: Folder for the artefact. An existing artefact is replaced once the new one is complete.
+        work: Folder for temporary files.
         source: Name of the model.
         labels: Names of its classes.
         threads: CPU threads of the subject.
-        timeout_s: What it may take.
+        timeout_s: Timeout of the build.
 
     Raises:
-        InferenceError: Something else than an artefact is in the folder.
-        VariantError: It cannot be built; the message says why.
+        InferenceError: The folder exists and is not an artefact.
+        VariantError: The variant cannot be built; the message says why.
     """
     if folder.exists() and not (folder / ARTEFACT_FILE).is_file():
-        raise InferenceError(f"{folder}: exists and is no exported variant. Give another --out, or move it away.")
+        raise InferenceError(f"{folder} exists and is not an exported variant. Give another --out, or move it away.")
     staging = folder.with_name(f".{folder.name}.building")
     shutil.rmtree(staging, ignore_errors=True)
     try:
         staging.mkdir(parents=True)
     except OSError as error:
-        raise InferenceError(f"{staging.parent}: cannot be written ({error.strerror}). Give another --out.") from error
+        raise InferenceError(f"{staging.parent} cannot be written ({error.strerror}). Give another --out.") from error
     outputs = work / f"{folder.name}.outputs.npy"
     order = BuildOrder(
         subject=str(subject),
@@ -157,7 +159,7 @@ def build_variant(
         labels=labels,
     )
     try:
-        # The search path of this process: the model's module may lie where only it looks.
+        # Pass on the search path: the model's module may be in a folder that only this process searches.
         environment = {"OMP_NUM_THREADS": str(threads)}
         with (
             worker_errors(),

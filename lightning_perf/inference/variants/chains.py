@@ -1,4 +1,4 @@
-"""Variants made of several transforms in a row, stored in compressed form."""
+"""Apply chains of transforms, and store weights in compressed form."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = [
 
 
 MOST_SHARED = 256
-"""Distinct values up to which a tensor may be stored as indices into a codebook: a byte an index, or less."""
+"""Most distinct values of a tensor that is stored as indices into a codebook: an index takes at most one byte."""
 
 
 PROBE = 4096
-"""Numbers to look at before sorting a whole tensor for its distinct values."""
+"""Number of values to check before sorting a whole tensor to find its distinct values."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -44,10 +44,10 @@ class Storage:
     """Sizes of a model's weights and buffers.
 
     Attributes:
-        dense_bytes: Each number as it is in memory.
-        gzip_bytes: The same after zlib, level 6, which is what gzip uses: how well zeros and repeated values compress.
-        packed_bytes: Length of `pack_weights`: shared values as codebook and indices, zeros left out, exactly
-            reversible.
+        dense_bytes: Size in memory.
+        gzip_bytes: Size after compression with zlib, level 6, as gzip uses it: zeros and repeated values compress well.
+        packed_bytes: Length of the result of `pack_weights`, which is lossless: shared values as a codebook and
+            indices, zeros left out.
     """
 
     dense_bytes: int
@@ -56,7 +56,7 @@ class Storage:
 
 
 def measure_storage(module: nn.Module) -> Storage:
-    """Sizes that a model's weights take when stored.
+    """Measure the size of a model's weights, dense and compressed.
 
     Args:
         module: The model, on any device.
@@ -79,7 +79,10 @@ def measure_storage(module: nn.Module) -> Storage:
 
 
 class _Packed(msgspec.Struct, array_like=True):
-    """A tensor: dense; or indices of some bits each into a codebook; or a bit a number and those that are not zero."""
+    """A tensor in one of three forms.
+
+    Dense; as indices of a few bits into a codebook; or sparse, as one bit per element and the values that are not zero.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -92,45 +95,46 @@ class _Packed(msgspec.Struct, array_like=True):
 def pack_weights(module: nn.Module) -> bytes:
     """Store parameters and buffers without loss, each in its smallest form.
 
-    A tensor with few distinct values is a codebook and indices of ``ceil(log2 k)`` bits; one with many zeros is a bit
-    a number and the others. That is the size which Deep Compression counts, ``n log2 k + k b`` bits for n weights
-    that share k values of b bits (Han, Mao, Dally, arXiv:1510.00149, equation 1; its rate leaves the bits whole here).
+    A tensor with few distinct values becomes a codebook and indices of ``ceil(log2 k)`` bits. A tensor with many zeros
+    becomes one bit per element and the values that are not zero. For n weights that share k values of b bits, Deep
+    Compression counts ``n log2 k + k b`` bits (Han, Mao, Dally, arXiv:1510.00149, equation 1). Here the number of bits
+    per index is rounded up.
 
     Args:
         module: The model, on any device.
 
     Returns:
-        What `unpack_weights` reads.
+        The packed weights, for `unpack_weights`.
     """
     return msgspec.msgpack.encode({name: _pack(array) for name, array in _arrays(module).items()})
 
 
 def unpack_weights(data: bytes, module: nn.Module) -> None:
-    """Load what `pack_weights` wrote into a model of the same architecture.
+    """Load the result of `pack_weights` into a model of the same architecture.
 
     Args:
-        data: The weights.
-        module: Is given them, bit by bit the same.
+        data: The packed weights.
+        module: The model that receives the weights, bit for bit the same.
 
     Raises:
-        InferenceError: They are damaged, or another architecture's.
+        InferenceError: The weights are damaged, or belong to another architecture.
     """
     own = module.state_dict()
     first = _first_names(own)
     try:
         packed = msgspec.msgpack.decode(data, type=dict[str, _Packed])
         if set(packed) != set(first.values()):
-            raise InferenceError(f"The packed weights are not those of this {type(module).__name__}.")
+            raise InferenceError(f"The packed weights do not belong to this {type(module).__name__}.")
         loaded = {name: torch.from_numpy(_unpack(packed[name])).view(own[name].dtype) for name in packed}
         module.load_state_dict({name: loaded[first[name]] for name in own})
     except msgspec.DecodeError as error:
         raise InferenceError(f"The packed weights are damaged ({error}). Pack them again.") from error
     except (RuntimeError, ValueError) as error:
-        raise InferenceError(f"The packed weights are not those of this {type(module).__name__}: {error}") from error
+        raise InferenceError(f"The packed weights do not belong to this {type(module).__name__}: {error}") from error
 
 
 def _arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
-    """The bits of each parameter and buffer as integers: those of a shared one once, under its first name."""
+    """Return the bits of each parameter and buffer as integers; a shared one appears once, under its first name."""
     state = module.state_dict()
     first = _first_names(state)
     return {
@@ -141,7 +145,7 @@ def _arrays(module: nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def _first_names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """For each name the first that names the same tensor."""
+    """Map each name to the first name of the same tensor."""
     seen: dict[tuple[int, tuple[int, ...]], str] = {}
     return {
         name: seen.setdefault((tensor.data_ptr(), tuple(tensor.shape)), name) if tensor.numel() else name
@@ -192,13 +196,13 @@ def _unpack(packed: _Packed) -> NDArray[Any]:
 
 
 class Chains:
-    """The models that chains of transforms make.
+    """Applies chains of transforms and keeps the resulting models.
 
-    A transform may fine-tune for minutes: ``prune-50+onnxruntime`` and ``prune-50+onnxruntime-int8`` share one.
+    A transform may fine-tune for minutes, so ``prune-50+onnxruntime`` and ``prune-50+onnxruntime-int8`` share a model.
 
     Args:
         subject: The original.
-        fine_tune: Trains a changed model; None when there is no training data.
+        fine_tune: Trains a changed model; None without training data.
         work: Folder for the models.
         on_progress: Called with each line of progress.
     """
@@ -214,10 +218,10 @@ class Chains:
         self._files: dict[tuple[tuple[str, ...], int], Path] = {}
 
     def module(self, transforms: tuple[Transform, ...]) -> nn.Module:
-        """The changed model.
+        """Return the changed model.
 
         Raises:
-            VariantError: A transform cannot be applied; it says which, and why.
+            VariantError: A transform cannot be applied; the message says which one and why.
         """
         key = tuple(transform.name for transform in transforms)
         if key not in self._modules:
@@ -228,10 +232,10 @@ class Chains:
         return made
 
     def subject_file(self, transforms: tuple[Transform, ...], threads: int) -> Path:
-        """A file with the changed model as a `Subject`, for the process that builds.
+        """Return a file with the changed model as a `Subject`, for the process that builds the variant.
 
         Raises:
-            VariantError: A transform cannot be applied, or its outcome not be saved.
+            VariantError: A transform cannot be applied, or its result cannot be saved.
         """
         key = (tuple(transform.name for transform in transforms), threads)
         if key not in self._files:
@@ -241,7 +245,7 @@ class Chains:
         return self._files[key]
 
     def storage(self, transforms: tuple[Transform, ...]) -> Storage:
-        """How small the changed model's weights can be stored."""
+        """Measure the storage of the changed model's weights."""
         return measure_storage(self.module(transforms))
 
     def _apply(self, transforms: tuple[Transform, ...]) -> nn.Module | VariantError:
@@ -254,5 +258,5 @@ class Chains:
             return last.apply(module, self._subject, self._fine_tune)
         except VariantError as error:
             return error
-        except Exception as error:  # libraries and training code raise anything; the other variants go on
+        except Exception as error:  # libraries and training code may raise anything; the other variants continue
             return VariantError(f"{last.name} failed ({reason_of(error)})")

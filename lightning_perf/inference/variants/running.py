@@ -1,4 +1,4 @@
-"""`Running`: a built variant in a fresh process."""
+"""`Running`: a built variant that runs in a fresh process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from lightning_perf.workers.process import WorkerProcess
 __all__ = ["COARSE_RELOAD_TOLERANCE", "RELOAD_TOLERANCE", "Running"]
 
 RELOAD_TOLERANCE = 1e-3
-"""Largest difference of an output between two processes, as a share of the largest output. The same file with as many
-threads gives the same bits on a CPU in most runtimes; a runtime may choose other kernels from process to process."""
+"""Largest allowed difference of outputs between two processes, as a share of the largest output. On a CPU, the same
+file with the same number of threads gives the same bits in most runtimes. A runtime may choose other kernels per
+process."""
 
 COARSE_RELOAD_TOLERANCE = 0.02
-"""The same for int8 and 16 bits: a sum that is rounded otherwise moves an activation by one of its 255 steps, or by a
-256th (bfloat16), and what follows. Also for float32 on a GPU: its convolutions round their inputs to TF32, which has no
-more bits than fp16, in some kernels and not in others."""
+"""The same for int8 and 16-bit types: different rounding moves an activation by one of 255 steps, or by a 256th
+(bfloat16), and later activations with it. It also applies to float32 on a GPU, where some convolution kernels round
+their inputs to TF32, which has no more bits than fp16."""
 
 _COARSE = ("int8", "fp16", "bf16")
-"""What is in the names of such runtimes."""
+"""Parts of the names of such runtimes."""
 
 TURN_TIMEOUT_S = 600.0
 
@@ -38,12 +39,12 @@ class Running:
     Args:
         built: The artefact.
         inputs: ``.npy`` file of the inputs to time.
-        device: Where to run.
+        device: The device to run on.
         threads: CPU threads.
-        timeout_s: What loading, and predicting all validation data, may take.
+        timeout_s: Timeout for loading, and for predicting all validation data.
 
     Raises:
-        VariantError: It cannot be loaded.
+        VariantError: The artefact cannot be loaded.
     """
 
     def __init__(self, built: BuiltVariant, inputs: Path, device: str, threads: int, timeout_s: float) -> None:
@@ -66,10 +67,10 @@ class Running:
         self.cold = ColdStart(ready.load_ms, ready.first_call_ms, ready.peak_rss_bytes, ready.peak_device_bytes)
 
     def predict(self, inputs: Path) -> NDArray[np.float32]:
-        """Outputs for all inputs of a ``.npy`` file.
+        """Return the outputs for all inputs in a ``.npy`` file.
 
         Raises:
-            VariantError: It fails.
+            VariantError: The variant fails.
         """
         outputs = self._built.outputs.with_suffix(".predicted.npy")
         self._ask(Predict(str(inputs), str(outputs)), Predicted, self._timeout_s)
@@ -78,10 +79,10 @@ class Running:
         return predicted
 
     def check_reload(self) -> Reload:
-        """Compare its outputs with those of the process that built it.
+        """Compare the outputs with those of the process that built the variant.
 
         Raises:
-            VariantError: It fails, or its outputs differ.
+            VariantError: The variant fails, or its outputs differ.
         """
         expected, found = np.load(self._built.outputs), self.predict(self._inputs)
         difference = relative_difference(found, expected)
@@ -90,8 +91,8 @@ class Running:
         allowed = COARSE_RELOAD_TOLERANCE if coarse else RELOAD_TOLERANCE
         if not difference <= allowed:
             raise VariantError(
-                f"loaded in a fresh process it gives other outputs: they differ by {difference:.2g} of the largest, "
-                f"{allowed:g} is allowed"
+                f"in a fresh process its outputs differ by {difference:.2g} of the largest output from those of the "
+                f"process that built it; at most {allowed:g} is allowed"
             )
         return Reload(difference, allowed)
 
@@ -99,12 +100,12 @@ class Running:
         """Time calls.
 
         Raises:
-            VariantError: It fails.
+            VariantError: The variant fails.
         """
         return self._ask(order, Timed, TURN_TIMEOUT_S)
 
     def close(self) -> None:
-        """End it."""
+        """End the worker process."""
         self._worker.close()
 
     def _ask(self, request: Message, reply: type[M], timeout_s: float) -> M:
@@ -114,7 +115,7 @@ class Running:
 
 
 def relative_difference(found: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """Largest difference of two outputs, as a share of the largest expected one.
+    """Return the largest difference of two outputs, as a share of the largest expected output.
 
     Example:
         >>> relative_difference(np.array([1.0, -1.9]), np.array([1.0, -2.0])).__round__(3)

@@ -1,4 +1,4 @@
-"""`Variant`: a chain of transforms and a runtime, by its name."""
+"""`Variant`: a chain of transforms and a runtime, parsed from its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BASELINE", "Variant", "default_variants", "parse_variant", "parse_variants"]
 
 BASELINE = "eager"
-"""The original as PyTorch runs it: what all others are compared with."""
+"""The original as PyTorch runs it. All other variants are compared with it."""
 
 _DEFAULTS = {
     "cpu": (
@@ -47,7 +47,7 @@ _DEFAULTS = {
 
 
 def default_variants(device_type: str) -> tuple[str, ...]:
-    """Variants that are measured when none are named: they need no training and take minutes, not hours.
+    """Return the variants to measure by default: they need no training and take minutes, not hours.
 
     Args:
         device_type: ``cpu`` or ``cuda``.
@@ -60,9 +60,9 @@ class Variant:
     """One way to run a model.
 
     Attributes:
-        name: Transforms and runtime joined by ``+``, as ``prune-50+onnxruntime-int8``.
-        transforms: What changes the model, in order.
-        runtime: What executes it.
+        name: Transforms and runtime joined by ``+``, e.g. ``prune-50+onnxruntime-int8``.
+        transforms: Transforms that change the model, in order.
+        runtime: Runtime that executes it.
     """
 
     name: str
@@ -71,17 +71,17 @@ class Variant:
 
 
 def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | None = None) -> Variant:
-    """Read a variant's name.
+    """Parse the name of a variant.
 
     Args:
-        text: Names joined by ``+``: transforms, then a runtime; ``eager`` when only transforms are named.
-        students: What makes each student to distil to, untrained, by its name.
+        text: Names joined by ``+``: transforms, then a runtime. Without a runtime it is ``eager``.
+        students: Functions that make untrained students for distillation, by name.
 
     Returns:
-        The variant; its name is spelled out.
+        The variant, with its full name.
 
     Raises:
-        InferenceError: A part is unknown or stands in the wrong place; the message lists what there is.
+        InferenceError: A part is unknown or in the wrong place; the message lists the valid names.
 
     Example:
         >>> parse_variant("prune-50").name
@@ -90,7 +90,7 @@ def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | N
     parts = [part.strip() for part in text.split("+")]
     if "" in parts:
         raise InferenceError(
-            f"Variant {text!r}: a name is empty. Join transforms and a runtime by +, as prune-50+eager."
+            f"Variant {text!r}: a part is empty. Join transforms and a runtime with +, e.g. prune-50+eager."
         )
     *before, last = parts
     runtime, problem = _find_runtime(last)
@@ -99,7 +99,7 @@ def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | N
     transforms = []
     for position, name in enumerate(before):
         if _find_runtime(name)[0] is not None:
-            raise InferenceError(f"Variant {text}: {name} is a runtime. There is one, and it comes last.")
+            raise InferenceError(f"Variant {text}: {name} is a runtime. Give one runtime, as the last part.")
         try:
             transforms.append(find_transform(name, students))
         except InferenceError as error:
@@ -112,11 +112,11 @@ def parse_variant(text: str, students: Mapping[str, Callable[[], nn.Module]] | N
 def parse_variants(
     names: Iterable[str], students: Mapping[str, Callable[[], nn.Module]] | None = None
 ) -> tuple[Variant, ...]:
-    """Read the names of variants: the baseline comes first, whether it is named or not, and nothing comes twice.
+    """Parse the names of variants; the baseline always comes first, and duplicates are dropped.
 
     Args:
         names: The names.
-        students: What makes each student to distil to, untrained, by its name.
+        students: Functions that make untrained students for distillation, by name.
 
     Raises:
         InferenceError: A name is unknown.

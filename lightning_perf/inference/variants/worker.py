@@ -1,4 +1,4 @@
-"""The worker processes that build and run variants. Each starts fresh, as in a deployment."""
+"""Worker processes that build and run variants. Each one starts fresh, as in a deployment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["build", "describe_error", "run"]
 
 
 def build(channel: Channel) -> None:
-    """Build the variant of a `BuildOrder`, run it once, and write what it is and what it gave."""
+    """Build the variant of a `BuildOrder`, run it once, and write its description and its outputs."""
     channel.describe = describe_error
     order = channel.receive(BuildOrder)
     import numpy as np
@@ -45,9 +45,9 @@ def build(channel: Channel) -> None:
             call = runtime.load(folder, subject.device, subject.threads)
             outputs = predict(call, subject.inputs.numpy(), subject.device)
     if len(outputs) != len(subject.inputs):
-        raise VariantError(f"it gave {len(outputs)} rows for {len(subject.inputs)} inputs")
+        raise VariantError(f"it returned {len(outputs)} rows for {len(subject.inputs)} inputs")
     if not np.isfinite(outputs).all():
-        raise VariantError("its outputs are not finite: numbers overflowed its type")
+        raise VariantError("its outputs are NaN or infinite: values overflowed its number type")
     np.save(order.outputs, outputs)
     save_artefact(
         folder,
@@ -66,7 +66,7 @@ def build(channel: Channel) -> None:
 
 
 def run(channel: Channel) -> None:
-    """Load the artefact of a `WorkOrder`, then do what is asked until the supervisor asks to stop."""
+    """Load the artefact of a `WorkOrder`, then answer requests until the supervisor asks to stop."""
     channel.describe = describe_error
     order = channel.receive(WorkOrder)
     import numpy as np
@@ -79,9 +79,9 @@ def run(channel: Channel) -> None:
     torch.set_num_threads(order.threads)
     device = torch.device(order.device)
     if device.type == "cuda":
-        torch.zeros(1, device=device)  # the context is the process's, not the variant's
+        torch.zeros(1, device=device)  # create the CUDA context first, so that the load time excludes it
     with on_device(device), torch.inference_mode():
-        # Made here, as those of later calls: runtimes compile anew for tensors that are not of inference mode.
+        # Created in inference mode, like the tensors of later calls: runtimes recompile for other tensors.
         inputs = torch.from_numpy(np.load(order.inputs))
         began = time.perf_counter()
         call = load_artefact(Path(order.folder), device, order.threads)
@@ -110,17 +110,17 @@ def describe_error(error: BaseException) -> str:
 
 
 def _batch(inputs: Tensor, size: int) -> Tensor:
-    """A batch of this size out of the real inputs, from the first again when they run out."""
+    """Return a batch of real inputs of this size, repeating them from the first if they run out."""
     import torch
 
     return inputs[torch.arange(size) % len(inputs)].contiguous()
 
 
 def _peak_rss_bytes() -> int | None:
-    """The most memory that this process held.
+    """Return the peak resident memory of this process.
 
-    Linux starts ``ru_maxrss`` of a new program at its parent's peak (``exec_mmap`` in fs/exec.c), so the process's own
-    high-water mark is read where there is one.
+    On Linux, ``ru_maxrss`` of a new program starts at its parent's peak (``exec_mmap`` in fs/exec.c), so this reads the
+    process's own high-water mark if the system has it.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
@@ -133,7 +133,7 @@ def _peak_rss_bytes() -> int | None:
 
 
 def _peak_device_bytes(device: torch.device) -> int | None:
-    """The most memory that torch held on the device; other runtimes' memory is not in it."""
+    """Return the peak memory that torch reserved on the device, without the memory of other runtimes."""
     import torch
 
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None

@@ -19,8 +19,8 @@ __all__ = [
     "print_progress",
 ]
 
-MODELS = ("resnet18", "resnet34", "resnet50", "cnn")
-"""The keys of `recipes.signlang.training.model.MODELS`, repeated here so that ``--help`` does not load torch."""
+MODELS = ("resnet18", "resnet34", "resnet50", "cnn", "cnn-bn")
+"""The keys of `recipes.signlang.training.model.MODELS`, named here so that ``--help`` need not load torch."""
 
 
 def add_path(group: argparse._ActionsContainer, *flags: str, help: str, metavar: str = "FOLDER") -> None:

@@ -1,4 +1,4 @@
-"""Train what variants need trained: changed models briefly, students from fresh weights with several seeds."""
+"""Train the variants that need it: changed models briefly, students from fresh weights with several seeds."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lightning_perf.inference import FineTuner, Validation
+from lightning_perf.inference import FineTuner, Validation, VariantError
+from lightning_perf.inference.training.fine_tune import TEMPERATURES
+from recipes.signlang.data.data_module import SignData
 from recipes.signlang.training.model import SignClassifier, build_model
 
-__all__ = ["StudentOutcome", "StudyTraining", "accuracy_of", "say_outcomes", "student_maker"]
+__all__ = ["StudentOutcome", "StudyTraining", "TemperatureData", "accuracy_of", "describe_outcomes", "student_maker"]
 
 _BATCH = 64
 
 
 def student_maker(model: str, classes: int, image_size: int) -> Callable[[], nn.Module]:
-    """What makes an untrained student.
+    """Return a function that makes an untrained student.
 
     Args:
         model: A key of `recipes.signlang.training.model.MODELS`.
@@ -31,35 +33,54 @@ def student_maker(model: str, classes: int, image_size: int) -> Callable[[], nn.
 
 @dataclass(frozen=True)
 class StudentOutcome:
-    """What one student came to.
+    """The result of training one student.
 
     Attributes:
-        distilled: Whether it learned from the teacher, too.
-        seed: Of its weights and the order of the pictures.
-        accuracy: On the held-out pictures, 0 to 1.
+        distilled: Whether it also learned from the teacher.
+        seed: Seed of its weights and of the order of the pictures.
+        accuracy: Accuracy on the held-out pictures, 0 to 1; None if the training failed or diverged.
+        temperature: Temperature of the soft labels; None without a teacher.
+        problem: How the training failed or diverged; None if it did not.
     """
 
     distilled: bool
     seed: int
-    accuracy: float
+    accuracy: float | None
+    temperature: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureData:
+    """Two parts of the training pictures, to choose the temperature with.
+
+    Attributes:
+        training: Pictures that the trial students train on.
+        held_out: Batches of the other training pictures, to judge them.
+    """
+
+    training: SignData
+    held_out: Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class StudyTraining:
-    """A `FineTune`: fine-tunes a changed model, and trains an untrained student once for every seed.
+    """A `FineTune` that fine-tunes changed models, and trains an untrained student once for each seed.
 
-    Distilled or alone, students of a seed start from the same weights and see the same pictures in the same order. The
-    student of the first seed becomes the variant, whichever is best; what all came to is in `outcomes`.
+    Students with the same seed start from the same weights and see the same pictures in the same order, with or without
+    a teacher. The student of the first seed becomes the variant, even if another one is better. `outcomes` has the
+    results of all of them.
 
     Attributes:
-        tuner: Trains changed models; students with its data and settings, but for epochs, rate and seed.
-        make_student: Makes an untrained student; None when there are none.
-        validation: What students are judged on.
+        tuner: Trains changed models. Students use its data and settings, except for epochs, rate and seed.
+        make_student: Makes an untrained student; None without students.
+        validation: Held-out pictures that students are judged on.
         epochs: Passes over the data for a student.
         lr: Highest learning rate for a student.
-        seeds: How many students.
+        seeds: Number of students.
         on_progress: Called with each line of progress.
-        outcomes: What students came to.
+        temperature_data: Pictures to choose the temperature with; None keeps the temperature of `tuner`.
+        outcomes: Results of the students so far.
     """
 
     tuner: FineTuner
@@ -69,43 +90,71 @@ class StudyTraining:
     lr: float
     seeds: int
     on_progress: Callable[[str], None]
+    temperature_data: TemperatureData | None = None
     outcomes: list[StudentOutcome] = field(default_factory=list)
 
     def __call__(self, module: nn.Module, teacher: nn.Module | None) -> nn.Module:
         """Train a model.
 
         Args:
-            module: A changed model, trained in place; or an untrained student, of which others are made.
-            teacher: A model to distil from; None for the labels alone.
+            module: A changed model, which is trained in place, or an untrained student.
+            teacher: A model to distil from; None to train on the labels alone.
 
         Returns:
             The trained model, in eval mode on the CPU.
 
         Raises:
-            VariantError: The training fails.
+            VariantError: The training fails or diverges. Of several students, the first one decides.
         """
         if not (self.make_student and isinstance(module, SignClassifier) and module.untrained):
             return self.tuner(module, teacher)
-        students = [self._train_student(seed, teacher) for seed in range(self.seeds)]
+        tuner = replace(self.tuner, epochs=self.epochs, lr=self.lr)
+        if teacher is not None and self.temperature_data is not None:
+            tuner = replace(tuner, temperature=self._choose_temperature(tuner, teacher, self.temperature_data))
+        students = [self._train_student(replace(tuner, seed=seed), teacher) for seed in range(self.seeds)]
+        if isinstance(students[0], VariantError):
+            raise students[0]
         return students[0]
 
-    def _train_student(self, seed: int, teacher: nn.Module | None) -> nn.Module:
+    def _choose_temperature(self, tuner: FineTuner, teacher: nn.Module, data: TemperatureData) -> float:
+        shown = ", ".join(f"{temperature:g}" for temperature in TEMPERATURES)
+        self.on_progress(f"Choosing the temperature from {shown} on a fifth of the training pictures")
+        trial = replace(tuner, data=data.training, seed=0)
+        temperature = trial.choose_temperature(self._new_student(0), teacher, data.held_out)
+        self.on_progress(f"            temperature {temperature:g}")
+        return temperature
+
+    def _new_student(self, seed: int) -> nn.Module:
         assert self.make_student is not None
-        how = "alone" if teacher is None else "from the original"
-        self.on_progress(f"Student {seed + 1} of {self.seeds} learns {how}, {self.epochs} epochs")
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             student = self.make_student()
-        student.untrained = False  # type: ignore[assignment]  # a plain attribute, no parameter
-        student = replace(self.tuner, epochs=self.epochs, lr=self.lr, seed=seed)(student, teacher)
-        outcome = StudentOutcome(teacher is not None, seed, accuracy_of(student, self.validation))
-        self.outcomes.append(outcome)
-        self.on_progress(f"            {100 * outcome.accuracy:.1f} % of the held-out pictures right")
+        student.untrained = False  # type: ignore[assignment]  # a plain attribute, not a parameter
+        return student
+
+    def _train_student(self, tuner: FineTuner, teacher: nn.Module | None) -> nn.Module | VariantError:
+        how = "on the labels alone" if teacher is None else "from the original"
+        self.on_progress(f"Student {tuner.seed + 1} of {self.seeds} learns {how}, {self.epochs} epochs")
+        outcome = StudentOutcome(
+            distilled=teacher is not None,
+            seed=tuner.seed,
+            accuracy=None,
+            temperature=None if teacher is None else tuner.temperature,
+        )
+        try:
+            student = tuner(self._new_student(tuner.seed), teacher)
+        except VariantError as error:
+            self.outcomes.append(replace(outcome, problem=str(error)))
+            self.on_progress(f"            {error}")
+            return error
+        accuracy = accuracy_of(student, self.validation)
+        self.outcomes.append(replace(outcome, accuracy=accuracy))
+        self.on_progress(f"            {100 * accuracy:.1f} % of the held-out pictures are correct")
         return student
 
 
 def accuracy_of(module: nn.Module, validation: Validation) -> float:
-    """Share of right answers, 0 to 1."""
+    """Return the share of correct answers, 0 to 1."""
     right = 0
     with torch.inference_mode():
         for inputs, labels in zip(
@@ -115,38 +164,50 @@ def accuracy_of(module: nn.Module, validation: Validation) -> float:
     return right / len(validation.labels)
 
 
-def say_outcomes(student: str, epochs: int, outcomes: Sequence[StudentOutcome]) -> tuple[str, ...]:
-    """What students came to, in sentences for the document.
+def describe_outcomes(student: str, epochs: int, outcomes: Sequence[StudentOutcome]) -> tuple[str, ...]:
+    """Describe the results of the students in sentences for the document.
 
-    The mean gain of the paired seeds comes with its 95 % interval (Student's t), which is about the chance of weights
-    and order only: the held-out pictures are the same.
+    The mean gain over paired seeds comes with its 95 % interval (Student's t). The interval covers the randomness of
+    weights and order only: all students share the same held-out pictures.
 
     Args:
-        student: Its name.
+        student: Name of the student.
         epochs: Passes over the data.
-        outcomes: What the students came to.
+        outcomes: Results of the students.
     """
-    sides = {
-        distilled: {outcome.seed: outcome.accuracy for outcome in outcomes if outcome.distilled is distilled}
-        for distilled in (True, False)
-    }
-    said = [
-        f"{student} trained {how}, {epochs} epochs: "
-        f"{', '.join(f'{100 * share:.1f}' for _, share in sorted(side.items()))} % with seeds "
-        f"{', '.join(str(seed) for seed in sorted(side))}; its row is that of seed {min(side)}."
-        for how, side in (("from the original (distilled)", sides[True]), ("on the labels alone", sides[False]))
-        if side
-    ]
-    gains = [100 * (sides[True][seed] - sides[False][seed]) for seed in sorted(sides[True].keys() & sides[False])]
+    notes: list[str] = []
+    shares: dict[bool, dict[int, float]] = {True: {}, False: {}}
+    for distilled, how in ((True, "from the original (distilled)"), (False, "on the labels alone")):
+        side = sorted((one for one in outcomes if one.distilled is distilled), key=lambda one: one.seed)
+        if not side:
+            continue
+        if side[0].temperature is not None:
+            how = f"{how[:-1]} at temperature {side[0].temperature:g})"
+        shares[distilled] = {one.seed: one.accuracy for one in side if one.accuracy is not None}
+        if shares[distilled]:
+            notes.append(
+                f"{student} trained {how}, {epochs} epochs: "
+                f"{', '.join(f'{100 * share:.1f}' for share in shares[distilled].values())} % with seeds "
+                f"{', '.join(map(str, shares[distilled]))}; its row is the one of seed {side[0].seed}."
+            )
+        problems = [one for one in side if one.problem is not None]
+        notes += [f"{student} trained {how} with seed {one.seed}: {one.problem}." for one in problems]
+    gains = [100 * (shares[True][seed] - shares[False][seed]) for seed in sorted(shares[True].keys() & shares[False])]
     if len(gains) == 1:
-        said.append(f"Distilling changed {gains[0]:+.1f} points with one seed, which cannot tell it from chance.")
+        notes.append(f"Distilling changed {gains[0]:+.1f} points with one seed, which may be chance. Use more --seeds.")
     if len(gains) > 1:
         mean, half = _mean_and_half_width(gains)
-        said.append(
+        notes.append(
             f"Distilling changed {mean:+.1f} points on average over {len(gains)} seeds "
-            f"(95 % interval {mean - half:+.1f} to {mean + half:+.1f})."
+            f"(95 % interval {mean - half:+.1f} to {mean + half:+.1f}){_verdict(mean - half, mean + half)}."
         )
-    return tuple(said)
+    return tuple(notes)
+
+
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return ""
+    return ": it made the student worse" if high < 0 else ": no gain was shown"
 
 
 def _mean_and_half_width(values: Sequence[float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Find the pictures again that a checkpoint never saw, and those that it was trained on."""
+"""Find the pictures that a checkpoint was trained on, and the held-out ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from lightning_perf.inference import Validation
 from recipes.signlang.data.data_module import SignData
 from recipes.signlang.data.image_set import ImageSet
 from recipes.signlang.data.loading import load_data, training_digest
-from recipes.signlang.data.split import Split
+from recipes.signlang.data.split import Split, split_images
 from recipes.signlang.errors import RecipeError
+from recipes.signlang.inference.distillation import TemperatureData
 from recipes.signlang.settings import SplitKind, TrainSettings
 from recipes.signlang.training.checkpoint import TrainedModel
 
@@ -24,23 +25,28 @@ __all__ = ["StudyData", "gather_data"]
 
 _BATCH = 32
 _SEED = 0
+_JUDGED = 0.2
+"""Share of the training pictures that judge the temperatures of distillation."""
 
 
 @dataclass(frozen=True, eq=False)
 class StudyData:
-    """What variants of a checkpoint are made and judged with.
+    """Pictures to build and to judge the variants of a checkpoint with.
 
     Attributes:
         validation: Held-out pictures.
-        calibration: Pictures that trained, ``(n, 1, size, size)`` grey values as float32.
-        training: All pictures that trained, to fine-tune with.
-        notes: What a reader of the results must know.
+        calibration: Some training pictures, ``(n, 1, size, size)`` grey values as float32.
+        training: All training pictures, for fine-tuning.
+        notes: Remarks for the reader of the results.
+        temperature_data: Four fifths and a fifth of the training pictures, to choose a temperature for distillation;
+            None if a label has a single picture.
     """
 
     validation: Validation
     calibration: Tensor
     training: SignData
     notes: tuple[str, ...]
+    temperature_data: TemperatureData | None = None
 
 
 def gather_data(
@@ -53,20 +59,20 @@ def gather_data(
     limit: int = 2000,
     calibration: int = 256,
 ) -> StudyData:
-    """Make the split of the training again.
+    """Repeat the split of the training.
 
     Args:
         trained: The checkpoint.
         on_progress: Called with each line of progress.
-        data: Where the data are; None for where they were when the checkpoint was trained.
-        cache_dir: Where the embedded set is kept.
-        unseen: The user's word that none of the data was trained on, whatever the checkpoint tells.
-        limit: Held-out pictures to take at most, drawn with a fixed seed.
-        calibration: Training pictures to take for calibration at most, drawn with a fixed seed.
+        data: Path of the data; None for their path during the training.
+        cache_dir: Folder of the cached synthetic set.
+        unseen: Trust the user that none of the data was trained on, whatever the checkpoint says.
+        limit: Most held-out pictures, drawn with a fixed seed.
+        calibration: Most training pictures for calibration, drawn with a fixed seed.
 
     Raises:
-        RecipeError: The data cannot be read, have labels that the checkpoint does not know, or are not those that it
-            was trained on, so that no picture is known to be held out.
+        RecipeError: The data cannot be read, have labels that the checkpoint does not know, or differ from its training
+            data, so that no picture is known to be held out.
     """
     images, split = load_data(_settings(trained, data, cache_dir, unseen=unseen), on_progress)
     labels = _class_numbers(trained, images)
@@ -77,12 +83,34 @@ def gather_data(
     by_capture = trained.record is None or trained.record.split == SplitKind.CAPTURE.value
     units = len(np.unique(images.captures[judged])) if by_capture else len(judged)
     moved = trained.record is not None and trained.record.augment
+    images = replace(images, labels=labels, classes=trained.classes)
     return StudyData(
         validation=Validation(_inputs(images, judged), torch.from_numpy(labels[judged]), units),
         calibration=_inputs(images, _some(split.training, calibration, rng)),
-        training=SignData(replace(images, labels=labels, classes=trained.classes), split, _BATCH, 0, moved=moved),
+        training=SignData(images, split, _BATCH, 0, moved=moved),
         notes=_notes(trained, images, split, len(judged), units, unseen=unseen),
+        temperature_data=_temperature_data(images, split, moved=moved),
     )
+
+
+def _temperature_data(images: ImageSet, split: Split, *, moved: bool) -> TemperatureData | None:
+    """Split the training pictures again, by whole captures if possible."""
+    rows = split.training
+    # The split needs labels and captures only, so the pictures are not copied.
+    some = replace(images, labels=images.labels[rows], captures=images.captures[rows], held_out=None)
+    present = np.unique(some.labels)
+    some = replace(some, labels=np.searchsorted(present, some.labels), classes=tuple(map(str, present)))
+    for kind in (SplitKind.CAPTURE, SplitKind.RANDOM):
+        try:
+            inner = split_images(some, kind, _JUDGED, _SEED)
+        except RecipeError:  # a label has a single capture or picture
+            continue
+        inner = replace(inner, training=rows[inner.training], held_out=rows[inner.held_out])
+        labels = torch.from_numpy(images.labels[inner.held_out])
+        pictures = _inputs(images, inner.held_out)
+        held_out = list(zip(torch.split(pictures, _BATCH), torch.split(labels, _BATCH), strict=True))
+        return TemperatureData(SignData(images, inner, _BATCH, 0, moved=moved), held_out)
+    return None
 
 
 def _settings(trained: TrainedModel, data: Path | None, cache_dir: Path | None, *, unseen: bool) -> TrainSettings:

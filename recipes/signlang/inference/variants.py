@@ -17,7 +17,7 @@ from lightning_perf.inference import (
     save_document,
     usable_device,
 )
-from recipes.signlang.inference.distillation import StudyTraining, say_outcomes, student_maker
+from recipes.signlang.inference.distillation import StudyTraining, describe_outcomes, student_maker
 from recipes.signlang.inference.held_out import gather_data
 from recipes.signlang.training.checkpoint import TrainedModel
 
@@ -128,6 +128,7 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
         lr=settings.student_lr,
         seeds=settings.seeds,
         on_progress=on_progress,
+        temperature_data=None if student is None else data.temperature_data,
     )
     tradeoff = measure_variants(
         trained.classifier,
@@ -152,6 +153,6 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
     )
     if student is None or not training.outcomes:
         return tradeoff
-    outcomes = say_outcomes(student, settings.student_epochs, training.outcomes)
+    outcomes = describe_outcomes(student, settings.student_epochs, training.outcomes)
     told = replace(tradeoff, notes=(*tradeoff.notes, *outcomes))
     return told if settings.out is None else save_document(told, settings.out)

@@ -97,6 +97,14 @@ def test_no_valid_run_left_is_code_5_with_the_reason(folders, changes, capsys):
     assert err.startswith("lightning-perf: amp: no valid run to compare (6 ")
 
 
+def test_no_valid_run_left_is_json_too(folders, capsys):
+    assert main(["compare", *folders(outcome=None), "--json"]) == 5
+    streams = capsys.readouterr()
+    document = json.loads(streams.out)
+    assert (document["schema_version"], document["state"]) == (1, "invalid")
+    assert streams.err == f"lightning-perf: {document['message']}\n"
+
+
 def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
     base, candidate = folders()
     (tmp_path / "empty").mkdir()

@@ -92,7 +92,7 @@ def test_lightnings_own_loaders_which_raise_are_none():
     samples = gather_samples(OnlyHeldOut(), 5, 5)
     assert len(samples.inputs) == 5
     assert samples.calibration is samples.training is None
-    with pytest.raises(InferenceError, match=r"LightningDataModule.val_dataloader\(\) gives none"):
+    with pytest.raises(InferenceError, match=r"LightningDataModule has no validation data"):
         gather_samples(lightning.LightningDataModule(), 5, 5)
 
 
@@ -122,15 +122,15 @@ class Growing(Dataset):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (3, "a int is none"),
-        ([], "holds no input"),
-        (TensorDataset(INPUTS[:0], LABELS[:0]), "no validation data"),
+        (3, "cannot read a int"),
+        ([], "are empty"),
+        (TensorDataset(INPUTS[:0], LABELS[:0]), "validation data are empty"),
         (Module(held_out=None), "no validation data"),
         (DataLoader(torch.zeros(4, 2)), "not (inputs, labels)"),  # type: ignore[arg-type]
         (TensorDataset(INPUTS, INPUTS, LABELS), "a list of 3, not (inputs, labels)"),
-        (DataLoader([object()]), "reading fails"),  # type: ignore[arg-type]
-        (Growing(), "reading fails"),
-        (DataLoader(Growing(), batch_size=1), "of different shapes, as (1, 2) and (1, 3)"),
+        (DataLoader([object()]), "reading failed"),  # type: ignore[arg-type]
+        (Growing(), "reading failed"),
+        (DataLoader(Growing(), batch_size=1), "have different shapes, e.g. (1, 2) and (1, 3)"),
     ],
 )
 def test_data_of_no_use_are_told(data, said):

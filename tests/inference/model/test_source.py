@@ -15,15 +15,15 @@ def test_a_class_a_factory_and_their_names():
 @pytest.mark.parametrize(
     ("target", "module", "said"),
     [
-        ("nonsense", None, "not understood"),
+        ("nonsense", None, "expected package.module:name"),
         ("no_such_package:Model", None, "there is no module no_such_package"),
         (f"{HERE}:Large", None, "has no Large. It has"),
-        (f"{HERE}:no_model", None, "gives a int, not a torch.nn.Module"),
+        (f"{HERE}:no_model", None, "is a int. Name a torch.nn.Module"),
         (f"{HERE}:needs_an_argument", None, "It needs width"),
         (f"{HERE}:broken", None, "OSError: the disk is gone"),
-        (f"{HERE}:Tiny", f"{HERE}:Tiny", "only with a checkpoint"),
-        ("missing.ckpt", f"{HERE}:Tiny", "there is no such checkpoint"),
-        ("logs/version_0", None, "there is no such checkpoint"),
+        (f"{HERE}:Tiny", f"{HERE}:Tiny", "this option needs a checkpoint"),
+        ("missing.ckpt", f"{HERE}:Tiny", "no such checkpoint"),
+        ("logs/version_0", None, "no such checkpoint"),
     ],
 )
 def test_models_that_cannot_be_found_are_told(target, module, said):
@@ -47,11 +47,11 @@ class TestCheckpoint:
         return path
 
     def test_without_its_class(self, saved):
-        with pytest.raises(InferenceError, match="Give --module"):
+        with pytest.raises(InferenceError, match="Add --module"):
             load_model(str(saved), None)
 
     def test_of_a_class_that_is_no_lightning_module(self, saved):
-        with pytest.raises(InferenceError, match="is no LightningModule class"):
+        with pytest.raises(InferenceError, match="not a LightningModule class"):
             load_model(str(saved), f"{HERE}:Tiny")
 
     def test_whose_class_cannot_be_made_from_it(self, saved):
@@ -59,10 +59,10 @@ class TestCheckpoint:
             load_model(str(saved), "lightning_perf.inference.training.distill:Distillation")
 
     def test_of_another_model(self, saved):
-        with pytest.raises(InferenceError, match="is the checkpoint of another model"):
+        with pytest.raises(InferenceError, match="this checkpoint does not belong to"):
             load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")
 
     def test_damaged(self, saved):
         saved.write_bytes(saved.read_bytes()[:100])
-        with pytest.raises(InferenceError, match="damaged or no checkpoint"):
+        with pytest.raises(InferenceError, match="damaged or not a checkpoint"):
             load_model(str(saved), "lightning.pytorch.demos.boring_classes:BoringModel")

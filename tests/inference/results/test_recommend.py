@@ -39,7 +39,7 @@ def test_limits(latency, drop, variant):
 
 
 def test_reasons_name_the_nearest():
-    assert "int8, has a p90 of 2.20 ms" in choose(latency=1).reason
+    assert "the fastest, int8, has 2.20 ms" in choose(latency=1).reason
     both = choose(latency=3, drop=1).reason
     assert "small, has a p90 of 4.40 ms" in both
     assert "a drop of 10.00 points" in both

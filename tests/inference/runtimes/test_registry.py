@@ -170,7 +170,7 @@ def test_int8_needs_calibration_inputs(name, tmp_path):
     runtime = find_runtime(name)
     if reason := runtime.missing(CPU):
         pytest.skip(reason)
-    with pytest.raises(VariantError, match="calibrate"):
+    with pytest.raises(VariantError, match="for calibration"):
         runtime.build(subject_of(residual_network(), pictures(3), pictures(3)[:0]), tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_a_missing_compiler_is_a_reason_to_build_and_none_to_load(monkeypatch, t
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(InferenceError, match="did you mean 'onnxruntime-int8'"):
+    with pytest.raises(InferenceError, match="Did you mean 'onnxruntime-int8'"):
         find_runtime("onnxruntime-int")
 
 

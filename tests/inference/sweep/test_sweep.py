@@ -105,7 +105,7 @@ def test_threads_stay_as_they_were():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"names": []}, "No backbones are named"),
+        ({"names": []}, "No backbones are given"),
         ({"input_shape": (10, 10)}, "channels, height and width"),
         ({"input_shape": (1, 0, 10)}, "channels, height and width"),
         ({"batch": 0}, "batch must be at least 1"),
@@ -125,10 +125,10 @@ def test_the_table_shows_all_rows(sweep: Sweep):
     assert "input 1×10×10, batch 2" in text
     for words in ("fast", "middle", "slow", "2.00 ms", "12.0×", "late: it does not run", "nosuch: nobody has a model"):
         assert words in text
-    assert "speed: times as fast as slow." in text
+    assert "speed: speed-up over slow." in text
     markdown = sweep.to_markdown().replace("\\", "")
     assert "| fast |" in markdown
-    assert all(line in markdown for line in ("- nosuch: nobody has a model", "- speed: times as fast as slow."))
+    assert all(line in markdown for line in ("- nosuch: nobody has a model", "- speed: speed-up over slow."))
 
 
 def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):

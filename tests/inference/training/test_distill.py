@@ -153,5 +153,5 @@ def test_settings_out_of_range_are_errors(setting: dict[str, float], words: str)
 
 
 def test_other_classes_are_an_error(tmp_path: Path, data: DataLoader):
-    with pytest.raises(InferenceError, match=r"teacher gives \(16, 3\) and the student \(16, 2\)"):
+    with pytest.raises(InferenceError, match=r"teacher returns \(16, 3\) and the student \(16, 2\)"):
         trainer(tmp_path).fit(Distillation(nn.Linear(4, 2), nn.Linear(4, 3)), data, data)

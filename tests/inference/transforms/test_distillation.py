@@ -40,7 +40,7 @@ def test_bad_students_are_reasons():
         Distil().apply(module, subject, trainer)
     with pytest.raises(VariantError, match="distil-tiny needs training data"):
         Distil("tiny", student).apply(module, subject, None)
-    with pytest.raises(VariantError, match=r"outputs of shape \(2, 3\), not \(2, 10\)"):
+    with pytest.raises(VariantError, match=r"outputs have shape \(2, 3\), not \(2, 10\)"):
         Distil("tiny", lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))).apply(module, subject, trainer)
     with pytest.raises(VariantError, match="does not run"):
         Distil("tiny", lambda: nn.Linear(3, 10)).apply(module, subject, trainer)

@@ -22,7 +22,7 @@ def test_names_find_what_they_name(name: str):
 def test_students_are_the_callers():
     transform = find_transform("distil-cnn", {"cnn": lambda: nn.Linear(1, 1)})
     assert transform.name == "distil-cnn"
-    with pytest.raises(InferenceError, match="no transform 'distil-cnn'"):
+    with pytest.raises(InferenceError, match="Unknown transform 'distil-cnn'"):
         find_transform("distil-cnn")
     with pytest.raises(InferenceError, match="distil, distil-cnn"):
         find_transform("distil-vit", {"cnn": lambda: nn.Linear(1, 1)})
@@ -57,7 +57,7 @@ def test_without_training_data_or_with_another_shape_it_is_a_reason():
     with pytest.raises(VariantError, match="alone-tiny needs training data"):
         find_transform("alone-tiny", {"tiny": student}).apply(module, subject, None)
     trainer = Trainer(subject)
-    with pytest.raises(VariantError, match=r"outputs of shape \(2, 3\)"):
+    with pytest.raises(VariantError, match=r"outputs have shape \(2, 3\)"):
         find_transform("alone-bad", {"bad": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}).apply(
             module, subject, trainer
         )

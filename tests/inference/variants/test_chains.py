@@ -81,7 +81,7 @@ def test_damaged_and_foreign_weights_are_errors():
     data = pack_weights(module)
     with pytest.raises(InferenceError, match="damaged"):
         unpack_weights(data[: len(data) // 2], module)
-    with pytest.raises(InferenceError, match="not those of this Linear"):
+    with pytest.raises(InferenceError, match="do not belong to this Linear"):
         unpack_weights(pack_weights(nn.Linear(5, 4)), module)
-    with pytest.raises(InferenceError, match="not those of this Linear"):
+    with pytest.raises(InferenceError, match="do not belong to this Linear"):
         unpack_weights(pack_weights(nn.Sequential(nn.Linear(4, 4))), module)

@@ -26,9 +26,9 @@ def test_the_defaults_are_there(device):
     [
         ("onxruntime", ["onnxruntime", "prune-25"]),
         ("prun-50+eager", ["prun-50", "prune-25"]),
-        ("eager+onnxruntime", ["eager is a runtime", "comes last"]),
-        ("prune-50++eager", ["a name is empty"]),
-        ("", ["a name is empty"]),
+        ("eager+onnxruntime", ["eager is a runtime", "as the last part"]),
+        ("prune-50++eager", ["a part is empty"]),
+        ("", ["a part is empty"]),
         ("prune-99+eager", ["from 1 to 95"]),
     ],
 )

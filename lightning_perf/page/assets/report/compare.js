@@ -61,11 +61,11 @@ async function show(place, source, before, after) {
     const mine = new AbortController();
     request = mine;
     const bar = h("progress", { max: 1, "aria-label": "Comparing" });
-    const words = h("p", { role: "status" }, "Comparing …");
-    fill(place, h("div", { class: "waiting" }, bar, words));
+    const status = h("p", { role: "status" }, "Comparing …");
+    fill(place, h("div", { class: "waiting" }, bar, status));
     const progress = ({ done, message }) => {
       if (done !== null) bar.value = done;
-      fill(words, message);
+      fill(status, message);
     };
     try {
       known = { key, compared: await source.diff(before.name, after.name, { progress, signal: mine.signal }) };

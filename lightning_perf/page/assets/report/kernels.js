@@ -37,7 +37,7 @@ function render(context) {
     column.share("occupancy", "Occupancy", { definition: "occupancy" }),
     column.count("blocks_per_sm", "Blocks/SM", { definition: "blocks-per-sm" }),
     column.time("min_ns", "Minimum"),
-    column.time("max_ns", "Most"),
+    column.time("max_ns", "Maximum"),
     column.colored("category", "Category", (row) => parent(row.category), {
       value: (row) => label("categories", row.category),
     }),

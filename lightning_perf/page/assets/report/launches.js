@@ -59,7 +59,7 @@ function launchPart(rank) {
       {
         label: "Time in launch calls",
         value: format.duration(found.call_ns / steps),
-        note: `${format.duration(found.exposed_ns / steps)} not hidden`,
+        note: `${format.duration(found.exposed_ns / steps)} exposed`,
         definition: "launch-time",
       },
       {

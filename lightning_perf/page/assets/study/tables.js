@@ -158,12 +158,12 @@ export function summaries({ arms }) {
       column.count("n", "Runs"),
       figure("mean", "Mean"),
       figure("sd", "SD"),
-      figure("min", "Least"),
+      figure("min", "Minimum"),
       figure("q1", "q1"),
       figure("median", "Median"),
       figure("q3", "q3"),
       figure("p90", "p90"),
-      figure("max", "Most"),
+      figure("max", "Maximum"),
     ],
   });
 }

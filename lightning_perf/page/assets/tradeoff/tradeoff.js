@@ -16,12 +16,12 @@ function render({ report }) {
   const limits = () => chosenLimits(report);
   const picture = tradeoffChart(report, cell, limits);
   const rows = h("div", {});
-  const words = h("p", { class: "aside", role: "status" });
+  const status = h("p", { class: "aside", role: "status" });
   const filter = () => {
     const kept = report.rows.filter((row) => keeps(row, cell, limits()));
     const none = Object.values(limits()).every((limit) => limit === null);
     fill(
-      words,
+      status,
       none
         ? "Without a limit, all variants are shown."
         : `${format.countOf(kept.length, "variant")} of ${report.rows.length} within the limits.`,
@@ -44,7 +44,7 @@ function render({ report }) {
         aside: `${cellText(cell)}. Two measurements of the original differ by ${format.share(cell.tie)}`,
       },
       h("div", { class: "controls" }, cellChoice(report), limitControls(report, changed)),
-      words,
+      status,
       legend([
         { label: "the original", color: "input" },
         { label: "unbeaten", color: "accent" },

@@ -57,7 +57,7 @@ function variant({ row, latency, x, y }, document, cell, kept) {
     x: [x],
     y: [y],
     opacity: kept ? 1 : 0.25,
-    customdata: [[chartText(row.variant), words(row, latency)]],
+    customdata: [[chartText(row.variant), tooltip(row, latency)]],
     hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     marker: {
       color: `${color}88`,
@@ -75,7 +75,7 @@ function diameter(row, { rows }) {
   return Math.max(LEAST_PX, AREA_PX * Math.sqrt((row.size_bytes ?? 1) / largest));
 }
 
-function words(row, latency) {
+function tooltip(row, latency) {
   const accuracy = row.accuracy;
   return [
     `p50 ${format.duration(latency.p50_ms * 1e6)}, p90 ${format.duration(slow(latency) * 1e6)}`,

@@ -15,8 +15,14 @@ from recipes.signlang.errors import RecipeError
 
 torch = pytest.importorskip("torch")
 
+from lightning_perf.inference.errors import VariantError  # noqa: E402
 from lightning_perf.inference.model.samples import Validation  # noqa: E402
-from recipes.signlang.inference.distillation import StudentOutcome, StudyTraining, accuracy_of, say_outcomes  # noqa: E402
+from recipes.signlang.inference.distillation import (  # noqa: E402
+    StudentOutcome,
+    StudyTraining,
+    accuracy_of,
+    describe_outcomes,
+)
 from recipes.signlang.inference.held_out import gather_data  # noqa: E402
 from recipes.signlang.training.checkpoint import load_checkpoint, newest_checkpoint  # noqa: E402
 from recipes.signlang.training.module import SignModule  # noqa: E402
@@ -141,7 +147,7 @@ def test_bad_checkpoints_are_said(checkpoint, tmp_path, capsys):
     assert main(["infer", "--log-dir", str(tmp_path / "empty")]) == 2
     assert "no checkpoint" in capsys.readouterr().err
     assert main(["infer", "--checkpoint", str(checkpoint), "--variants", "onnx-runtime"]) == 2
-    assert "did you mean 'onnxruntime'" in capsys.readouterr().err
+    assert "Did you mean 'onnxruntime'" in capsys.readouterr().err
     assert main(["infer", "--checkpoint", str(checkpoint), "--device", "abacus"]) == 2
     assert "PyTorch knows no such device" in capsys.readouterr().err
 
@@ -156,13 +162,23 @@ def test_accuracy_is_the_share_of_right_answers():
 class Tuner:
     """Stands for `FineTuner`: notes how it was called and changes no weight."""
 
+    temperature = 2.0
+
     def __init__(self, calls, **changes):
         self.calls, self.changes = calls, changes
+        self.seed = changes.get("seed", 0)
 
     def __call__(self, module, teacher):
         weight = next(module.parameters())
         self.calls.append((self.changes, teacher, weight.detach().clone()))
         return module.eval()
+
+
+def change(settings, **changes):
+    """`dataclasses.replace` that also takes a `Tuner`."""
+    if isinstance(settings, Tuner):
+        return Tuner(settings.calls, **{**settings.changes, **changes})
+    return replace(settings, **changes)
 
 
 def test_students_of_a_seed_start_alike_and_the_first_is_kept(checkpoint, monkeypatch):
@@ -171,7 +187,7 @@ def test_students_of_a_seed_start_alike_and_the_first_is_kept(checkpoint, monkey
     trained = load_checkpoint(checkpoint)
     data = gather_data(trained, quiet)
     calls = []
-    monkeypatch.setattr(distillation, "replace", lambda tuner, **changes: Tuner(tuner.calls, **changes))
+    monkeypatch.setattr(distillation, "replace", change)
     make = distillation.student_maker("cnn", len(LABELS), SIZE)
     training = StudyTraining(Tuner(calls), make, data.validation, epochs=4, lr=0.02, seeds=2, on_progress=quiet)
     kept = training(make(), trained.classifier)
@@ -197,12 +213,98 @@ def test_what_students_came_to():
             for seed, share in enumerate(shares)
         ]
 
-    several = say_outcomes("cnn", 8, outcomes(distilled=(0.9, 0.8, 0.85), alone=(0.8, 0.8, 0.8)))
-    assert "90.0, 80.0, 85.0 % with seeds 0, 1, 2; its row is that of seed 0" in several[0]
+    several = describe_outcomes("cnn", 8, outcomes(distilled=(0.9, 0.8, 0.85), alone=(0.8, 0.8, 0.8)))
+    assert "90.0, 80.0, 85.0 % with seeds 0, 1, 2; its row is the one of seed 0" in several[0]
     # Gains of 10, 0 and 5 points: mean 5, standard error 5/sqrt(3), t of 2 degrees 4.3027.
     assert "+5.0 points on average over 3 seeds (95 % interval -7.4 to +17.4)" in several[-1]
-    assert "cannot tell it from chance" in say_outcomes("cnn", 8, outcomes(distilled=(0.9,), alone=(0.8,)))[-1]
-    assert len(say_outcomes("cnn", 8, outcomes(distilled=(0.9,)))) == 1
+    assert "may be chance" in describe_outcomes("cnn", 8, outcomes(distilled=(0.9,), alone=(0.8,)))[-1]
+    assert len(describe_outcomes("cnn", 8, outcomes(distilled=(0.9,)))) == 1
+
+
+def test_students_that_diverged_are_said():
+    outcomes = [
+        StudentOutcome(True, 0, 0.9, 4.0),
+        StudentOutcome(True, 1, None, 4.0, "its training diverged at a learning rate of 0.012: the loss became NaN"),
+        StudentOutcome(True, 2, 0.8, 4.0),
+        *(StudentOutcome(False, seed, 0.95 + seed / 100) for seed in range(3)),
+    ]
+    distilled, diverged, alone, gain = describe_outcomes("cnn", 8, outcomes)
+    assert "(distilled at temperature 4), 8 epochs: 90.0, 80.0 % with seeds 0, 2" in distilled
+    assert "with seed 1: its training diverged at a learning rate of 0.012" in diverged
+    assert "95.0, 96.0, 97.0 %" in alone
+    assert "over 2 seeds" in gain
+    assert "no gain was shown" in gain
+
+
+def test_a_diverged_first_student_is_the_reason_of_the_row(checkpoint, monkeypatch):
+    from recipes.signlang.inference import distillation
+
+    class Diverging(Tuner):
+        def __call__(self, module, teacher):
+            if self.seed == 0:
+                raise VariantError("its training diverged")
+            return super().__call__(module, teacher)
+
+    trained = load_checkpoint(checkpoint)
+    data = gather_data(trained, quiet)
+    monkeypatch.setattr(distillation, "replace", lambda one, **changes: (
+        Diverging(one.calls, **{**one.changes, **changes}) if isinstance(one, Tuner) else replace(one, **changes)
+    ))  # fmt: skip
+    make = distillation.student_maker("cnn-bn", len(LABELS), SIZE)
+    training = StudyTraining(Diverging([]), make, data.validation, epochs=1, lr=0.02, seeds=2, on_progress=quiet)
+    with pytest.raises(VariantError, match="its training diverged"):
+        training(make(), trained.classifier)
+    assert [outcome.problem for outcome in training.outcomes] == ["its training diverged", None]
+
+
+def test_the_temperature_is_chosen_once_on_training_pictures_only(checkpoint, monkeypatch):
+    from recipes.signlang.inference import distillation
+
+    class Choosing(Tuner):
+        def choose_temperature(self, module, teacher, held_out):
+            chosen.append((self.changes["data"], sum(len(labels) for _, labels in held_out)))
+            return 4.0
+
+    chosen, calls, said = [], [], []
+    trained = load_checkpoint(checkpoint)
+    data = gather_data(trained, quiet)
+    monkeypatch.setattr(distillation, "replace", lambda one, **changes: (
+        Choosing(one.calls, **{**one.changes, **changes}) if isinstance(one, Tuner) else replace(one, **changes)
+    ))  # fmt: skip
+    make = distillation.student_maker("cnn", len(LABELS), SIZE)
+    training = StudyTraining(
+        Choosing(calls), make, data.validation, epochs=1, lr=0.02, seeds=2, on_progress=said.append,
+        temperature_data=data.temperature_data,
+    )  # fmt: skip
+    training(make(), trained.classifier)
+    training(make(), None)
+    assert chosen == [(data.temperature_data.training, 30)]
+    assert [changes.get("temperature") for changes, *_ in calls] == [4.0, 4.0, None, None]
+    assert any("temperature 4" in line for line in said)
+
+
+def test_the_pictures_that_choose_a_temperature_are_captures_of_the_training(checkpoint):
+    data = gather_data(load_checkpoint(checkpoint), quiet)
+    part = data.temperature_data.training._split
+    whole = data.training._split
+    assert sorted([*part.training, *part.held_out]) == whole.training.tolist()
+    captures = data.training._images.captures
+    assert not set(captures[part.training]) & set(captures[part.held_out])
+    pictures = torch.cat([pictures for pictures, _ in data.temperature_data.held_out])
+    assert torch.equal(pictures[:, 0], torch.from_numpy(data.training._images.pictures[part.held_out]).float())
+
+
+def test_the_normalised_cnn_is_a_choice():
+    from recipes.signlang.commands.options import MODELS as CHOICES
+    from recipes.signlang.training.model import MODELS, NormalisedCNN
+
+    assert tuple(MODELS) == CHOICES
+    network = MODELS["cnn-bn"](3, SIZE)
+    assert isinstance(network, NormalisedCNN)
+    assert sum(isinstance(layer, torch.nn.BatchNorm2d) for layer in network) == 4
+    assert network(torch.rand(2, 1, SIZE, SIZE)).shape == (2, 3)
+    with pytest.raises(ValueError, match="at least 18 pixels, got 17"):
+        NormalisedCNN(3, 17)
 
 
 @pytest.mark.slow

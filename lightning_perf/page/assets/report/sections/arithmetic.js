@@ -13,7 +13,7 @@ export function arithmetic(rank) {
   if (!formats?.compute_ns) return null;
   const steps = Math.max(formats.steps, 1);
   const rows = formats.rows.filter((row) => row.time_ns > 0);
-  const told = (row) =>
+  const sources = (row) =>
     [row.by_operator_ns ? "operator types" : null, row.by_name_ns ? "kernel name" : null].filter(Boolean).join(", ") ||
     format.NOT_AVAILABLE;
   return section(
@@ -36,7 +36,7 @@ export function arithmetic(rank) {
         column.text("arithmetic", "Arithmetic", { value: (row) => arithmeticLabel(row.name) }),
         column.perStep(steps, column.time("time_ns", "Time")),
         column.share("share", "Share", { bar: (row) => row.share }),
-        column.text("told_by", "Source", { value: told }),
+        column.text("source", "Source", { value: sources }),
       ],
     }),
     formats.tensor_core_share === null

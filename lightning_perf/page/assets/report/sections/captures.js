@@ -19,7 +19,7 @@ function one(capture, i) {
   const { slowdown, step_ns: step, recorded_steps: recorded } = capture;
   const facts = [
     slowdown ? `usual ${format.duration(slowdown.usual_ns)}, limit ${format.duration(slowdown.limit_ns)}` : null,
-    recorded ? `${format.countOf(recorded, "step")} recorded, ${format.duration(step)} each` : "no whole step recorded",
+    recorded ? `${format.countOf(recorded, "step")} recorded, ${format.duration(step)} each` : "no complete step recorded",
     capture.rank === null
       ? null
       : `rank ${capture.rank}${capture.ranks.length > 1 ? ` of ${capture.ranks.length}` : ""}`,

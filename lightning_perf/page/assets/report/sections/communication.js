@@ -65,7 +65,7 @@ function collectives(found, steps) {
       column.perStep(steps, column.time("total_ns", "Time")),
       column.time("mean_ns", "Mean"),
       column.time("min_ns", "Minimum"),
-      column.time("max_ns", "Most"),
+      column.time("max_ns", "Maximum"),
       bandwidth("bus_bytes_per_s", "Bus bandwidth"),
       bandwidth("best_bus_bytes_per_s", "of the shortest"),
     ]),

@@ -66,7 +66,7 @@ export function syncPart(rank) {
   if (!found?.points.length) return null;
   const steps = Math.max(found.steps, 1);
   const time = (key, title) => column.perStep(steps, column.time(key, title));
-  return tableSection("Waits for the device", {
+  return tableSection("Waits of the host for the device", {
     definition: "sync-point",
     aside: per(rank),
     id: "sync",

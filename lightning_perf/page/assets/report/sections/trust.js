@@ -9,7 +9,7 @@ import * as format from "../../text/format.js";
 export function trustLine(trust) {
   const linked = trust.kernels - trust.unlinked_kernels;
   const parts = [
-    trust.steps ? `${trust.steps - trust.incomplete_steps} of ${format.countOf(trust.steps, "step")} whole` : null,
+    trust.steps ? `${trust.steps - trust.incomplete_steps} of ${format.countOf(trust.steps, "step")} complete` : null,
     trust.lost_events ? `${format.countOf(trust.lost_events, "event")} lost` : "no event lost",
     trust.truncated_ranks ? `${format.countOf(trust.truncated_ranks, "recording")} cut short` : null,
     trust.deviceless_ranks
@@ -59,7 +59,7 @@ export function windowsPart(trust) {
       column.time("after_ns", "after"),
       ratio("overhead", "Inside / before"),
       ratio("lasting", "After / before"),
-      column.text("came_back", "Back to normal", { value: (row) => back[row.returned] }),
+      column.text("recovered", "Recovered", { value: (row) => back[row.returned] }),
       column.time("cost_ns", "Cost"),
     ],
   });
