@@ -27,7 +27,7 @@ export function heldBackList(heldBack) {
   );
 }
 
-// Whose step the shares are of, where it is not that of the verdict.
+// The rank of the step that the shares refer to, if it is not the rank of the verdict.
 function whose(finding, rank) {
   return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;
 }
