@@ -67,7 +67,7 @@ def reasons(result: TuneResult) -> tuple[tuple[str, str], ...]:
             found.setdefault(trial.reason, []).append(trial.lever)
         elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
             certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
-            doubt = "" if certain else "within the noise of the training;  "
+            doubt = "" if certain else "within the noise of the training; "
             lines = "; ".join(trial.lines)
             found.setdefault(f"{doubt}another training, for you to choose: {lines}", []).append(trial.lever)
     return tuple((", ".join(levers), reason) for reason, levers in found.items())

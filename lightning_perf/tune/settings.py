@@ -44,7 +44,7 @@ class TuneSettings:
                 f"rounds={self.rounds}: must be from {LEAST_ROUNDS}, the least with a 95 % interval, to {MOST_ROUNDS}"
             )
         if self.seed < 0:
-            raise TuneError("seed={self.seed}: must be 0 or more")
+            raise TuneError(f"seed={self.seed}: must be 0 or more")
 
 
 RESERVE_FACTOR = 1.25
