@@ -16,7 +16,7 @@ export function findingsList({ findings, ranks, lead }) {
   );
 }
 
-/** Findings of the recorded steps that the whole run or the state of the machine does not bear out, and why. */
+/** Findings of the recorded steps that the rest of the run or the state of the machine does not support, with the reason. */
 export function heldBackList(heldBack) {
   return h(
     "ul",
@@ -27,7 +27,7 @@ export function heldBackList(heldBack) {
   );
 }
 
-// Whose step the shares are of, where it is not that of the verdict.
+// The rank of the step that the shares refer to, if it is not the rank of the verdict.
 function whose(finding, rank) {
   return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;
 }
@@ -50,7 +50,7 @@ function one(finding, number, { ofWhat, several, whoseStep }) {
   );
 }
 
-// The rule's ID, with a link to the page that explains it. An address that is none of ours becomes no link.
+// The rule's ID, with a link to the page that explains it. Other addresses than those on GitHub become no link.
 function ruleLink({ kind, page }) {
   if (!/^https:\/\/github\.com\/[\w./-]+$/.test(page ?? "")) return h("code", { class: "rule" }, kind);
   return h("a", { class: "rule", href: page, target: "_blank", rel: "noreferrer" }, kind);
