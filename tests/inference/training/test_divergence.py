@@ -90,6 +90,7 @@ class Steep(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The training diverged")
+@pytest.mark.filterwarnings("ignore:The training diverged")
 def test_gradients_are_clipped_unless_the_trainer_has_its_own_limit(data: DataLoader, tmp_path: Path):
     torch.manual_seed(0)
     assert max(fit(Distillation(Steep(), lr=1e-6), data, tmp_path).norms) == pytest.approx(5.0, rel=1e-3)
