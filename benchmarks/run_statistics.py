@@ -1,12 +1,12 @@
-"""How often the statistics of repeated runs are right: coverage and false positives by simulation.
+"""Simulate the coverage and false positives of the statistics of repeated runs.
 
-Every figure comes from the functions that `lightning-perf compare` prints from, fed with simulated run times whose
-truth is known. Scenarios, all with 2 % spread between runs and blocks of their own level:
+Every figure comes from the functions behind `lightning-perf compare`, applied to simulated run times with a known
+truth. The scenarios all have 2 % spread between runs, and each block has its own level:
 
 - normal: logarithms of the times are normal;
 - outliers: one run in ten is slower by 5 to 25 %;
 - drift: all times grow by 5 % from the first run to the last, orders balanced and random within blocks;
-- drift, AAA BBB: the same without blocks, all runs of one arm before the other's (what blocks are there to prevent).
+- drift, AAA BBB: the same without blocks, all runs of one arm before the other's (blocks prevent this).
 
 Run as ``python benchmarks/run_statistics.py``: prints a Markdown table and writes it to ``benchmarks/results/``.
 """
@@ -99,7 +99,7 @@ Measure = Callable[[Float64Array, Float64Array], bool | None]
 def table(
     title: str, scenarios: tuple[Scenario, ...], measure: Measure, sizes: tuple[int, ...], studies: int, ratio: float
 ) -> list[str]:
-    """One Markdown table: a row a scenario, a column a number of runs."""
+    """Return one Markdown table, with one row per scenario and one column per number of runs."""
     lines = ["", f"**{title}**", "", "| n | " + " | ".join(map(str, sizes)) + " |", "|---" * (len(sizes) + 1) + "|"]
     for scenario in scenarios:
         cells = []
@@ -132,9 +132,7 @@ def report(studies: int) -> str:
     log_truth = float(np.log(TRUE_RATIO))
     few = max(200, studies // 4)
     lines = ["## Blocked runs: the ratio of times", ""]
-    lines += [
-        "Coverage in percent of intervals that claim 95, and of tests at 5 % the share that finds what is not there."
-    ]
+    lines += ["Coverage in per cent of 95 % intervals, and the share of tests at 5 % with a false positive."]
     lines += table(
         f"Paired t interval of the ratio (true ratio {TRUE_RATIO}): coverage, nominal 95",
         BLOCKED, lambda b, c: covers(paired_ratio(b, c), TRUE_RATIO), SIZES, studies, TRUE_RATIO,
@@ -159,7 +157,7 @@ def report(studies: int) -> str:
         "SD ratio, Pitman–Morgan (assumes normal runs): coverage, nominal 95 for normal runs only",
         BLOCKED, lambda b, c: covers(sd_ratio(np.log(b), np.log(c), paired=True), 1.0), SIZES, few, 1.0,
     )  # fmt: skip
-    lines += table("Drift claimed where there is none: nominal 5", BLOCKED[:2], fit, SIZES, few, 1.0)
+    lines += table("False claims of drift: nominal 5", BLOCKED[:2], fit, SIZES, few, 1.0)
     lines += ["", "## Runs that were not blocked", ""]
     lines += table(
         f"Welch on logarithms (true ratio {TRUE_RATIO}): coverage, nominal 95",
@@ -185,7 +183,7 @@ def report(studies: int) -> str:
 
 
 def _least_coverage(n: int) -> float:
-    """Exactly: the probability of every count whose interval holds the true share."""
+    """Return the exact coverage: sum the probabilities of all counts with an interval that contains the true share."""
     intervals = [clopper_pearson(k, n) for k in range(n + 1)]
     shares = np.linspace(0.01, 0.5, 50)
     return float(
@@ -197,7 +195,7 @@ def _least_coverage(n: int) -> float:
 
 
 def main() -> None:
-    """Run the simulation, print the tables and write them beside what made them."""
+    """Run the simulation, print the tables, and write them to the results."""
     parser = argparse.ArgumentParser(description="Coverage and false positives of the statistics, by simulation.")
     parser.add_argument("--studies", type=int, default=4000, help="simulated studies a cell (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="Markdown file to write (default: %(default)s)")
