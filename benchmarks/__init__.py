@@ -1,1 +1,1 @@
-"""Measurements that are repeated by hand; `results/` holds what they found, with hardware and versions."""
+"""Measurements to repeat by hand; `results/` contains the figures, with hardware and versions."""

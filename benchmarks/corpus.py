@@ -1,11 +1,11 @@
-"""What the report says of each real trace, and whether its figures agree with the independent readings.
+"""Print the report of each real trace, and check whether its figures agree with independent readings.
 
     python benchmarks/corpus.py /path/to/corpus
 
-The corpus is a folder that holds ``traces/`` with a ``reference.json``. A difference is printed in nanoseconds, and
-none is expected but those in `EXPECTED`. Where the corpus has the recording of eight ranks (docs/corpus.md), who waits
-for whom is told too. Writes ``results/corpus.md`` beside this file; the exit status is 1 when an unexpected difference
-was found.
+The corpus is a folder with ``traces/`` and a ``reference.json``. Differences are printed in nanoseconds; only those in
+`EXPECTED` are expected. If the corpus has the recording of eight ranks (docs/corpus.md), the output also shows which
+rank waits for which. The script writes ``results/corpus.md`` in this folder. It exits with 1 if it found an unexpected
+difference.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def documents(trace: Path) -> dict[str, str]:
         trace: A trace file.
 
     Returns:
-        What the command printed. A trace that cannot be analysed has its exit code and error as the document.
+        The output of the command. If a trace cannot be analysed, the document is the exit code and the error.
     """
     found = {}
     for name, options in DOCUMENTS.items():

@@ -1,8 +1,8 @@
-"""What a fused optimizer leaves of a loop over parameters, on a processor.
+"""Compare fused optimizers with a loop over parameters, on a processor.
 
-Each optimizer that has ``fused=True`` updates networks of few and many, small and large parameters, in a loop and
-fused, in turns. Nothing else runs between, so what a training holds in the caches is not in these figures: the
-trainings of `benchmarks.planted` have that. The factors of the finding ``unfused-optimizer`` come from here.
+Each optimizer with ``fused=True`` updates networks of few and many, small and large parameters, alternating between a
+loop and its fused form. Nothing else runs in between, so these figures exclude the effect of a training on the caches,
+which `benchmarks.planted` includes. The factors of the finding ``unfused-optimizer`` come from here.
 
 Run as ``python -m benchmarks.fused_optimizer`` on a quiet machine: prints a table, and writes it to
 ``benchmarks/results/fused_optimizer.md``.
@@ -85,7 +85,7 @@ def main() -> None:
                 lines.append(row)
     options.results.write_text(
         f"# Fused optimizers on a processor\n\nWritten by `python -m benchmarks.fused_optimizer`, method {METHOD}: "
-        f"medians of {ROUNDS} updates in turns, nothing else between; {cpu_name()}; load average "
+        f"medians of {ROUNDS} alternating updates, nothing else between; {cpu_name()}; load average "
         f"{os.getloadavg()[0]:.1f} at the end, this benchmark's own part in it. {versions_text()}.\n\n"
         + "\n".join(lines)
         + "\n",

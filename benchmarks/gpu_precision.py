@@ -1,12 +1,13 @@
-"""Precision on a GPU: FP32, TF32, fp16 and bf16 for ResNets, batch sizes and memory formats.
+"""Measure precisions on a GPU: FP32, TF32, fp16 and bf16 for ResNets, batch sizes and memory formats.
 
-For each combination two trainings on one batch that stays on the device: one without any profiler, for images a second
-and peak memory, and a short one with `PerfCallback`, whose recording tells the arithmetic by device time, the share of
-Tensor Cores and, in FP32, the predicted gain of mixed precision. The prediction stands beside what was then measured.
+Each combination has two trainings on one batch that stays on the device. The first runs without any profiler, for
+images per second and peak memory. The second is short and has `PerfCallback`. Its recording shows the arithmetic by
+device time, the share of Tensor Cores and, in FP32, the predicted gain of mixed precision. The table has the prediction
+next to the measured gain.
 
 Run as ``python -m benchmarks.gpu_precision`` on a host with a CUDA GPU. Each row is written as soon as it is measured,
-to ``benchmarks/results/gpu_precision.jsonl``, the table at the end to ``gpu_precision.md`` beside it.
-``--device cpu --tiny`` runs the same code at a size that tells nothing but that it runs.
+to ``benchmarks/results/gpu_precision.jsonl``. The table at the end goes to ``gpu_precision.md`` in the same folder.
+``--device cpu --tiny`` only checks that the code runs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ ARMS: dict[str, tuple[Precision, Literal["on", "off"]]] = {
 
 @dataclass(frozen=True)
 class Size:
-    """What is measured, and for how long.
+    """Extent and duration of the measurement.
 
     Attributes:
         models: torchvision's names.
@@ -193,7 +194,7 @@ def measure(
 
     with tempfile.TemporaryDirectory() as folder:
         if device.type == "cuda":
-            gc.collect()  # the Trainer before is a cycle: what it still holds would count as this one's memory
+            gc.collect()  # the previous Trainer is a reference cycle: its memory would count for this one
             torch.cuda.empty_cache()
         clock = Clock(size.warmup)
         callback = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0)
@@ -228,7 +229,7 @@ def measure(
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
+    """Return the rows as a Markdown table."""
     lines = [
         (
             "| model | batch | layout | arm | ran as | images/s | against FP32 | predicted from FP32 | against TF32 "

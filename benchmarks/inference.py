@@ -1,8 +1,8 @@
-"""Accuracy, latency and size of every way to run the recipe's networks, written to ``benchmarks/results/inference.md``.
+"""Measure accuracy, latency and size of every variant of the recipe's networks, for ``results/inference.md``.
 
-Run ``python -m benchmarks.inference [--resnet FILE] [--cnn FILE] [--data FOLDER]``: a checkpoint that is not given is
-trained first, with the data that then must be. Every variant that this machine can run is measured with one thread; one
-that it cannot run is a row with its reason. Repeat on a quiet machine: the load stands in the result.
+Run ``python -m benchmarks.inference [--resnet FILE] [--cnn FILE] [--data FOLDER]``. If a checkpoint is missing, it is
+trained first, which needs ``--data``. Every variant that this machine can run is measured with one thread; the others
+have a row with the reason. Use a quiet machine: the result contains the load.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from recipes.signlang.training.checkpoint import load_checkpoint
 from recipes.signlang.training.train import train
 
 METHOD_VERSION = 2
-"""Raise it with every change after which figures cannot be set beside older ones."""
+"""Increase it with every change that makes figures incomparable with older ones."""
 
 RESULTS = Path(__file__).parent / "results"
-STUDENT = "cnn"
+STUDENT = "cnn-bn"
 
 TRANSFORMED = (  # of the large network; the small one is itself the small variant
     "prune-50+onnxruntime",
@@ -42,11 +42,11 @@ TRAININGS = {
     "resnet18": TrainSettings(model="resnet18", epochs=8, accelerator="cpu"),
     "cnn": TrainSettings(model="cnn", epochs=12, batch_size=8, accelerator="cpu"),
 }
-"""What is trained when no checkpoint is given; all else is the recipe's default."""
+"""Trainings of missing checkpoints; all other settings are the recipe's defaults."""
 
 
 def main() -> None:
-    """Measure, and write the results."""
+    """Measure and write the results."""
     options = _options()
     with tempfile.TemporaryDirectory() as scratch:
         checkpoints = {
@@ -69,10 +69,10 @@ def _options() -> argparse.Namespace:
 
 def _train(name: str, data: Path | None, folder: Path) -> Path:
     if data is None:
-        sys.exit(f"--data is needed to train the {name}, or a checkpoint of it")
+        sys.exit(f"Give --data to train the {name}, or a checkpoint of it.")
     finished = train(replace(TRAININGS[name], data=data, log_dir=folder / name))
     if finished is None or finished.best_checkpoint is None:
-        sys.exit(f"the {name} was not trained to its end")
+        sys.exit(f"The training of the {name} did not finish.")
     return finished.best_checkpoint
 
 
@@ -101,8 +101,8 @@ def _write(documents: list[Tradeoff], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     told = (
         f"Written by `python -m benchmarks.inference`, method {METHOD_VERSION}, torch {torch.__version__}. "
-        "How it is measured is in [docs/inference.md](../../docs/inference.md). Every variant that there is was tried; "
-        "one that did not run says why. Recommended is the fastest that loses at most one point of accuracy."
+        "[docs/inference.md](../../docs/inference.md) describes the method. All variants were tried; the ones that did "
+        "not run have a reason. The recommendation is the fastest variant that loses at most one point of accuracy."
     )
     parts = ["# Inference", "", told]
     for document in documents:

@@ -1,10 +1,11 @@
-"""What the choices behind the int8 variants rest on: outputs of a trained network under other choices.
+"""Compare the outputs of a trained network for several ways to quantize it to int8.
 
-- Ranges of activations: the whole range seen, percentiles of it, least entropy; the rest as ``onnxruntime-int8``.
-- Compiling torchao's program for each batch size, as ``int8-pt2e`` does, or once for any.
+- Ranges of activations: the whole observed range, percentiles of it, minimum entropy; otherwise as
+  ``onnxruntime-int8``.
+- Compiling torchao's program for each batch size, as ``int8-pt2e`` does, or once for any size.
 
-Nothing is timed. Run as ``python -m benchmarks.int8 CHECKPOINT [--data FOLDER]``, with a checkpoint of the recipe:
-prints a table, and writes it to ``benchmarks/results/int8.md``.
+Nothing is timed. Run as ``python -m benchmarks.int8 CHECKPOINT [--data FOLDER]``, with a checkpoint of the recipe. It
+prints a table and writes it to ``benchmarks/results/int8.md``.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ RANGES: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("Percentile", "its 99.9th percentile", {"CalibPercentile": 99.9}),
     ("Entropy", "least entropy", {}),
 )
-"""Method of ``onnxruntime.quantization.CalibrationMethod``, what it is, and its options."""
+"""Method of ``onnxruntime.quantization.CalibrationMethod``, its description, and its options."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one choice gives: right answers, and the largest difference over the largest output of the original."""
+    """Results of one choice: correct answers, and the largest difference over the original's largest output."""
 
     choice: str
     right: int
@@ -57,7 +58,7 @@ COMPILED = (
     ("once for any batch size", True, True),
     ("once for any batch size, without TorchInductor's own checks", True, False),
 )
-"""What torchao's program is compiled for, whether for any batch size, and whether shapes in memory are checked."""
+"""A description, whether the program is compiled for any batch size, and whether shapes in memory are checked."""
 
 
 def main() -> None:
@@ -100,13 +101,13 @@ def main() -> None:
 
 
 def outputs_of(call: Call, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Outputs of all inputs."""
+    """Return the outputs for all inputs."""
     with torch.inference_mode():
         return predict(call, inputs, CPU)
 
 
 def quantize(subject: Subject, path: Path, method: str, more: dict[str, float]) -> None:
-    """Write an ONNX file in int8 as ``onnxruntime-int8`` does, but for the ranges."""
+    """Write an ONNX file in int8 like ``onnxruntime-int8``, but with other ranges."""
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -127,7 +128,7 @@ def quantize(subject: Subject, path: Path, method: str, more: dict[str, float]) 
 
 
 def compiled(program: Path, *, dynamic: bool, checked: bool) -> Call:
-    """The program of torchao, compiled with frozen weights."""
+    """Return torchao's program, compiled with frozen weights."""
     import torchao.quantization.pt2e  # noqa: F401  (defines the operators of the program)
 
     torch._dynamo.reset()
@@ -142,7 +143,7 @@ def compiled(program: Path, *, dynamic: bool, checked: bool) -> Call:
 
 
 def report(rows: list[Row], failures: list[str], model: str, pictures: int, calibration: int) -> str:
-    """The table, with its conditions."""
+    """Return the table with its conditions."""
     lines = [
         "# Choices behind int8",
         "",

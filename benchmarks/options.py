@@ -1,4 +1,4 @@
-"""The command line that all benchmarks share."""
+"""The common command-line options of all benchmarks."""
 
 from __future__ import annotations
 

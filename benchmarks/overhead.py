@@ -1,26 +1,28 @@
-"""What observing a training costs: time of its steps with an observer over that of a bare Trainer.
+"""Measure the overhead of observing a training: time of its steps with an observer over the time in a bare Trainer.
 
-Arms, each a fit of its own, in rounds, in random order:
+Each arm is a fit of its own. Arms run in rounds, in random order:
 
 - bare: no callback;
-- empty: a callback without hooks, which the Trainer calls all the same;
-- timer: `PerfCallback` whose window never comes;
-- perf: `PerfCallback`, its window in the middle of the fit;
+- empty: a callback without hooks, which the Trainer still calls;
+- timer: `PerfCallback` with a window that is never reached;
+- perf: `PerfCallback` with its window in the middle of the fit;
 - pytorch: Lightning's own ``Trainer(profiler="pytorch")`` with the same window;
-- traceml: TraceML's callback (``pip install traceml-ai``), which has no window; left out where it is not installed.
+- traceml: TraceML's callback (``pip install traceml-ai``), which has no window; left out if it is not installed.
 
-Lightning's profiler and TraceML's patches would be felt by other arms in their process, so they run in one of their own
-each, with a bare arm beside them: a ratio is always to the bare fit of the same process and round. A fit's steps are
-split into those outside of the window (before and after it, the first ones left out), inside, and after; the CPU time
-of the process counts, which other work on the machine disturbs least, and wall time stands beside it. Ratios are
-geometric means over rounds with their 95 % t interval; microseconds are the median of Walsh averages of the rounds'
-differences with its signed-rank interval, which a disturbed round moves little. A callback's work does not depend on
-the length of the step, so its microseconds on the short step, where rounds differ least, tell its share of longer ones.
+Lightning's profiler and TraceML's patches would affect other arms in their process. So each has a process of its own,
+with a bare arm in it. A ratio always refers to the bare fit of the same process and round.
 
-Where the Trainer has no profiler of its own, `PerfCallback` spares the Trainer calls of its idle profiler; what that
-saves is part of the figures, as it is part of every fit.
+The steps of a fit are split into those outside of the window (before and after it, without the first ones), inside, and
+after. The main figure is the CPU time of the process, which other work on the machine disturbs least; wall time is next
+to it. Ratios are geometric means over rounds with their 95 % t interval. Microseconds are the median of Walsh averages
+of the rounds' differences with its signed-rank interval, which a disturbed round hardly moves. A callback's work does
+not depend on the length of the step. So its microseconds on the short step, where rounds differ least, also give its
+share of longer steps.
 
-Run as ``python -m benchmarks.overhead [--device cuda] [--traceml-python PYTHON]``: prints a table, and writes it and
+If the Trainer has no profiler of its own, `PerfCallback` saves the Trainer the calls of its idle profiler. The figures
+include this saving, as every fit does.
+
+Run as ``python -m benchmarks.overhead [--device cuda] [--traceml-python PYTHON]``. It prints a table, and writes it and
 the raw times to ``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the process of `PerfCallback`
 trains under ``torch.cuda.set_sync_debug_mode("error")`` outside of the window: a step that waits for the device ends
 the benchmark with an error.
@@ -123,7 +125,7 @@ class Clock(pl.Callback):
             torch.cuda.set_sync_debug_mode("default" if step == WINDOW.start - 1 else "error")
 
     def on_train_epoch_end(self, *_: Any) -> None:
-        """The last step is over: what ends a fit may wait."""
+        """Allow synchronization again: after the last step, the end of the fit may wait for the device."""
         if self.strict:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -203,7 +205,7 @@ def fit(process: str, model: str, arm: str, number: int, steps: int, device: str
 def work(process: str, steps: int, device: str) -> None:
     """Run rounds as they are asked for on standard input, and answer each with its fits, in a line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the arms print is no answer
+    os.dup2(2, 1)  # output of the arms must not mix with the answers
     torch.set_num_threads(1)
     be_quiet()
     if process == "traceml":

@@ -1,10 +1,10 @@
-"""What page faults cost a training on a processor: memory that glibc gives back in every step, and takes anew.
+"""Measure the cost of page faults in trainings on a processor: glibc returns memory in every step and takes it again.
 
-Each fit is a process of its own, since how much glibc gives back depends on where blocks happen to lie: the recipe's
-models on the synthetic set, without anything else, with `PerfCallback` between its windows, and with the environment
-variables that the finding ``cpu-page-faults`` advises. The processes of a round come in random order.
+Each fit is a process of its own, because the amount of returned memory depends on the positions of blocks. The fits
+train the recipe's models on the synthetic set: plain, with `PerfCallback` between its windows, and with the environment
+variables that the finding ``cpu-page-faults`` advises. The processes of a round run in random order.
 
-Run as ``python -m benchmarks.page_faults``: prints a table, and writes it to ``benchmarks/results/page_faults.md``.
+Run as ``python -m benchmarks.page_faults``. It prints a table and writes it to ``benchmarks/results/page_faults.md``.
 """
 
 from __future__ import annotations

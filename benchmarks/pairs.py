@@ -1,10 +1,10 @@
-"""Do predictions hold in what others recorded on GPUs? Pairs of recordings, before and after what a finding advises.
+"""Check predictions against traces that others recorded on GPUs, before and after following the advice of a finding.
 
-Each recording before is analysed, a finding has to name what was changed, and the step time won in the recording after
-is set against the saving that the finding predicted. The recordings lie in the corpus (``docs/corpus.md``); nothing but
-the analysis runs, so that every machine writes the same table.
+The first trace of each pair is analysed, and a finding must name the change. Its predicted saving is compared with the
+change of the step time in the second trace. The traces are in the corpus (``docs/corpus.md``). Only the analysis runs,
+so every machine writes the same table.
 
-Run as ``python -m benchmarks.pairs /path/to/corpus``: prints the table, and writes ``benchmarks/results/pairs.md``.
+Run as ``python -m benchmarks.pairs /path/to/corpus``. It prints the table and writes ``benchmarks/results/pairs.md``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Pair:
 
     Attributes:
         name: What runs.
-        changed: What was changed from one to the other.
-        kinds: The findings whose advice that is.
+        changed: The change between the two traces.
+        kinds: The findings that advise this change.
         before: File below ``traces/``.
         after: File below ``traces/``.
-        remark: What else tells the recordings apart.
+        remark: Other differences between the traces.
     """
 
     name: str
@@ -90,14 +90,14 @@ PAIRS = (
         ("half-precision",),
         "pairs/segment_anything/asdf_False.9ab058c.json.gz",
         "pairs/segment_anything/asdf_True.3b766a9.json.gz",
-        "compiling won time too, which no finding advises",
+        "compiling also saved time, which no finding advises",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a prediction.
+    """A prediction and its result.
 
     Attributes:
         places: The place in the report of each finding that the pair is about; 0 of one that was not named.
@@ -105,7 +105,7 @@ class Outcome:
         high_ms: Most predicted saving; of several findings, their sum.
         before_ms: Median step before.
         after_ms: Median step after.
-        mean_gain_ms: What the mean step won.
+        mean_gain_ms: Saving in the mean step.
     """
 
     places: tuple[int, ...]
@@ -117,7 +117,7 @@ class Outcome:
 
     @property
     def gain_ms(self) -> float:
-        """What the median step won."""
+        """Saving in the median step."""
         return self.before_ms - self.after_ms
 
     @property
@@ -132,7 +132,7 @@ class Outcome:
 
 
 def outcome(before: PerfReport, after: PerfReport, kinds: tuple[str, ...]) -> Outcome:
-    """Set what a report predicts against another."""
+    """Compare the prediction in one report with the step time in another."""
     places = tuple(_place(before.findings, kind) for kind in kinds)
     found = [before.findings[place - 1] for place in places if place]
     first, second = (_steps_ms(report) for report in (before, after))

@@ -1,14 +1,13 @@
-"""Does the advice hold what it promises? Trainings with a fault planted in them, and the same with the advice followed.
+"""Check the advice of findings: plant a fault in a training, follow the advice, and measure the gain.
 
-For each fault of `benchmarks.plants` a fit is profiled, a finding has to name the fault, its advice is followed, and
-fits with and without it alternate in rounds, unprofiled. The mean of the rounds' gains is then set against the saving
-that the finding predicted. Some faults show on a CUDA GPU only and some on a CPU only: elsewhere their rows say so. Of
-advice that would not help, the finding has to stay away; its rows are measured all the same. Where memory that was
-freed before makes a difference, every fit is a process of its own.
+For each fault of `benchmarks.plants`, a fit is profiled and a finding must name the fault. Then fits with and without
+its advice alternate in rounds, unprofiled. The mean of the rounds' gains is compared with the predicted saving. Some
+faults need a CUDA GPU and some a CPU; on other machines their rows say so. If the advice would not help, there must be
+no finding; such rows are measured, too. If memory that was freed earlier matters, every fit is a process of its own.
 
-Gains are for the samples of a step as it was, where the advice is a larger batch.
+If the advice is a larger batch, gains refer to the samples of the original step.
 
-Run as ``python -m benchmarks.planted``: prints a table, and writes it to ``benchmarks/results/planted.md``.
+Run as ``python -m benchmarks.planted``. It prints a table and writes it to ``benchmarks/results/planted.md``.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ PROFILED_STEPS = 3
 
 @dataclass(frozen=True)
 class Figures:
-    """What a fit showed.
+    """The figures of a fit.
 
     Attributes:
         findings: Of a profiled fit.
@@ -197,7 +196,9 @@ def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=6, help="fits of each setup (default: 6)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name or finding contains it; no file")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only faults with TEXT in their name or finding; writes no file"
+    )
     parser.add_argument(
         "--here-only", action="store_true", help="leave out faults of other devices; one that fails becomes a row"
     )

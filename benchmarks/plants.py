@@ -1,4 +1,4 @@
-"""Faults planted into a training of pictures, each with the advice against it: what `benchmarks.planted` measures."""
+"""Faults to plant into a training of pictures, each with the advice against it, for `benchmarks.planted`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault and what its advice makes of it.
+    """A fault, and the training after following its advice.
 
     Attributes:
         name: In words.
@@ -71,8 +71,8 @@ class Plant:
         warm_up: Steps that a fit does first.
         steps: Steps of a fit that are timed.
         environment: Environment variables that the advice sets.
-        fresh: Whether every fit is a process of its own: what an update or a step pays for memory depends on what was
-            freed before.
+        fresh: Whether every fit is a process of its own, because the cost of memory depends on memory that was freed
+            earlier.
     """
 
     name: str
@@ -195,7 +195,7 @@ PLANTS = (
     _keeping("memory given back, CNN", Setup(model="cnn", batch_size=128)),
     _keeping("memory given back, CNN, 2 threads", Setup(model="cnn", batch_size=128, threads=2)),
 )
-"""A GPU's faults come from its host; a processor's from what it computes, and in which order and format."""
+"""Faults on a GPU come from its host. Faults on a processor come from its operations, their order and their format."""
 
 
 class SlowPictures(Dataset[Batch]):

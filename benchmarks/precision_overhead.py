@@ -1,12 +1,12 @@
-"""What monitoring the numbers of an fp16 training costs, and what autocast's weight cache gains.
+"""Measure the cost of monitoring an fp16 training, and the gain from autocast's weight cache.
 
 Monitors: CPU time inside the hooks of `PrecisionCallback`, over the CPU time of the training. The steps compute in
 FP32 with a scaler around them, since fp16 is slow on a CPU and would hide any overhead. Arms: looking at the gradients
-at the default cadence, and never. The share is counted inside the hooks, because the difference of two trainings is
-finer than a shared machine can tell; that difference stands beside it.
+at the default cadence, and never. The share is counted inside the hooks, because a shared machine cannot resolve the
+difference of two trainings. The table has that difference, too.
 
-Weight cache: a linear layer used 16 times in a bf16 forward pass, through the callback (cache on) and through
-``Trainer(precision="bf16-mixed")`` (off in Lightning since 2.5.6): casts a step, and CPU time of the training.
+Weight cache: casts per step and CPU time of a training that uses a linear layer 16 times in a bf16 forward pass. It
+runs through the callback (cache on) and ``Trainer(precision="bf16-mixed")`` (cache off in Lightning since 2.5.6).
 
 Run as ``python -m benchmarks.precision_overhead [--device cuda]``: prints the tables, and writes them and the raw
 times to ``benchmarks/results/``, or to the files that ``--out`` names. On a GPU the steps are queued, so that CPU time
@@ -211,9 +211,9 @@ def cached(number: int, order: random.Random, steps: int, device: str) -> list[F
 
 
 def monitors_table(fits: list[Fit]) -> str:
-    """What the monitors cost, as a Markdown table."""
+    """Return the cost of the monitors as a Markdown table."""
     lines = [
-        "| model | arm | CPU ms a step, least | in the monitors, share (least – most) | ratio to plain, of least |",
+        "| model | arm | CPU ms per step, least | in the monitors, share (least – most) | ratio to plain, of least |",
         "|---|---|---|---|---|",
     ]
     for model in MONITORED:
@@ -231,8 +231,8 @@ def monitors_table(fits: list[Fit]) -> str:
 
 
 def cache_table(fits: list[Fit]) -> str:
-    """What the weight cache gains, as a Markdown table."""
-    lines = ["| arm | casts a step | CPU ms a step, least | ratio |", "|---|---|---|---|"]
+    """Return the gain from the weight cache as a Markdown table."""
+    lines = ["| arm | casts per step | CPU ms per step, least | ratio |", "|---|---|---|---|"]
     runs = {
         arm: min((f for f in fits if f.arm == arm), key=lambda f: f.training_s) for arm in ("cache off", "cache on")
     }

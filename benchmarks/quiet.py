@@ -1,4 +1,4 @@
-"""Fits that do nothing but train, without a word: what benchmarks time."""
+"""Settings for fits that only train and print nothing, for benchmarks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ QUIET_TRAINER: dict[str, Any] = {
 
 
 def be_quiet() -> None:
-    """Leave out warnings, and what Lightning says at each start of a fit. Call it after Lightning's import."""
+    """Silence warnings, and Lightning's messages at each start of a fit. Call it after the import of Lightning."""
     warnings.simplefilter("ignore")
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        # Whichever package was imported last speaks for both.
+        # The package that was imported last prints the messages of both.
         for name in (package, f"{package}.utilities.rank_zero"):
             logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,10 +1,10 @@
-"""How the time to analyse a run grows with its ranks.
+"""Measure how the time to analyse a run grows with its ranks.
 
     python benchmarks/ranks.py /path/to/corpus --ranks 1 2 4 8 16 32
 
-The traces are those of a real DDP training (`replicate.py` makes one as large as wanted), one file a rank, each with
-its own rank and start: a rank begins each of its steps a little later than the one before, so that ranks wait for each
-other. Every measurement is a fresh process that analyses the whole folder; CPU seconds hold its worker processes. A
+The traces are from a real DDP training (`replicate.py` makes one of any size), with one file for each rank. Each rank
+starts its steps a little later than the previous one, so that ranks wait for each other. Every measurement is a fresh
+process that analyses the whole folder; CPU seconds include its worker processes. A
 folder of N ranks is analysed by as many processes at once as there are cores. The order of the sizes changes from round
 to round, and the median of the rounds is reported.
 
@@ -45,7 +45,7 @@ _TIME = re.compile(r'("ts"\s*:\s*)(\d+)')
 
 
 def make_run(trace: Path, folder: Path, ranks: int) -> None:
-    """Write the traces of a run; what is there already is kept.
+    """Write the traces of a run; existing files are kept.
 
     Args:
         trace: The trace of one rank, as plain JSON.
@@ -92,7 +92,7 @@ def worker(folder: Path) -> None:
 
 
 def _peak_mb() -> float:
-    # ru_maxrss of this process would count what its parent held when it was started.
+    # ru_maxrss of this process would include the memory of its parent at the start.
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

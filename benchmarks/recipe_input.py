@@ -1,17 +1,17 @@
-"""How fast the recipe's input path feeds the model: pictures a second, beside the model alone on a resident batch.
+"""Measure how fast the recipe feeds the model: pictures per second, compared with the model on a resident batch.
 
-Where batches come from:
+Sources of batches:
 
-- model: the same batch again and again, on the device already;
+- model: the same batch each time, which stays on the device;
 - memory: ``--input memory``, decoded once;
 - memory, moved: the same with ``--augment``, on the device;
 - files: ``--input files``, decoded whenever a picture is drawn.
 
-They take turns in one fit, each for a window of steps, in random order within a round: fits of their own differ by more
-than what is to be seen. The first steps of a window are not timed: workers have filled their queues meanwhile. What
-counts is the ratio to the model alone in the same round: the median of Walsh averages of the rounds' logarithms, with
-its signed-rank interval, which a disturbed round moves little. Where the model runs on the CPU and the loader has no
-workers, the CPU time of the process is all the work there is, and other work on the machine disturbs it least.
+They alternate in one fit, each for a window of steps, in random order within a round. Separate fits would differ by
+more than the effect. The first steps of a window are not timed, because workers have filled their queues in the
+meantime. The main figure is the ratio to the model alone in the same round. It is the median of Walsh averages of the
+rounds' logarithms with its signed-rank interval, which a disturbed round hardly moves. If the model runs on the CPU
+without loader workers, the CPU time of the process includes all work, and other work on the machine disturbs it least.
 
 Run as ``python -m benchmarks.recipe_input [--data FOLDER] [--model NAME]``: prints a table, and writes it and the raw
 times to ``benchmarks/results/``.
@@ -56,7 +56,7 @@ SKIPPED_STEPS = 8
 
 @dataclass(frozen=True)
 class Window:
-    """Some steps whose batches came from one place.
+    """Some steps with batches from one source.
 
     Attributes:
         arm: One of `ARMS`.
@@ -72,7 +72,7 @@ class Window:
 
 
 class Turns(pl.LightningDataModule):
-    """Batches of all arms, a window each in turns.
+    """Batches of all arms, in alternating windows.
 
     Args:
         data: Where the batches of an arm come from.
@@ -87,7 +87,7 @@ class Turns(pl.LightningDataModule):
         self._arm = turns[0]
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """One loader that passes on what the arms' loaders give."""
+        """Return one loader that passes on the batches of the arms' loaders."""
         return DataLoader(_Stream(self._batches, WARM_UP_STEPS + self._steps * len(self._turns)), batch_size=None)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
@@ -180,7 +180,7 @@ def measure(options: argparse.Namespace, data: dict[str, SignData], classes: tup
 
 
 def table(windows: list[Window]) -> list[str]:
-    """A row an arm: median rate, its ratio to the model alone, and the CPU time's ratio to the model alone."""
+    """Return one row per arm: median rate, and the ratios of rate and CPU time to the model alone."""
     lines = [
         "| input | pictures/s, median | of the model alone (95 % interval) | CPU time, likewise |",
         "|---|---|---|---|",

@@ -15,7 +15,7 @@ def replicate(source: Path, target: Path, size_bytes: int) -> int:
     """Write a trace of about a size by repeating a real one; a finished file of that name is kept.
 
     Args:
-        source: A real trace, ``.json`` or ``.json.gz``, whose events lie between the first ``[`` and last ``]``.
+        source: A real trace, ``.json`` or ``.json.gz``, with its events between the first ``[`` and last ``]``.
         target: Where to write; gzipped as well when its name ends in ``.gz``.
         size_bytes: Size of the JSON text; the last repetition is whole, so the file is a little larger.
 

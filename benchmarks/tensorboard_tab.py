@@ -1,8 +1,9 @@
-"""How quickly the PERF tab answers, at rest and while it analyses a large trace.
+"""Measure how quickly the PERF tab responds, idle and while it analyses a large trace.
 
-A real TensorBoard is started on a log directory that holds a sample trace and the same one repeated to a given size.
-Measured are the time to the first byte of the sample's report once it is kept, the time until the large trace's report
-is there, and what the first byte of the sample's report and of the list of runs takes meanwhile.
+A real TensorBoard runs on a log directory with a sample trace and the same trace repeated to a given size. The first
+figure is the time to the first byte of the sample's report once it is cached. The second is the time until the report
+of the large trace is ready. The others are times to the first byte of the sample's report and of the list of runs in
+the meantime.
 
     python benchmarks/tensorboard_tab.py /path/to/trace.json.gz --size-mb 200
 
@@ -48,7 +49,7 @@ def first_byte(address: str) -> tuple[int, float]:
 
 
 def measure(base: str) -> dict[str, list[float]]:
-    """All figures in milliseconds, by what they are."""
+    """Return all figures in milliseconds, by name."""
     while first_byte(f"{base}/data/report?run=sample")[0] == 202:
         time.sleep(0.1)
     at_rest = [first_byte(f"{base}/data/report?run=sample")[1] for _ in range(ROUNDS)]
@@ -109,7 +110,7 @@ def main() -> None:
         "",
         header,
         "",
-        "| what | requests | median ms | most ms |",
+        "| request | requests | median ms | most ms |",
         "|---|--:|--:|--:|",
         *(
             f"| {what} | {len(times)} | {statistics.median(times):,.1f} | {max(times):,.1f} |"

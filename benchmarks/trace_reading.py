@@ -108,7 +108,7 @@ WORKERS: dict[str, tuple[Callable[[Path], int], tuple[str, ...]]] = {
 
 
 def peak_mb() -> float:
-    """Peak resident memory of this program: ``ru_maxrss`` would count what its parent held when it was started."""
+    """Return the peak resident memory of this program; ``ru_maxrss`` would include its parent's memory at the start."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -220,7 +220,7 @@ def main() -> None:
             rows += [summary(name, target, arm, found) for arm, found in results.items()]
             for row in rows[-len(turns) :]:
                 print(row, flush=True)
-            write(arguments.results, about, rows)  # after every size: an interrupted run keeps what it has
+            write(arguments.results, about, rows)  # after every size, so that an interrupted run keeps its results
 
 
 def summary(source: str, path: Path, arm: str, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def write(name: str, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         f"{about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB; Python {about['python']}; "
         + ", ".join(f"{name} {version}" for name, version in about["versions"].items())
         + f"; load average {about['load_average_at_start'][0]:.1f} at the start. Method version "
-        + f"{about['method_version']}: `benchmarks/trace_reading.py` says what each arm does. Medians of interleaved "
+        + f"{about['method_version']}: `benchmarks/trace_reading.py` describes the arms. Medians of interleaved "
         + "rounds, each a fresh process; imports are not counted.",
         "",
         "| source | MB | events | arm | wall s | × floor | CPU s | × floor | peak MB |",

@@ -1,9 +1,9 @@
-"""How often `lightning-perf tune` keeps a lever, by simulation: useless ones, and ones that gain 5 or 10 %.
+"""Simulate how often `lightning-perf tune` keeps a lever: useless ones, and ones that gain 5 or 10 %.
 
-The times of windows are drawn, and go through the functions that judge levers. A window's time spreads by 1.15 %. Where
-rounds are disturbed, one window in one round of ten takes 30 % longer on average (exponentially distributed). Where
-processes differ, each is faster or slower for good, by a normal 0.5 %. A trial has three processes, as a real one has:
-the training as it is, the same once more, and the lever's.
+The times of windows are random and go through the functions that judge levers. A window's time spreads by 1.15 %. With
+disturbed rounds, one window in one round of ten takes 30 % longer on average (exponentially distributed). With
+different processes, each one is permanently faster or slower, by a normal 0.5 %. A trial has three processes, like a
+real one: the baseline, the baseline again, and the training with the lever.
 
 Run as ``python -m benchmarks.tune_simulation``: prints a Markdown table and writes it to ``benchmarks/results/``. It
 takes some seconds.
@@ -34,7 +34,7 @@ PROCESS_SPREAD = 0.005
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is true of the machine and the lever.
+    """The true properties of the machine and the lever.
 
     Attributes:
         name: In words.

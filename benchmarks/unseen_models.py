@@ -1,12 +1,12 @@
-"""Do predictions hold on networks that they were not made with?
+"""Check predictions on networks that did not shape them.
 
-The constants of the findings for processors were drawn from the networks that ``docs/findings.md`` names. Here they
-meet others, of torchvision and torch: each is profiled as a user would have it, and each advice is followed whether the
-report gives it or not. Of advice that was given, the gain is set against the prediction; of advice that was not, it
-tells what a user would have missed, or was spared.
+The constants of the findings for processors come from the networks that ``docs/findings.md`` names. This benchmark uses
+other networks of torchvision and torch. Each is profiled as a user would do it, and each advice is followed, even if
+the report does not give it. If it does, the gain is compared with the prediction. If not, the gain shows whether a user
+would have missed something.
 
-Run as ``python -m benchmarks.unseen_models`` on a quiet machine without a GPU, about 40 minutes: prints a table, and
-writes it to ``benchmarks/results/unseen_models.md``.
+Run as ``python -m benchmarks.unseen_models`` on a quiet machine without a GPU. It takes about 40 minutes, prints a
+table, and writes it to ``benchmarks/results/unseen_models.md``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ ADVICE: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one advice on one network.
+    """The result of one advice on one network.
 
     Attributes:
         found: The finding that gives it; None where none does.
@@ -118,7 +118,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Whether the prediction holds, or what its absence cost."""
+        """Whether the prediction holds, or the cost of a missing one."""
         gain = self.gain_ms
         if self.found is None:
             return "missed" if (gain.low or 0) > WORTH * self.before_ms else "no certain gain"
@@ -128,14 +128,14 @@ class Outcome:
 
 
 def outcome(plant: Plant, findings: tuple[Finding, ...], rounds: int, data: PictureData) -> Outcome:
-    """Follow one advice, fits with and without it in turns."""
+    """Follow one advice, alternating fits with and without it."""
     found = next((finding for finding in findings if finding.kind == plant.finding), None)
     before, after = in_turns(rounds, lambda part: step_ms(plant, part, data))
     return Outcome(found, sum(before) / len(before), interval(paired_difference(after, before)))
 
 
 def rows(name: str, rounds: int, data: PictureData, only: str = "") -> list[tuple[str, Outcome]]:
-    """All advice on one network, or that whose name contains a text, as may the network's."""
+    """Return the results of all advice on one network, or only of pairs that contain a text."""
     asked = [advice for advice in ADVICE if only in f"{name}, {advice}"]
     if not asked:
         return []
@@ -180,8 +180,8 @@ def summary(results: list[Outcome]) -> str:
     slower = sum((one.gain_ms.high or 0) < 0 for one in given)
     return (
         f"{len(given)} predictions: {inside} gains inside, {apart} clearly outside, {len(given) - inside - apart} "
-        f"cannot be told; {slower} of the given advice made the training slower. {len(spared)} times no advice was "
-        f"given: {missed} of them would have gained more than {WORTH:.0%} of the step."
+        f"cannot be told. {slower} of the given advice made the training slower. {len(spared)} times the report gave "
+        f"no advice. In {missed} of these cases, the advice would have saved more than {WORTH:.0%} of the step."
     )
 
 
@@ -189,7 +189,9 @@ def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=5, help="fits of each setup (default: 5)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose network or advice contains it; no file")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only rows with TEXT in the network or advice; writes no file"
+    )
     options = parser.parse_args()
     if torch.cuda.is_available():
         parser.error("the advice is for processors: hide the GPU (CUDA_VISIBLE_DEVICES=)")

@@ -1,4 +1,4 @@
-"""What figures were measured with: the line that stands beside them."""
+"""Describe the versions and the device behind the figures."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["device_name", "known_versions", "versions_text"]
 
 
 def known_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that are installed, by their names in run records."""
+    """Return the versions of Python and of the installed libraries, by their names in run records."""
     return {name: str(value) for name, value in version_facts().items() if value is not None}
 
 
 def versions_text() -> str:
-    """The same as prose, as ``python 3.12.3, torch 2.15.0``."""
+    """Return the versions as text, e.g. ``python 3.12.3, torch 2.15.0``."""
     return ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in known_versions().items())
 
 
 def device_name() -> str:
-    """The CUDA GPU that a Trainer would take, or else the processor."""
+    """Return the name of the CUDA GPU that a Trainer would use, or of the processor."""
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_name()

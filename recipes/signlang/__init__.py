@@ -1,1 +1,1 @@
-"""Sign-language recognition: the training this project began with, end to end."""
+"""Sign-language recognition: the training that this project started with, end to end."""

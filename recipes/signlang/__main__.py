@@ -1,4 +1,4 @@
-"""``python -m recipes.signlang``."""
+"""Run the recipe as ``python -m recipes.signlang``."""
 
 from __future__ import annotations
 

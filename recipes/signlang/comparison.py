@@ -1,4 +1,4 @@
-"""The article's experiment: the same training in several precisions, repeated in blocks, and compared."""
+"""Run the article's experiment: compare the same training in several precisions, repeated in blocks."""
 
 from __future__ import annotations
 
@@ -42,21 +42,20 @@ __all__ = [
 TF32 = "tf32"
 
 EXACT_BLOCKS = 6
-"""Fewest runs of each arm with which an exact paired test can reach p < 0.05: 2 / 2⁶ = 0.031."""
+"""Fewest runs per arm for an exact paired test to reach p < 0.05: 2 / 2⁶ = 0.031."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What is compared, and how often.
+    """The precisions to compare, and the number of runs.
 
     Attributes:
-        precisions: Of `recipes.signlang.settings.PRECISIONS`, the baseline first.
-        runs: Runs of each that count.
-        training: What the trainings have in common. Its seed is that of block 0, the warm-up; its data seed is that
-            of all.
-        margin: The largest loss of accuracy that does not matter, as a share.
+        precisions: Names from `recipes.signlang.settings.PRECISIONS`, the baseline first.
+        runs: Runs per precision, without the warm-up.
+        training: Settings that all trainings share. Its seed applies to block 0, the warm-up; its data seed to all.
+        margin: Largest loss of accuracy that does not matter, as a share.
         goal: Accuracy for the time to accuracy, or None.
-        folder: Where everything goes.
+        folder: Folder for all files of the study.
     """
 
     precisions: tuple[str, ...]
@@ -70,19 +69,16 @@ class Experiment:
 def runnable_precisions(
     wanted: Sequence[str] | None, device: TrainDevice, on_progress: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Settle which precisions are compared on a device.
+    """Return the precisions to compare on a device.
 
     Args:
-        wanted: Those asked for, the baseline first; None chooses: FP32 and mixed precision, and on a GPU that has
-            TF32 that as well, since PyTorch runs FP32 convolutions in it unless told otherwise.
-        device: What the trainings take.
+        wanted: Requested precisions, the baseline first. None chooses FP32 and mixed precision, and also TF32 on a GPU
+            that has it, because PyTorch runs FP32 convolutions in TF32 by default.
+        device: The device of the trainings.
         on_progress: Called with each line of progress.
 
-    Returns:
-        The precisions.
-
     Raises:
-        RecipeError: One cannot run on the device, one is named twice, or there is one only.
+        RecipeError: A precision cannot run on the device or is repeated, or there is only one.
     """
     if wanted is None:
         if device.kind == "cpu":
@@ -110,7 +106,7 @@ def runnable_precisions(
 
 
 def runs_warning(runs: int) -> str | None:
-    """What this few runs cannot show; None when they are enough.
+    """Return a warning about too few runs, or None if there are enough.
 
     Example:
         >>> runs_warning(6) is None, runs_warning(1)
@@ -129,11 +125,11 @@ def runs_warning(runs: int) -> str | None:
 
 
 def define_study(experiment: Experiment, device: TrainDevice) -> Study:
-    """The study of an experiment: an arm a precision, a fresh process a run, the same data in all.
+    """Return the study of an experiment: one arm per precision, one fresh process per run, the same data for all.
 
     Args:
-        experiment: What is compared.
-        device: What the trainings take.
+        experiment: The experiment.
+        device: The device of the trainings.
     """
     arms = tuple(StudyArm(name, _command(name, experiment.training, device)) for name in experiment.precisions)
     flags = ("tf32_matmul", "tf32_cudnn") if TF32 in experiment.precisions else ()
@@ -147,11 +143,11 @@ def define_study(experiment: Experiment, device: TrainDevice) -> Study:
 
 
 def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Callable[[str], None]) -> int:
-    """Run the study, or what is left of it, and show and save the comparison.
+    """Run or continue the study, then print and save the comparison.
 
     Args:
-        experiment: What is compared.
-        device: What the trainings take.
+        experiment: The experiment.
+        device: The device of the trainings.
         on_progress: Called with each line of progress.
 
     Returns:
@@ -161,7 +157,7 @@ def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Cal
         RecipeError: The data cannot be used.
         CompareError: The folder holds another study, a setting is wrong, or runs failed.
         MissingExtraError: scipy or matplotlib is not installed.
-        KeyboardInterrupt: It was stopped; the same command goes on with it.
+        KeyboardInterrupt: The user stopped the study; the same command resumes it.
     """
     for package in ("scipy", "matplotlib"):  # before the runs, not after
         import_extra(package, "compare")
@@ -174,7 +170,7 @@ def run_experiment(experiment: Experiment, device: TrainDevice, on_progress: Cal
     on_progress(
         f"Study   {', '.join(experiment.precisions)}: {experiment.runs} runs each and a warm-up, {count} in all"
     )
-    on_progress(f"        in {folder}; stopped, it goes on when the same command is given again")
+    on_progress(f"        in {folder}; if interrupted, give the same command again to resume")
     warning = runs_warning(experiment.runs)
     if warning is not None:
         on_progress(f"Note    {warning}")
@@ -190,7 +186,7 @@ def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) 
         _save(folder, error.refusal.to_json(), error.refusal.to_markdown(notes))
         error.refusal.print(notes)
         command = f"lightning-perf compare {folder} --allow … --plot {folder}/plots"
-        on_progress(f"To look at the runs all the same: {command}")
+        on_progress(f"To see the runs anyway: {command}")
         return exit_code(error.refusal)
     _save(folder, comparison.to_json(), comparison.to_markdown())
     on_progress(f"Plots    {comparison.save_plots(folder / 'plots')}")
@@ -208,7 +204,7 @@ def _save(folder: Path, json: str, markdown: str) -> None:
 
 
 def _command(precision: str, training: TrainSettings, device: TrainDevice) -> tuple[str, ...]:
-    """A run of the train command. On a device with TF32 that is on in its own arm and off in the others."""
+    """Return the command of one training. On a device with TF32, it is on in the arm ``tf32`` and off in the others."""
     options: dict[str, object] = {
         "precision": "32-true" if precision == TF32 else precision,
         "seed": "{seed}",
@@ -250,18 +246,18 @@ def _check_data(training: TrainSettings, on_progress: Callable[[str], None]) -> 
 
 
 def engine_devices(device: TrainDevice) -> tuple[Device, ...]:
-    """The device whose lease the runs hold.
+    """Return the devices that the runs lease.
 
     Args:
-        device: What the trainings take.
+        device: The device of the trainings.
     """
     if device.kind == "cpu":
         return parse_devices("cpu")
     if device.kind == "mps":
         return (Device("mps"),)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:  # the user has chosen: runs see the same
+    if visible:  # the user's choice; all runs see the same devices
         return (Device("gpu" + "".join(c if c.isalnum() else "-" for c in visible)),)
     found = parse_devices(None)
-    # Without NVML and nvidia-smi the engine finds no GPU, and PyTorch does.
+    # Without NVML and nvidia-smi the engine finds no GPU, but PyTorch does.
     return found if found != (Device("cpu"),) else (Device("gpu0"),)

@@ -1,4 +1,4 @@
-"""The one error that the recipe shows to its user."""
+"""The error that the recipe shows to its users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["RecipeError"]
 
 
 class RecipeError(LocatedError):
-    """Something the user can put right: bad data, a wrong path, an impossible setting.
+    """A problem that the user can fix: bad data, a wrong path, an impossible setting.
 
     The command line prints it without a traceback and exits with code 2.
     """

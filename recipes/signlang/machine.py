@@ -1,6 +1,6 @@
-"""Cores, memory and devices of this machine.
+"""Find the cores, memory and devices of this machine.
 
-PyTorch is asked for devices in a process of its own: one that keeps a GPU open disturbs its runs.
+A separate process asks PyTorch for the devices, because a process that keeps a GPU open disturbs its runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FIRST_WITH_TF32 = (8, 0)
 
 
 def usable_cores() -> int:
-    """Cores this process may run on; fewer than the machine has under taskset, cgroup cpusets and most schedulers."""
+    """Return the number of cores for this process; taskset, cgroup cpusets and most schedulers may limit it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_memory_bytes() -> int:
-    """Memory that can be taken without swapping, or 0 where the system does not tell."""
+    """Return the memory that is available without swapping, or 0 if the system does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
             for line in file:
@@ -45,11 +45,11 @@ def available_memory_bytes() -> int:
 
 @dataclass(frozen=True)
 class TrainDevice:
-    """The device that a training takes.
+    """The device of a training.
 
     Attributes:
         kind: Lightning's name of its accelerator.
-        name: Its name; empty where only the kind is known.
+        name: Name of the device; empty if only its kind is known.
         has_tf32: Whether it can compute FP32 products in TF32.
     """
 
@@ -59,7 +59,7 @@ class TrainDevice:
 
 
 def find_device(accelerator: str) -> TrainDevice:
-    """Find the device that a training with this accelerator would take.
+    """Find the device that a training with this accelerator would use.
 
     Args:
         accelerator: ``auto``, ``cpu``, ``gpu`` or ``mps``.
@@ -68,7 +68,7 @@ def find_device(accelerator: str) -> TrainDevice:
         The device.
 
     Raises:
-        RecipeError: There is no such device, or PyTorch does not start.
+        RecipeError: PyTorch sees no such device, or does not start.
     """
     if accelerator == "cpu":
         return TrainDevice("cpu", "", has_tf32=False)
@@ -80,9 +80,9 @@ def find_device(accelerator: str) -> TrainDevice:
         found = TrainDevice(**json.loads(asked.strip().splitlines()[-1]))
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RecipeError("PyTorch", f"could not be asked for its devices ({last})", "Mend its installation") from error
+        raise RecipeError("PyTorch", f"failed to list its devices ({last})", "Reinstall it") from error
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        raise RecipeError("PyTorch", "gave no answer about its devices", "Try --accelerator cpu") from error
+        raise RecipeError("PyTorch", "did not list its devices", "Try --accelerator cpu") from error
     if (accelerator == "gpu" and found.kind == "cpu") or (accelerator == "mps" and found.kind != "mps"):
         raise RecipeError(
             f"--accelerator {accelerator}", "PyTorch sees no such device", "Use --accelerator cpu, or auto"

@@ -1,4 +1,4 @@
-"""What can be chosen about a training."""
+"""Settings of a training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal
 __all__ = ["PRECISIONS", "InputKind", "SplitKind", "TrainSettings"]
 
 PRECISIONS = ("32-true", "tf32", "16-mixed", "bf16-mixed")
-"""The precisions that ``compare`` trains in. ``32-true`` is without TF32, ``tf32`` with it."""
+"""Precisions for ``compare``. ``32-true`` is FP32 without TF32; ``tf32`` is FP32 with it."""
 
 
 class InputKind(str, Enum):
-    """Where batches come from."""
+    """Source of the batches."""
 
     MEMORY = "memory"
     FILES = "files"
 
 
 class SplitKind(str, Enum):
-    """How pictures are held out."""
+    """Rule for holding out pictures."""
 
     CAPTURE = "capture"
     RANDOM = "random"
@@ -33,28 +33,28 @@ class TrainSettings:
 
     Attributes:
         precision: Lightning's name of the precision.
-        data: Folder or zip of pictures; None for the embedded synthetic set.
-        cache_dir: Where the embedded set is kept; None for the user's cache folder.
-        copies: Consecutive numbers of one capture in the flat layout; None to tell by the data.
-        skip_unreadable: Leave unreadable pictures out instead of refusing the data.
+        data: Folder or zip of pictures; None for the synthetic set.
+        cache_dir: Folder of the cached synthetic set; None for the user's cache folder.
+        copies: Consecutive numbers of one capture in the flat layout; None to infer it from the data.
+        skip_unreadable: Leave out unreadable pictures instead of raising an error.
         model: A key of `recipes.signlang.training.model.MODELS`.
         epochs: Passes over the training pictures.
         image_size: Width and height in pixels.
-        batch_size: Pictures a batch.
+        batch_size: Pictures per batch.
         lr: Learning rate of SGD.
-        split: How pictures are held out.
+        split: Rule for holding out pictures.
         validation_fraction: Share of each label to hold out.
-        seed: Seed of the weights and the order; without `data_seed` also of the embedded data and the split.
-        data_seed: Seed of the embedded data and the split; None takes `seed`.
-        tf32: ``on`` or ``off`` sets TF32 for what computes in FP32; None leaves it alone.
+        seed: Seed of the weights and the order; without `data_seed` also of the synthetic data and the split.
+        data_seed: Seed of the synthetic data and the split; None means `seed`.
+        tf32: ``on`` or ``off`` sets TF32 for FP32 operations; None keeps PyTorch's setting.
         checkpoints: Save checkpoints.
-        resume: Checkpoint of an interrupted training to go on from.
+        resume: Checkpoint of an interrupted training to resume.
         input: Pictures decoded once into memory, or from their files each time they are drawn.
-        augment: Rotate and shift training pictures a little, every time anew.
-        workers: DataLoader worker processes; None chooses by the cores.
+        augment: Rotate and shift training pictures slightly, by new amounts each time.
+        workers: DataLoader worker processes; None chooses a number that fits the cores.
         accelerator: Lightning's name of the accelerator.
         devices: Number of devices.
-        log_dir: Where runs are logged.
+        log_dir: Folder for the logs.
     """
 
     precision: str = "32-true"
@@ -83,5 +83,5 @@ class TrainSettings:
 
     @property
     def seed_of_data(self) -> int:
-        """The seed that draws the embedded data and the split."""
+        """The seed of the synthetic data and the split."""
         return self.seed if self.data_seed is None else self.data_seed

@@ -1,4 +1,4 @@
-"""The recipe as `lightning-perf tune` takes it: ``lightning-perf tune recipes.signlang.tune:resnet18``."""
+"""Provide the recipe for `lightning-perf tune`: ``lightning-perf tune recipes.signlang.tune:resnet18``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["cnn", "resnet18", "training"]
 
 
 def training(settings: TrainSettings) -> tuple[SignModule, SignData, dict[str, Any]]:
-    """Module, data and the Trainer's arguments of a training.
+    """Return the module, the data and the Trainer's arguments of a training.
 
     Args:
-        settings: The training.
+        settings: Settings of the training.
 
     Raises:
         RecipeError: The data cannot be used.
@@ -28,10 +28,10 @@ def training(settings: TrainSettings) -> tuple[SignModule, SignData, dict[str, A
 
 
 def resnet18() -> tuple[SignModule, SignData, dict[str, Any]]:
-    """ResNet-18 on the synthetic set, with the recipe's defaults."""
+    """Return a training of ResNet-18 on the synthetic set, with the recipe's defaults."""
     return training(TrainSettings())
 
 
 def cnn() -> tuple[SignModule, SignData, dict[str, Any]]:
-    """The small CNN on the synthetic set, with the recipe's defaults."""
+    """Return a training of the small CNN on the synthetic set, with the recipe's defaults."""
     return training(TrainSettings(model="cnn"))

@@ -91,7 +91,7 @@ def test_what_is_kept_loads_and_gives_the_same(measured):
         (Tiny(), {}, "no inputs"),
         (InPlace(), {"inputs": torch.randn(2, 1, 8, 8)}, "changes its inputs in place"),
         (Random(), {"inputs": torch.randn(2, 1, 8, 8)}, "returns other outputs for the same inputs, in eval mode"),
-        (torch.nn.Embedding(9, 5), {"inputs": torch.ones(2, 3)}, "wrap a model of .* token IDs"),
+        (torch.nn.Embedding(9, 5), {"inputs": torch.ones(2, 3)}, "wrap a model with .* token IDs"),
         (torch.nn.Bilinear(3, 3, 5), {"inputs": torch.ones(2, 3)}, "wrap a model with several inputs"),
         (Tiny(), {"inputs": torch.full((2, 1, 8, 8), float("nan"))}, "NaN or infinite"),
         (torch.nn.LSTM(8, 5), {"inputs": torch.randn(2, 3, 8)}, "returns a tuple, not one tensor"),

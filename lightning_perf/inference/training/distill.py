@@ -32,6 +32,10 @@ WORSE = 1.1
 """A training diverged if its final loss is above this many times its first loss, and above as many times the loss of
 the best constant answer. Noise between batches stays below it."""
 
+JUMP = 1.5
+"""A training also diverged if one loss was above this many times both, and the final loss is no better than the loss of
+the best constant answer."""
+
 
 def distillation_loss(
     student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0, alpha: float = 0.5
@@ -264,8 +268,12 @@ class _Observed:
             return "the student gives the same answer for every input"
         first, last = float(losses[0]), float(losses[-max(1, len(losses) // 10) :].mean())
         constant = self._constant_loss()
-        if last > WORSE * max(first, constant):
+        highest = max(first, constant)
+        if last > WORSE * highest:
             return f"the loss rose from {first:.3g} to {last:.3g}; a constant answer has {constant:.3g}"
+        if float(losses.max()) > JUMP * highest and last >= constant:
+            jump = f"the loss jumped from {first:.3g} to {float(losses.max()):.3g}"
+            return f"{jump} and ended at {last:.3g}; a constant answer has {constant:.3g}"
         return None
 
     def _constant_loss(self) -> float:

@@ -1,4 +1,4 @@
-"""Batches of pictures: data sets in memory or on disk, augmentation, and the data module."""
+"""Feed batches of pictures to a training: datasets in memory or on disk, augmentation, and the data module."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 MAX_DEGREES = 10.0
-"""The original's own copies are rotated by up to as much."""
+"""The copies in the original data are rotated by up to as much."""
 MAX_SHIFT = 0.05
-"""Of the picture's width and height."""
+"""Largest shift, as a share of the picture's width and height."""
 
 
 def augment(pictures: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Rotate and shift every picture of a batch by an amount of its own, the edge's grey values continued.
+    """Rotate and shift every picture of a batch by its own random amount, repeating the grey values at the edges.
 
-    One call of the device's sampler for the whole batch: transforms of ``torchvision.transforms.v2`` draw one amount a
-    call, so they would take a call a picture.
+    This takes one call of the device's sampler for the whole batch. Transforms of ``torchvision.transforms.v2`` draw
+    one amount per call, so they would need one call per picture.
 
     Args:
         pictures: ``(n, 1, size, size)`` of uint8.
-        generator: What draws the amounts, on the CPU; torch's own when not given.
+        generator: Random number generator on the CPU; torch's own if not given.
 
     Returns:
         ``(n, 1, size, size)`` of uint8 on the same device.
@@ -67,10 +67,10 @@ def augment(pictures: Tensor, generator: torch.Generator | None = None) -> Tenso
 
 
 def _grid(affine: Tensor, height: int, width: int) -> Tensor:
-    """Where each pixel comes from, as `torch.nn.functional.affine_grid` answers, ``(n, height, width, 2)``.
+    """Return the source of each pixel, like `torch.nn.functional.affine_grid`, ``(n, height, width, 2)``.
 
-    That multiplies a matrix for each pixel, which took two thirds of a whole augmentation on a CPU. A column's part and
-    a line's part are enough, and the sampler reads the sums as they lie, the coordinates apart.
+    PyTorch's function multiplies a matrix for each pixel, which took two thirds of an augmentation on a CPU. Adding one
+    term per column and one per row is enough.
     """
     of_x, of_y, constant = (part[..., None, None] for part in affine.unbind(dim=2))
     columns = of_x * _centres(width, affine) + constant
@@ -78,7 +78,7 @@ def _grid(affine: Tensor, height: int, width: int) -> Tensor:
 
 
 def _centres(count: int, like: Tensor) -> Tensor:
-    """Centres of pixels side by side, the edges of the picture at −1 and 1."""
+    """Return the centres of a row of pixels, with the edges of the picture at −1 and 1."""
     return (torch.arange(count, dtype=like.dtype, device=like.device) * 2 + 1) / count - 1
 
 
@@ -87,12 +87,12 @@ Batch = tuple[Tensor, Tensor]
 
 
 class MemoryPictures(Dataset[Batch]):
-    """Some rows of decoded pictures; a batch is one indexing of one array, not a loop over pictures.
+    """A dataset of decoded pictures in memory. A batch takes one indexing operation, not a loop over pictures.
 
     Args:
         pictures: ``(m, size, size)`` of uint8.
         labels: ``(m,)``.
-        rows: Which of them, ``(k,)``.
+        rows: Rows to use, ``(k,)``.
     """
 
     def __init__(self, pictures: Tensor, labels: Tensor, rows: Tensor) -> None:
@@ -111,15 +111,15 @@ class MemoryPictures(Dataset[Batch]):
 
 
 class FilePictures(Dataset[Batch]):
-    """Some pictures of a folder or zip, read and decoded whenever they are drawn.
+    """A dataset of pictures in a folder or zip, which are read and decoded each time they are drawn.
 
     Args:
         path: The folder or zip.
         names: The files, ``(m,)``.
         labels: ``(m,)``.
-        rows: Which of them, ``(k,)``.
-        size: Width and height to scale to.
-        moved: Whether pictures are rotated and shifted a little.
+        rows: Rows to use, ``(k,)``.
+        size: Width and height after scaling.
+        moved: Whether pictures are rotated and shifted slightly.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class FilePictures(Dataset[Batch]):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """File and label of each picture, as torchvision's ``ImageFolder`` has them; of a zip, the zip once."""
+        """File and label of each picture, like in torchvision's ``ImageFolder``; for a zip, only the zip itself."""
         if not self._path.is_dir():
             return [(str(self._path), 0)]
         return [(str(self._path / self._names[row]), int(self._labels[row])) for row in self._rows]
@@ -161,13 +161,13 @@ def _as_is(batch: Any) -> Any:
 
 
 def default_workers(input_kind: InputKind = InputKind.MEMORY) -> int:
-    """Worker processes that help.
+    """Return a suitable number of worker processes.
 
-    Taking a batch from memory costs microseconds, so two workers keep up with any device; with fewer than three cores
-    they would only take time from the training itself. Decoding files takes as many as there are cores to spare.
+    Taking a batch from memory costs microseconds, so two workers keep up with any device. With fewer than three cores,
+    they would only compete with the training. Decoding files uses all cores but one, up to 16.
 
     Args:
-        input_kind: Where batches come from.
+        input_kind: Source of the batches.
     """
     cores = usable_cores()
     if cores <= 2:
@@ -176,17 +176,17 @@ def default_workers(input_kind: InputKind = InputKind.MEMORY) -> int:
 
 
 class SignData(LightningDataModule):
-    """Training and held-out batches: ``(n, 1, size, size)`` bytes and ``(n,)`` labels.
+    """Provides training and held-out batches: ``(n, 1, size, size)`` bytes and ``(n,)`` labels.
 
     Args:
-        images: The data set.
-        split: Which pictures train.
-        batch_size: Pictures a batch.
+        images: The dataset.
+        split: The training and the held-out pictures.
+        batch_size: Pictures per batch.
         workers: Worker processes.
-        input_kind: Decoded once into memory, or from the files each time.
-        moved: Whether training pictures are rotated and shifted a little: on the device, or by the workers when they
+        input_kind: Pictures decoded once into memory, or from their files each time.
+        moved: Whether training pictures are rotated and shifted slightly: on the device, or in the workers if they
             decode files.
-        record: What the checkpoints of a training are to tell of its data.
+        record: Facts about the data for the checkpoints.
 
     Raises:
         RecipeError: There are no files to decode.
@@ -217,23 +217,23 @@ class SignData(LightningDataModule):
         self._record = record
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning puts into checkpoints: the record, under the name of this class."""
+        """Return the record; Lightning saves it in checkpoints under the name of this class."""
         return {} if self._record is None else self._record.as_state()
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:  # noqa: ARG002
-        """Move training pictures a little, on the device."""
+        """Rotate and shift training pictures slightly, on the device."""
         if not self._moved or self._from_files or self.trainer is None or not self.trainer.training:
             return batch
         pictures, labels = batch
         return augment(pictures), labels
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Shuffled; the last, smaller batch is left out where there are others, as batch norm needs many pictures."""
+        """Return shuffled batches, without the last, smaller one if there are others, because batch norm needs many."""
         training = torch.from_numpy(self._split.training)
         return self._loader(training, training=True, drop_last=len(training) > self._batch_size)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """The held-out pictures, in order."""
+        """Return the held-out pictures, in order."""
         return self._loader(torch.from_numpy(self._split.held_out), training=False, drop_last=False)
 
     def _loader(self, rows: Tensor, *, training: bool, drop_last: bool) -> DataLoader[Batch]:

@@ -1,4 +1,4 @@
-"""Every picture decoded once, into one array of bytes."""
+"""Decode every picture once, into one array of bytes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["Decoded", "decode_all", "decode_picture", "empty_pictures", "unwarne
 UInt8Array = NDArray[np.uint8]
 
 MOST_PIXELS = 89_478_485
-"""What is larger is a decompression bomb or a mistake. Pillow warns from here on (``Image.MAX_IMAGE_PIXELS``)."""
+"""Most pixels of a picture; a larger one is a decompression bomb or a mistake. Pillow warns above this number, too."""
 
 _MEMORY_SHARE = 0.25
-"""Of the available memory, what decoded pictures may take before they go to a temporary file."""
+"""Share of the available memory for decoded pictures. Larger sets go to a temporary file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Decoded:
 
 
 def decode_picture(content: bytes, size: int) -> UInt8Array:
-    """Decode a picture to grey values, upright, scaled to a square as the original's training did.
+    """Decode a picture to grey values, upright and scaled to a square like in the original training.
 
     Args:
         content: A file in a format Pillow reads: colour, palette, 8 or 16 bits.
@@ -57,7 +57,8 @@ def decode_picture(content: bytes, size: int) -> UInt8Array:
         ``(size, size)`` grey values.
 
     Raises:
-        OSError: This is no picture, it is cut off, its numbers have no known white, or it has more than `MOST_PIXELS`.
+        OSError: The file is not a picture, is truncated, has more than `MOST_PIXELS`, or its range of values is
+            unknown.
     """
     try:
         image = Image.open(io.BytesIO(content))
@@ -74,7 +75,7 @@ def decode_picture(content: bytes, size: int) -> UInt8Array:
     except Image.DecompressionBombError as error:
         raise OSError(f"more than {MOST_PIXELS:,} pixels") from error
     except (ValueError, SyntaxError, EOFError, MemoryError, TypeError, IndexError) as error:
-        # What Pillow's readers let through on damaged files.
+        # Pillow's readers raise these errors for damaged files.
         raise OSError(f"damaged picture: {error}") from error
     if grey.size != (size, size):
         grey = grey.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
@@ -83,7 +84,7 @@ def decode_picture(content: bytes, size: int) -> UInt8Array:
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """Without Pillow's advice on odd files: one that cannot be read says so. For one thread at a time."""
+    """Silence Pillow's warnings about odd files: unreadable ones raise errors. For one thread at a time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -93,16 +94,16 @@ def decode_all(source: Source, names: Sequence[str], size: int, *, on_picture: C
     """Read and decode pictures in as many threads as there are cores (Pillow decodes outside the interpreter lock).
 
     Args:
-        source: Where the files are.
-        names: The files.
+        source: Source of the files.
+        names: Names of the files.
         size: Width and height in pixels.
-        on_picture: Called for each picture done, from this thread.
+        on_picture: Called after each picture, in this thread.
 
     Returns:
         The pictures in the order of the names.
 
     Raises:
-        RecipeError: The pictures fit neither the memory nor the temporary folder.
+        RecipeError: The pictures fit neither into memory nor into the temporary folder.
     """
     pictures = empty_pictures(len(names), size)
     unreadable = []
@@ -123,10 +124,10 @@ def _decode_into(source: Source, size: int, pictures: UInt8Array, row: int, name
 
 
 def empty_pictures(count: int, size: int) -> UInt8Array:
-    """Room for pictures: in memory, or in a temporary file mapped into memory where that would take too much of it.
+    """Return an array for pictures: in memory, or memory-mapped from a temporary file if memory is too small.
 
     Args:
-        count: How many.
+        count: Number of pictures.
         size: Width and height in pixels.
 
     Raises:
@@ -139,7 +140,7 @@ def empty_pictures(count: int, size: int) -> UInt8Array:
     try:
         with tempfile.TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):
-                # Without it the file is sparse, and the process is killed when it writes to a disk that is full.
+                # A sparse file would kill the process when it writes to a full disk.
                 os.posix_fallocate(file.fileno(), 0, needed_bytes)
             return np.memmap(file, np.uint8, mode="w+", shape=(count, size, size))
     except OSError as error:
@@ -149,5 +150,5 @@ def empty_pictures(count: int, size: int) -> UInt8Array:
 
 
 def progress(total: int) -> tqdm[object]:
-    """The progress bar of decoding; short jobs finish before it appears."""
+    """Return a progress bar for decoding; short jobs finish before it appears."""
     return tqdm(total=total, desc="Reading pictures", unit="image", delay=1.0, leave=False)

@@ -1,4 +1,4 @@
-"""A data set in memory: pictures, labels and captures, from whatever the user named."""
+"""Read a dataset into memory: pictures, labels and captures, from a folder, a zip or tables."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["ImageSet", "infer_copies", "read_image_set"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet:
-    """Pictures and what is known of each.
+    """Pictures with their labels and captures.
 
     Attributes:
-        path: Where they came from.
-        layout: How they were laid out, in words.
+        path: Path of the dataset.
+        layout: Name of its layout.
         classes: The labels, in the order of their numbers.
-        pictures: ``(n, size, size)`` grey values.
-        labels: ``(n,)`` number of the label.
-        captures: ``(n,)`` number of the capture; pictures with the same number are copies of each other.
-        capture_rule: How captures were told apart, in words.
-        held_out: ``(n,)`` whether the data set itself holds a picture out, or None where it does not come split.
-        skipped: Unreadable files left out.
-        duplicates: Files left out because a doubled folder holds the same again.
-        names: The file of each picture in the source; None where pictures lie in tables.
+        pictures: Grey values, ``(n, size, size)``.
+        labels: Number of each picture's label, ``(n,)``.
+        captures: Number of each picture's capture, ``(n,)``; pictures with the same number are copies of each other.
+        capture_rule: Rule that identified the captures, in words.
+        held_out: Whether the dataset itself holds a picture out, ``(n,)``; None if it has no such split.
+        skipped: Number of unreadable files that were left out.
+        duplicates: Number of files that were left out because a nested folder repeats them.
+        names: File of each picture in the source; None for pictures in tables.
     """
 
     path: Path
@@ -54,22 +54,22 @@ class ImageSet:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the pictures were too many for memory and lie in a temporary file."""
+        """Whether the pictures are in a temporary file because memory is too small."""
         return isinstance(self.pictures, np.memmap)
 
 
 def read_image_set(path: Path, size: int, *, copies: int | None = None, skip_unreadable: bool = False) -> ImageSet:
-    """Read a data set: a folder or a zip, in any of the layouts that docs/data.md names.
+    """Read a dataset: a folder or a zip, in any of the layouts in docs/data.md.
 
     Args:
         path: The folder or zip.
-        size: Width and height to scale pictures to.
-        copies: Consecutive numbers that are copies of one capture in the flat layout. None takes the original's ten,
-            or what the pictures tell where ten would leave a label with a single capture.
-        skip_unreadable: Leave files out that cannot be read, with one warning, instead of refusing the data set.
+        size: Width and height of the scaled pictures.
+        copies: Number of consecutive numbers that are copies of one capture in the flat layout. None means ten, as in
+            the original. If ten leaves a label with a single capture, it is inferred from the pictures.
+        skip_unreadable: Leave out unreadable files, with one warning, instead of raising an error.
 
     Raises:
-        RecipeError: The path is wrong, `recipes.signlang.data.layouts` refuses the data, or a picture cannot be read.
+        RecipeError: The path is wrong, `recipes.signlang.data.layouts` rejects the data, or a picture cannot be read.
     """
     source = open_source(path)
     tables = find_tables(source)
@@ -116,7 +116,7 @@ def _from_files(
         if not items:
             raise RecipeError(source.path, "no readable picture in it", "Download it again")
     classes = _classes(source, [item.label for item in items])
-    # A train or a test part alone is not split.
+    # A training or a test part alone is not a split.
     sides = np.array([bool(item.held_out) for item in items])
     captures, rule = _number_captures(Catalogue(catalogue.layout, tuple(items), 0), pictures, copies)
     return ImageSet(
@@ -145,7 +145,7 @@ def _classes(source: Source, labels: Sequence[str]) -> tuple[str, ...]:
 def _number_captures(
     catalogue: Catalogue, pictures: NDArray[np.uint8], copies: int | None
 ) -> tuple[NDArray[np.int64], str]:
-    """The number of each picture's capture, and the rule in words."""
+    """Return the number of each picture's capture, and the rule in words."""
     items = catalogue.items
     numbers = [item.number for item in items if item.number is not None]
     if not numbers:
@@ -175,11 +175,11 @@ def _numbered(keys: Sequence[tuple[str, str]]) -> NDArray[np.int64]:
 
 
 _CLEAR_DROP = 0.1
-"""How much less alike pictures must be across captures than within one; rotated copies correlate above 0.9."""
+"""Least drop of the correlation from pictures of one capture to pictures of two; rotated copies correlate above 0.9."""
 
 
 def infer_copies(pictures: NDArray[np.uint8], labels: Sequence[str], numbers: Sequence[int]) -> int | None:
-    """Find the length of a capture from where consecutive pictures stop to look alike.
+    """Infer the number of copies per capture from the similarity of consecutive pictures.
 
     Args:
         pictures: ``(n, height, width)`` grey values.
@@ -187,7 +187,7 @@ def infer_copies(pictures: NDArray[np.uint8], labels: Sequence[str], numbers: Se
         numbers: The number of each within its label.
 
     Returns:
-        The number of copies of each capture, or None when no number of them is clearly right.
+        The number of copies per capture, or None if the pictures do not show it clearly.
     """
     rows = {(label, number): row for row, (label, number) in enumerate(zip(labels, numbers, strict=True))}
     pairs = [(row, rows[label, n + 1], n + 1) for (label, n), row in rows.items() if (label, n + 1) in rows]
@@ -205,7 +205,7 @@ def infer_copies(pictures: NDArray[np.uint8], labels: Sequence[str], numbers: Se
 
 
 def _correlation(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
-    """Pearson's r of the grey values; 1 for two pictures of one grey."""
+    """Return Pearson's r of the grey values; 1 if a picture has a single grey value."""
     x, y = a.ravel() - a.mean(), b.ravel() - b.mean()
     scale = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / scale if scale else 1.0

@@ -1,4 +1,4 @@
-"""Recognise how a data set is laid out, and which label, capture and side each of its pictures has.
+"""Recognise the layout of a dataset, and find the label, capture and side of each picture.
 
 Known layouts, in a folder or a zip, at any nesting: *flat* (``a_12.png``), *pre-split* (``train_x/A_IMG_7.jpg``),
 *class folders* (``A/282.jpg``), *pre-split class folders* (``train/A/282.jpg``), and the tables of Sign-Language-MNIST
@@ -41,7 +41,7 @@ ORIGINAL_COPIES = 10
 """The original saved every capture as ten consecutively numbered copies, rotated by up to 10 degrees."""
 
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".pgm", ".ppm"})
-"""How names of pictures end."""
+"""Suffixes of picture files."""
 
 _TRAINING = re.compile(r"(^|.*[_\- ])train(ing)?([_\- ].*)?$", re.IGNORECASE)
 _HELD_OUT = re.compile(r"(^|.*[_\- ])(test(ing)?|valid(ation)?|val)([_\- ].*)?$", re.IGNORECASE)
@@ -73,8 +73,8 @@ def as_label(name: str) -> str | None:
         name: For example ``"A"``, ``"background"``, ``"7"``.
 
     Returns:
-        The label in lower case, or None when the name is no letter, digit, ``background`` (also called ``nothing`` or
-        ``blank``), ``space`` or ``delete``.
+        The label in lower case: a letter, a digit, ``background`` (also called ``nothing`` or ``blank``), ``space`` or
+        ``delete``. None for any other name.
 
     Examples:
         >>> as_label("A"), as_label("nothing"), as_label("cat")
@@ -85,7 +85,7 @@ def as_label(name: str) -> str | None:
 
 
 def ordered(labels: Iterable[str]) -> tuple[str, ...]:
-    """Distinct labels in the order classes are numbered: digits, letters, then the words.
+    """Return the distinct labels in the order of the classes: digits, letters, then words.
 
     Examples:
         >>> ordered(["background", "b", "7", "a", "b"])
@@ -99,11 +99,11 @@ class Item:
     """One picture.
 
     Attributes:
-        name: Its name in the source.
-        label: What it shows.
-        capture: What it is a copy of, unique within the label.
-        number: Its number in the original's numbering, or None in layouts without one.
-        held_out: The side the data set puts it on, or None when the data set does not come split.
+        name: Name in the source.
+        label: The label.
+        capture: The capture that it is a copy of, unique within the label.
+        number: Number in the original's numbering; None in layouts without one.
+        held_out: Whether the dataset holds it out; None if the dataset has no split.
     """
 
     name: str
@@ -115,12 +115,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The pictures of a data set.
+    """The pictures of a dataset.
 
     Attributes:
-        layout: The layout in words.
-        items: The pictures, by name.
-        duplicates: Files left out because a doubled folder holds the same again.
+        layout: Name of the layout.
+        items: The pictures, sorted by name.
+        duplicates: Number of files that were left out because a nested folder repeats them.
     """
 
     layout: str
@@ -129,13 +129,13 @@ class Catalogue:
 
 
 def list_items(source: Source) -> Catalogue:
-    """Find every picture of a data set and what its name says.
+    """Find every picture of a dataset, with the facts in its name.
 
     Args:
         source: The folder or zip.
 
     Raises:
-        RecipeError: There are no pictures, or a name or folder is no known label.
+        RecipeError: There are no pictures, or a name or folder is not a known label.
     """
     names = [name for name in source.names() if PurePosixPath(name).suffix.lower() in PICTURE_SUFFIXES]
     if not names:
@@ -163,12 +163,12 @@ def list_items(source: Source) -> Catalogue:
 
 
 def _drop_doubled(source: Source, names: list[str]) -> tuple[list[str], int]:
-    """Some downloads hold everything twice, as ``set/A/1.png`` and ``set/set/A/1.png``: keep the first."""
+    """Keep the first copy of each file: some downloads have both ``set/A/1.png`` and ``set/set/A/1.png``."""
     seen: dict[tuple[str, ...], str] = {}
     kept = []
     for name in sorted(names, key=lambda n: (n.count("/"), n)):
         parts = (source.path.stem, *PurePosixPath(name).parts)
-        # The root may be the outer of the two folders, or their parent.
+        # The root may be the outer one of the two folders, or their parent.
         key = tuple(part for i, part in enumerate(parts) if i and part != parts[i - 1])
         first = seen.setdefault(key, name)
         if first is name or not _same_content(source, first, name):
@@ -184,7 +184,7 @@ def _same_content(source: Source, one: str, other: str) -> bool:
 
 
 def _side(folder: PurePosixPath) -> bool | None:
-    """Held out, training, or not split; the innermost folder that says so decides."""
+    """Return True for held-out, False for training, None without a split; the innermost such folder decides."""
     for part in reversed(folder.parts):
         if _HELD_OUT.match(part):
             return True
@@ -194,7 +194,7 @@ def _side(folder: PurePosixPath) -> bool | None:
 
 
 def _folders_are_labels(folders: dict[PurePosixPath, list[str]]) -> bool:
-    """Whether the folders of one side stand for classes rather than merely hold the files."""
+    """Say whether the folders of one side are classes."""
     known = [folder for folder in folders if as_label(folder.name) is not None]
     if known or len(folders) == 1:
         return bool(known)
@@ -226,7 +226,7 @@ def _item(source: Source, name: str, folder_name: str | None, held_out: bool | N
 
 
 def find_tables(source: Source) -> list[str]:
-    """The CSV files of pictures in a data set: those whose header begins with ``label,pixel``."""
+    """Return the CSV files of pictures in a dataset: the ones with a header that starts with ``label,pixel``."""
     names = [name for name in source.names() if PurePosixPath(name).suffix.lower() == ".csv"]
     return [
         name for name in names if _read(source, name)[:64].decode("utf-8-sig", "replace").lower().startswith(_HEADER)
@@ -237,15 +237,15 @@ def read_table(source: Source, name: str, size: int) -> tuple[list[str], NDArray
     """Read one table.
 
     Args:
-        source: Where it is.
-        name: The file.
-        size: Width and height to scale the pictures to.
+        source: Source of the file.
+        name: Name of the file.
+        size: Width and height of the scaled pictures.
 
     Returns:
         The label of each row, and ``(n, size, size)`` grey values.
 
     Raises:
-        RecipeError: The header, a label or a pixel is not what the format allows.
+        RecipeError: The header, a label or a pixel does not follow the format.
     """
     where = source.locate(name)
     text = io.StringIO(_read(source, name).decode("utf-8-sig", errors="replace"))

@@ -18,19 +18,19 @@ __all__ = ["DataRecord", "load_data", "read_data", "training_digest"]
 
 
 def load_data(settings: TrainSettings, say: Callable[[str], None]) -> tuple[ImageSet, Split]:
-    """Read the data, split them, and say what they are.
+    """Read and split the data, and describe them.
 
     Args:
-        settings: What names and splits them.
-        say: Is told.
+        settings: Settings of the data and the split.
+        say: Called with each line of the description.
 
     Raises:
-        RecipeError: They cannot be used.
+        RecipeError: The data cannot be used.
     """
     images, split, seconds = read_data(settings)
     kind = "synthetic (rendered hands, no photographs)" if settings.data is None else images.layout
-    left_out = f", {images.skipped} unreadable left out" if images.skipped else ""
-    twice = f", {images.duplicates} doubled left out" if images.duplicates else ""
+    left_out = f", without {images.skipped} unreadable ones" if images.skipped else ""
+    twice = f", without {images.duplicates} repeated ones" if images.duplicates else ""
     store = "a temporary file" if images.on_disk else "memory"
     say(f"Data    {kind}: {len(images)} pictures, {len(images.classes)} labels{left_out}{twice}, from {images.path}")
     if settings.input is InputKind.FILES:
@@ -43,13 +43,13 @@ def load_data(settings: TrainSettings, say: Callable[[str], None]) -> tuple[Imag
 
 
 def read_data(settings: TrainSettings) -> tuple[ImageSet, Split, float]:
-    """Read and split the data; render the synthetic set first if it is wanted and not in the cache.
+    """Read and split the data; if needed, render the synthetic set first.
 
     Args:
         settings: The training.
 
     Returns:
-        The pictures, their split, and the seconds that reading took.
+        The pictures, their split, and the time to read them in seconds.
 
     Raises:
         RecipeError: The data cannot be used.
@@ -66,7 +66,7 @@ def read_data(settings: TrainSettings) -> tuple[ImageSet, Split, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecord:
-    """What it takes to find the same training and held-out pictures again, and to see that they are the same.
+    """Facts to find the same training and held-out pictures again, and to check that they are the same.
 
     Attributes:
         data: Folder or zip; None for the embedded synthetic set.
@@ -76,8 +76,8 @@ class DataRecord:
         split: Value of a `SplitKind`.
         validation_fraction: As in `TrainSettings`.
         data_seed: Seed of the embedded data and the split.
-        augment: Whether training pictures were moved a little.
-        digest: `training_digest` of the pictures that trained.
+        augment: Whether training pictures were rotated and shifted slightly.
+        digest: `training_digest` of the training pictures.
     """
 
     data: str | None
@@ -92,7 +92,7 @@ class DataRecord:
 
     @classmethod
     def of(cls, settings: TrainSettings, images: ImageSet, split: Split) -> DataRecord:
-        """Record a training's data."""
+        """Make the record of a training."""
         return cls(
             data=None if settings.data is None else str(settings.data.absolute()),
             copies=settings.copies,
@@ -106,11 +106,11 @@ class DataRecord:
         )
 
     def settings(self, *, data: Path | None = None, cache_dir: Path | None = None) -> TrainSettings:
-        """The settings that find the pictures again.
+        """Return settings that find the pictures again.
 
         Args:
-            data: Where the data are now; None for where they were.
-            cache_dir: Where the embedded set is kept.
+            data: Path of the data now; None for the recorded path.
+            cache_dir: Folder of the cached synthetic set.
         """
         return TrainSettings(
             data=data or (None if self.data is None else Path(self.data)),
@@ -125,25 +125,25 @@ class DataRecord:
         )
 
     def as_state(self) -> dict[str, Any]:
-        """Plain values, for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> DataRecord:
-        """Read what `as_state` gave.
+        """Read the result of `as_state`.
 
         Raises:
-            TypeError: A field is missing, or one is there that this version does not know.
+            TypeError: A field is missing, or this version does not know it.
         """
         return cls(**state)
 
 
 def training_digest(images: ImageSet, split: Split) -> str:
-    """A digest of the pictures that train, with their labels: BLAKE2b of 128 bits.
+    """Return a digest of the training pictures and their labels: BLAKE2b with 128 bits.
 
     Args:
-        images: The data set.
-        split: Which of them train.
+        images: The dataset.
+        split: Its training and held-out pictures.
     """
     digest = hashlib.blake2b(digest_size=16)
     for row in split.training:

@@ -1,4 +1,4 @@
-"""Where the files of a data set come from: a folder, or a zip that is read in place and never unpacked."""
+"""Read the files of a dataset from a folder, or from a zip without unpacking it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recipes.signlang.errors import RecipeError
 __all__ = ["MAX_FILE_BYTES", "Archive", "Folder", "Source", "open_source"]
 
 MAX_FILE_BYTES = 512 * 1024**2
-"""No file of a data set is read beyond this: a small zip member can inflate without end."""
+"""Largest file of a dataset: a small zip member can inflate to any size."""
 
 
 class Source(Protocol):
@@ -23,20 +23,20 @@ class Source(Protocol):
     path: Path
 
     def names(self) -> list[str]:
-        """Names relative to the root, with forward slashes, sorted, without hidden files and folders."""
+        """Return the sorted names relative to the root, with forward slashes, without hidden files and folders."""
 
     def size_bytes(self, name: str) -> int:
-        """Size of a file once read."""
+        """Return the uncompressed size of a file."""
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
-            OSError: It cannot be read, is damaged, or is larger than `MAX_FILE_BYTES`.
+            OSError: The file cannot be read, is damaged, or is larger than `MAX_FILE_BYTES`.
         """
 
     def locate(self, name: str) -> str:
-        """The file as a person would look for it."""
+        """Return the location of a file, for messages."""
 
 
 class Folder:
@@ -73,13 +73,13 @@ class Folder:
 
 
 class Archive:
-    """A zip file, its members read into memory: no name in it is ever used as a path.
+    """A zip file. Its members are read into memory; their names are never used as paths.
 
     Args:
         path: The zip file.
 
     Raises:
-        RecipeError: It is no zip file, is damaged, or is encrypted.
+        RecipeError: The file is not a zip file, is damaged, or is encrypted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class Archive:
     def read(self, name: str) -> bytes:
         """See `Source.read`."""
         try:
-            # The declared size may lie: what counts is what comes out.
+            # The declared size may be wrong, so check the size of the content.
             with self._lock, self._zip.open(self._members[name]) as file:
                 return _bounded(file.read(MAX_FILE_BYTES + 1))
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
@@ -119,13 +119,13 @@ class Archive:
 
 
 def open_source(path: Path) -> Source:
-    """Open what the user named.
+    """Open a folder or a zip file.
 
     Args:
-        path: A folder or a zip file.
+        path: The folder or zip file.
 
     Raises:
-        RecipeError: There is nothing, or something else.
+        RecipeError: The path does not exist, or is neither a folder nor a zip file.
     """
     if path.is_dir():
         return Folder(path)
@@ -135,12 +135,12 @@ def open_source(path: Path) -> Source:
 
 
 def _refuse(error: OSError) -> None:
-    """A folder that cannot be listed would otherwise count as empty."""
+    """Raise an error for a folder that cannot be listed; it would otherwise count as empty."""
     raise RecipeError(error.filename, f"cannot be listed ({error.strerror})", "Make it readable, or move it away")
 
 
 def _is_junk(part: str) -> bool:
-    """Hidden files, macOS resource forks, and climbing out of a zip (``..``), by one path component."""
+    """Say whether a path component is a hidden file, a macOS resource fork, or ``..`` in a zip."""
     return part.startswith(".") or part == "__MACOSX"
 
 

@@ -1,7 +1,7 @@
-"""Which pictures train and which are held out.
+"""Split pictures into a training and a held-out side.
 
-A capture's copies are near-duplicates: a random split puts some on both sides, and the held-out accuracy then tells how
-well the network remembers, not how well it reads new hands. Hence captures stay whole by default.
+The copies of a capture are near-duplicates. A random split puts some of them on both sides, and the held-out accuracy
+then measures memory, not how well the network reads new hands. So captures stay whole by default.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Split", "split_images"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Two sides.
+    """The training and the held-out pictures.
 
     Attributes:
-        training: Rows of the pictures that train, ascending.
-        held_out: Rows of the pictures held out, ascending.
-        rule: How they were chosen, in words.
-        held_out_units: Independent pictures among the held out: captures, or pictures after a random split.
+        training: Rows of the training pictures, ascending.
+        held_out: Rows of the held-out pictures, ascending.
+        rule: The rule of the split, in words.
+        held_out_units: Number of independent held-out units: captures, or pictures after a random split.
     """
 
     training: NDArray[np.int64]
@@ -36,16 +36,16 @@ class Split:
 
 
 def split_images(images: ImageSet, kind: SplitKind, fraction: float, seed: int) -> Split:
-    """Split a data set, every label in the same proportion.
+    """Split a dataset, with the same share of every label.
 
     Args:
-        images: The data set. One that comes split keeps its sides, unless a random split is asked for.
-        kind: By capture, or at random as the article did.
-        fraction: Share of each label to hold out, of its captures or pictures; at least one, and never all.
-        seed: Seed of the choice.
+        images: The dataset. If it has a split of its own, it keeps that, except for a random split.
+        kind: By capture, or at random as in the article.
+        fraction: Share of each label's captures or pictures to hold out; at least one, and never all of them.
+        seed: Seed of the split.
 
     Raises:
-        RecipeError: A label has a single capture or picture, or a label is held out that is not trained.
+        RecipeError: A label has a single capture or picture, or a held-out label has no training pictures.
     """
     if kind is SplitKind.CAPTURE and images.held_out is not None:
         return _as_given(images)
@@ -59,7 +59,7 @@ def split_images(images: ImageSet, kind: SplitKind, fraction: float, seed: int) 
             by_capture = "Use --split random, or --copies N if N numbers make a capture"
             raise RecipeError(images.path, problem, by_capture if what == "capture" else "Add pictures of it")
         count = min(max(1, round(fraction * len(own))), len(own) - 1)
-        # A stream of its own for each label: another label's pictures do not change this one's choice.
+        # Each label has its own random stream, so that pictures of other labels do not change its split.
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
         chosen |= np.isin(units, rng.choice(own, count, replace=False))
     if kind is SplitKind.CAPTURE:

@@ -116,16 +116,16 @@ def _temperature_data(images: ImageSet, split: Split, *, moved: bool) -> Tempera
 def _settings(trained: TrainedModel, data: Path | None, cache_dir: Path | None, *, unseen: bool) -> TrainSettings:
     if unseen:
         if data is None:
-            raise RecipeError("--unseen", "it is about the pictures of --data, and none are named", "Name them")
+            raise RecipeError("--unseen", "needs the pictures of --data", "Add --data PATH")
         return TrainSettings(data=data, cache_dir=cache_dir, image_size=trained.image_size)
     if trained.record is None:
-        problem = "the checkpoint does not tell which pictures trained, so none is known to be held out"
-        raise RecipeError(trained.path, problem, "Train it again, or add --unseen if --data holds none of them")
+        problem = "the checkpoint does not record its training pictures, so no picture is known to be held out"
+        raise RecipeError(trained.path, problem, "Train it again, or add --unseen if --data has no training pictures")
     return trained.record.settings(data=data, cache_dir=cache_dir)
 
 
 def _class_numbers(trained: TrainedModel, images: ImageSet) -> NDArray[np.int64]:
-    """The labels of the pictures as the network numbers them."""
+    """Return the labels of the pictures, numbered like in the network."""
     unknown = [label for label in images.classes if label not in trained.classes]
     if unknown:
         problem = f"has pictures of {', '.join(unknown)}, which {trained.path} was not trained on"
@@ -137,10 +137,8 @@ def _class_numbers(trained: TrainedModel, images: ImageSet) -> NDArray[np.int64]
 def _check_same(trained: TrainedModel, images: ImageSet, split: Split) -> None:
     assert trained.record is not None
     if training_digest(images, split) != trained.record.digest:
-        problem = f"the pictures that train are not those that {trained.path} was trained on"
-        action = (
-            "Name the same data, as they were, with --data; or add --unseen if none of these pictures was trained on"
-        )
+        problem = f"the training pictures differ from those of {trained.path}"
+        action = "Give the same, unchanged data with --data, or add --unseen if no picture was trained on"
         raise RecipeError(images.path, problem, action)
 
 
@@ -161,6 +159,6 @@ def _notes(
         f"split {split.rule}."
     )
     inputs = "Inputs are grey values of 0 to 255: the scaling is part of the model."
-    seen = "The checkpoint is of the epoch that was best on these pictures: its own accuracy is a little high."
-    word = "That none of the pictures was trained on is the user's word (--unseen)."
+    seen = "The same pictures chose the epoch of the checkpoint, so its own accuracy is slightly too high."
+    word = "By --unseen, none of the pictures was trained on; this was not checked."
     return (accuracy, inputs, word if unseen else seen)

@@ -1,4 +1,4 @@
-"""A picture of pictures, with what each was taken for."""
+"""Draw a montage of pictures with their predicted labels."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from recipes.signlang.inference.prediction import Prediction
 __all__ = ["MOST", "draw_montage", "save_montage", "shown_places"]
 
 MOST = 100
-"""Pictures in one montage."""
+"""Most pictures in one montage."""
 
 TILE = 120
 CAPTION = 34
 GAP = 8
 MOST_COLUMNS = 10
 _LABEL = 13
-"""Size of a label's letters: ``background`` and its probability fit."""
+"""Font size of labels; ``background`` and its probability fit into a tile."""
 
 _SURE, _UNSURE, _BAD, _INK, _PAPER = "#1a7f37", "#9a6700", "#cf222e", "#57606a", "#ffffff"
 _SURE_FROM, _UNSURE_FROM = 0.9, 0.5
-"""From this probability on, a label is green, or amber; below it is red."""
+"""Least probabilities for a green and for an amber label; below, it is red."""
 
 
 def shown_places(count: int) -> tuple[int, ...]:
-    """Which of so many predictions a montage shows: all, or `MOST` evenly spread."""
+    """Return the indices of the predictions that a montage shows: all, or `MOST` of them evenly spread."""
     return tuple(round(place) for place in np.linspace(0, count - 1, min(MOST, count)))
 
 
@@ -38,7 +38,7 @@ def draw_montage(predictions: Sequence[Prediction]) -> Image.Image:
     """Draw pictures as the network saw them, each above its label, probability and file name.
 
     Args:
-        predictions: At least one. Of more than `MOST`, as many are drawn, evenly spread.
+        predictions: At least one prediction. If there are more than `MOST`, the montage shows `MOST` evenly spread.
     """
     shown = [predictions[place] for place in shown_places(len(predictions))]
     columns = min(MOST_COLUMNS, max(1, ceil(len(shown) ** 0.5)))
@@ -53,17 +53,19 @@ def draw_montage(predictions: Sequence[Prediction]) -> Image.Image:
 
 
 def save_montage(predictions: Sequence[Prediction], path: Path) -> None:
-    """Write `draw_montage` in the format that the file's name ends with.
+    """Save the result of `draw_montage`; the suffix of the file name chooses the format.
 
     Raises:
-        RecipeError: It cannot be written.
+        RecipeError: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_montage(predictions).save(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise RecipeError(path, f"the montage cannot be written ({reason})", "Give another file, as out.png") from error
+        raise RecipeError(
+            path, f"the montage cannot be written ({reason})", "Give another file, e.g. out.png"
+        ) from error
 
 
 def _draw_tile(montage: Image.Image, pen: ImageDraw.ImageDraw, prediction: Prediction, left: int, top: int) -> None:
@@ -86,7 +88,7 @@ def _draw_tile(montage: Image.Image, pen: ImageDraw.ImageDraw, prediction: Predi
 
 
 def _write(pen: ImageDraw.ImageDraw, left: int, top: int, text: str, colour: str, *, size: int, width: int) -> int:
-    """Write a line, cut to a width in pixels, and give the width it took; what the font lacks is a question mark."""
+    """Write a line, cut to a width in pixels, and return its width. Characters that the font lacks become ``?``."""
     font = ImageFont.load_default(size)
     line = "".join(char if char.isprintable() and char.isascii() else "?" for char in text)
     if pen.textlength(line, font) > width:

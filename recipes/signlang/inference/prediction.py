@@ -51,8 +51,8 @@ class PictureFile:
     """A picture to read.
 
     Attributes:
-        name: As a person would look for it.
-        read: Gives its content; raises `OSError` when it cannot be read.
+        name: Location for messages.
+        read: Function that returns its content, or raises `OSError`.
     """
 
     name: str
@@ -60,16 +60,17 @@ class PictureFile:
 
 
 def find_pictures(paths: Sequence[Path]) -> tuple[PictureFile, ...]:
-    """Find pictures. What is named by itself counts as one whatever its name and whether it is there.
+    """Find pictures in files, folders and zips.
 
     Args:
-        paths: Files; folders, looked into all the way down, and zips, for files that are named as pictures.
+        paths: Files, which count as pictures whatever their names are, even if they do not exist. Folders (with their
+            subfolders) and zips are searched for files with a picture's suffix.
 
     Returns:
-        The pictures in the order of the paths, those of a folder by name and number.
+        The pictures in the order of the paths; within a folder, by name and number.
 
     Raises:
-        RecipeError: A folder or zip holds no picture, or cannot be read.
+        RecipeError: A folder or zip contains no picture, or cannot be read.
     """
     return tuple(picture for path in paths for picture in _pictures_of(path))
 
@@ -95,7 +96,7 @@ def _read(path: Path) -> bytes:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """``a_2`` before ``a_10``."""
+    """Return a sort key that puts ``a_2`` before ``a_10``."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -104,10 +105,10 @@ class Predictor:
     """A network that is ready to classify.
 
     Attributes:
-        name: What it is and where it came from.
+        name: Name and origin.
         labels: The labels, in the order of the outputs.
         image_size: Width and height of its pictures in pixels.
-        call: ``(n, 1, size, size)`` grey values of 0…255 as float32 to logits ``(n, labels)``.
+        call: Function from grey values of 0…255, ``(n, 1, size, size)`` as float32, to logits ``(n, labels)``.
     """
 
     name: str
@@ -116,7 +117,7 @@ class Predictor:
     call: Callable[[Tensor], Tensor]
 
     def probabilities(self, pictures: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """How probable each label is, by softmax.
+        """Return the probability of each label, by softmax.
 
         Args:
             pictures: ``(n, size, size)`` grey values.
@@ -137,25 +138,25 @@ class Predictor:
 
 
 def checkpoint_predictor(path: Path) -> Predictor:
-    """A checkpoint's network, as PyTorch runs it.
+    """Return a checkpoint's network, executed by PyTorch.
 
     Raises:
-        RecipeError: It is none of this recipe's.
+        RecipeError: The file is not a checkpoint of this recipe.
     """
     trained = load_checkpoint(path)
     return Predictor(f"{trained.model} of {path}", trained.classes, trained.image_size, trained.classifier)
 
 
 def artefact_predictor(folder: Path, device: str = "cpu", threads: int = 1) -> Predictor:
-    """An exported variant. Some run code from their folder: load only what you trust.
+    """Return an exported variant. Some variants run code from their folder: load only folders that you trust.
 
     Args:
-        folder: What ``infer --out`` wrote for the variant.
-        device: Where to run.
+        folder: Folder that ``infer --out`` wrote for the variant.
+        device: The device to run on.
         threads: CPU threads.
 
     Raises:
-        RecipeError: It is no exported variant of this recipe's, is damaged, or cannot run here.
+        RecipeError: The folder is not an exported variant of this recipe, is damaged, or cannot run on this machine.
     """
     try:
         artefact = read_artefact(folder)
@@ -185,11 +186,11 @@ UInt8Array = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Guess:
-    """A label and how probable the network finds it.
+    """A label with its probability.
 
     Attributes:
         label: The label.
-        probability: 0 to 1, by softmax: how sure the network is, not how often it is right.
+        probability: Probability by softmax, 0 to 1: the confidence of the network, not its accuracy.
     """
 
     label: str
@@ -198,13 +199,13 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a picture was taken for.
+    """The prediction for a picture.
 
     Attributes:
-        file: Its name.
-        guesses: The most probable labels, the first one first; empty when it could not be read.
-        reason: Why it could not be read; None when it could.
-        picture: What the network saw, ``(size, size)`` grey values; None when it could not be read, or is not kept.
+        file: Name of the picture.
+        guesses: The most probable labels, in descending order; empty for an unreadable picture.
+        reason: Reason why the picture is unreadable; None if it is readable.
+        picture: The network's input, ``(size, size)`` grey values; None if unreadable or not kept.
     """
 
     file: str
@@ -214,15 +215,15 @@ class Prediction:
 
 
 def predict(predictor: Predictor, files: Sequence[PictureFile], top: int = 1) -> Iterator[Prediction]:
-    """Classify pictures, some at a time.
+    """Classify pictures, in batches.
 
     Args:
         predictor: The network.
         files: The pictures.
-        top: How many labels to tell of each; as many as there are at most.
+        top: Number of labels per picture.
 
     Yields:
-        What each was taken for, in the order of the files. One that cannot be read is one with a reason.
+        The predictions in the order of the files; for an unreadable file, a prediction with the reason.
 
     Raises:
         RecipeError: The network fails.
@@ -240,7 +241,7 @@ def predict(predictor: Predictor, files: Sequence[PictureFile], top: int = 1) ->
 
 
 def print_table(predictions: Sequence[Prediction], console: Console) -> None:
-    """Show predictions as a table, a row a guess, and a last line with how many there are."""
+    """Print predictions as a table with one row per guess, then the number of pictures."""
     folder = _common_folder([prediction.file for prediction in predictions])
     within = len(folder) + 1 if folder else 0
     table = Table(box=None, pad_edge=False)
@@ -263,7 +264,7 @@ def print_table(predictions: Sequence[Prediction], console: Console) -> None:
 
 
 def to_json(predictions: Sequence[Prediction], predictor: Predictor) -> str:
-    """Predictions as JSON: the network, and for each picture its guesses or the reason why there are none."""
+    """Return predictions as JSON: the network, and for each picture its guesses, or why it is unreadable."""
     rows = [
         {
             "file": prediction.file,
@@ -276,7 +277,10 @@ def to_json(predictions: Sequence[Prediction], predictor: Predictor) -> str:
 
 
 def to_csv(predictions: Sequence[Prediction]) -> str:
-    """Predictions as CSV: file, rank, label, probability, reason; a row a guess, or one with the reason."""
+    """Return predictions as CSV with the columns file, rank, label, probability and reason.
+
+    Each guess has a row; an unreadable picture has one row with the reason.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("file", "rank", "label", "probability", "reason"))
@@ -289,7 +293,7 @@ def to_csv(predictions: Sequence[Prediction]) -> str:
 
 
 def _decoded(file: PictureFile, size: int) -> UInt8Array | str:
-    """The picture, or why it cannot be read."""
+    """Return the picture, or why it cannot be read."""
     try:
         with unwarned():
             return decode_picture(file.read(), size)
@@ -302,7 +306,7 @@ def _decoded(file: PictureFile, size: int) -> UInt8Array | str:
 
 
 def _common_folder(files: Sequence[str]) -> str:
-    """The folder that all of several files lie in, or an empty text."""
+    """Return the common folder of several files, or an empty string."""
     if len(files) < 2:
         return ""
     shared = takewhile(lambda pair: pair[0] == pair[1], zip(min(files), max(files), strict=False))

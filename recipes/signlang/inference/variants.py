@@ -1,4 +1,4 @@
-"""Build, judge and time variants of a trained network: the recipe's part of `lightning_perf.inference`."""
+"""Build and measure variants of a trained network with `lightning_perf.inference`."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from recipes.signlang.training.checkpoint import TrainedModel
 __all__ = ["SOURCE", "InferSettings", "infer", "student_variants"]
 
 SOURCE = "signlang-"
-"""What the names of the recipe's models begin with in artefacts: they take grey values of 0 to 255."""
+"""Prefix of the names of the recipe's models in artefacts. Such models take grey values of 0 to 255."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferSettings:
-    """One study of a network.
+    """Settings of a study of a network.
 
     Attributes:
-        data: Where the data are; None for where they were when the network was trained.
-        cache_dir: Where the embedded set is kept.
-        unseen: The user's word that none of the data was trained on.
-        limit: Held-out pictures to take at most.
-        calibration: Training pictures to calibrate int8 with at most.
+        data: Path of the data; None for their path during the training.
+        cache_dir: Folder of the cached synthetic set.
+        unseen: Trust the user that none of the data was trained on.
+        limit: Most held-out pictures.
+        calibration: Most training pictures for int8 calibration.
         fine_tune_epochs: Passes over the training pictures after a change such as pruning.
-        student: Model to train from the network, beside the same trained alone; None for none.
+        student: Model to train as a student, with and without the network as its teacher; None for no student.
         student_epochs: Passes over the training pictures for a student.
-        student_lr: Highest learning rate for a student.
-        seeds: How many students of each kind.
-        variants: Names of variants; None for those that need no training, and the student's.
-        batch_sizes: Pictures a call.
+        student_lr: Highest learning rate for a student; distilled students get a lower one.
+        seeds: Number of students of each kind.
+        variants: Names of variants; None for the variants without training, and the student's.
+        batch_sizes: Pictures per call.
         threads: CPU threads.
-        device: Where variants run.
+        device: The device to run variants on.
         seconds: Time for each variant, batch size and number of threads.
-        max_latency_ms: Recommend one whose p90 stays below.
-        max_accuracy_drop: Recommend one whose accuracy is lower by no more, in percentage points.
-        out: Folder that keeps the artefacts and the document.
+        max_latency_ms: Recommend a variant with a p90 latency of at most this many milliseconds.
+        max_accuracy_drop: Recommend a variant that loses at most this many percentage points of accuracy.
+        out: Folder for the artefacts and the document.
     """
 
     data: Path | None = None
@@ -73,10 +73,10 @@ class InferSettings:
 
 
 def student_variants(student: str) -> tuple[str, ...]:
-    """A student distilled and alone, and the distilled one at its fastest.
+    """Return the variants of a student: distilled and trained alone, and the distilled one in ONNX Runtime.
 
     Args:
-        student: Its name.
+        student: Name of the student.
     """
     return (
         f"distil-{student}",
@@ -95,7 +95,7 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
         on_progress: Called with each line of progress.
 
     Returns:
-        The document; with `InferSettings.out` it is there, too.
+        The document, which is also saved in `InferSettings.out`.
 
     Raises:
         RecipeError: The data cannot be used.
@@ -110,7 +110,7 @@ def infer(trained: TrainedModel, settings: InferSettings, on_progress: Callable[
             *default_variants(usable_device(settings.device).type),
             *(() if student is None else student_variants(student)),
         )
-    parse_variants(variants, students)  # a wrong name is said before the data are read
+    parse_variants(variants, students)  # report a wrong name before reading the data
     data = gather_data(
         trained,
         on_progress,

@@ -1,6 +1,6 @@
-"""The embedded data set: rendered hands in the original's layout, made once and kept in a cache folder.
+"""Make the synthetic dataset: rendered hands in the original's layout, kept in a cache folder.
 
-Nothing here is photographed: the set is called *synthetic* wherever it is reported.
+Nothing here is photographed: all reports call the set *synthetic*.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from recipes.signlang.synthetic.render import render_capture
 __all__ = ["LABELS", "SyntheticSet", "default_cache_dir", "ensure_synthetic"]
 
 LABELS: tuple[str, ...] = (*"abcdefghiklmnopqrstuvwxy", "background")
-"""The 25 labels of the original: the letters without ``j`` and ``z``, whose signs are movements, and ``background``."""
+"""The 25 labels of the original: ``background`` and the letters, except ``j`` and ``z``, which are movements."""
 
 GENERATOR_VERSION = 1
-"""Raise it with every change that alters a picture: a cached set of another version is never used."""
+"""Increase it with every change that alters a picture: a cached set of another version is never used."""
 
 _WORTH_PROCESSES = 200
-"""Below this many captures, starting processes costs more than it saves."""
+"""Fewest captures for rendering in several processes; with fewer, starting them costs more than it saves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticSet:
-    """What determines every pixel of an embedded data set.
+    """Settings that determine every pixel of a synthetic dataset.
 
     Attributes:
-        seed: Seed of all chance.
+        seed: Seed of all random numbers.
         size: Width and height of the pictures in pixels.
-        captures: Captures a label.
-        copies: Rotated copies a capture, numbered consecutively as in the original.
+        captures: Captures per label.
+        copies: Rotated copies per capture, numbered consecutively as in the original.
     """
 
     seed: int = 0
@@ -53,31 +53,31 @@ class SyntheticSet:
 
     @property
     def name(self) -> str:
-        """The folder name in the cache; one for each distinct content."""
+        """The folder name in the cache, different for each content."""
         return f"signlang-v{GENERATOR_VERSION}-seed{self.seed}-{self.size}px-{self.captures}x{self.copies}"
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/lightning_perf`` or ``~/.cache/lightning_perf`` (XDG Base Directory Specification 0.8)."""
+    """Return ``$XDG_CACHE_HOME/lightning_perf``, or ``~/.cache/lightning_perf`` (XDG Base Directory 0.8)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification: a relative path is invalid and to be ignored.
+    # By the specification, a relative path is invalid and must be ignored.
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "lightning_perf"
 
 
 def ensure_synthetic(spec: SyntheticSet, cache_dir: Path, *, processes: int | None = None) -> Path:
-    """Return the folder of an embedded data set, rendering it first when the cache lacks it.
+    """Return the folder of a synthetic dataset; if the cache lacks it, render it first.
 
-    The set is written to a temporary folder beside its place and moved there whole, so an interrupted run leaves no
-    half set, and of two runs at once one wins while the other uses its result: both would write the same bytes.
+    The set is written to a temporary folder and moved to its place as a whole, so an interrupted run leaves no partial
+    set. If two runs render the set at once, one of them uses the result of the other: both write the same bytes.
 
     Args:
-        spec: What to render.
-        cache_dir: Where sets are kept.
-        processes: Rendering processes; None takes one a usable core. The pictures do not depend on it.
+        spec: Settings of the set.
+        cache_dir: Folder of the cache.
+        processes: Rendering processes; None means one per usable core. The pictures do not depend on it.
 
     Returns:
-        The folder that holds ``a_0.png`` to ``background_<n>.png``.
+        The folder with ``a_0.png`` to ``background_<n>.png``.
 
     Raises:
         RecipeError: The cache folder cannot be written.
@@ -119,19 +119,19 @@ def _run(tasks: list[tuple[SyntheticSet, Path, int, int]], processes: int) -> It
     if processes == 1 or len(tasks) < _WORTH_PROCESSES:
         yield from map(_write_capture, tasks)
         return
-    # Spawned, not forked: the parent may hold threads (torch, tqdm) that do not survive a fork.
+    # Spawn instead of fork: the parent may have threads (torch, tqdm) that do not survive a fork.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _leave_interrupts) as pool:
         yield from pool.map(_write_capture, tasks, chunksize=5)
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the parent's answer is enough."""
+    """Ignore Ctrl-C, which reaches every process of the terminal: the parent process handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _write_capture(task: tuple[SyntheticSet, Path, int, int]) -> None:
     spec, folder, label, capture = task
-    # A stream of its own for each capture: neither order nor process matters.
+    # Each capture has its own random stream, so neither order nor process matters.
     rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(label, capture)))
     for copy, picture in enumerate(render_capture(LABELS[label], rng, spec.size, spec.copies)):
         number = capture * spec.copies + copy

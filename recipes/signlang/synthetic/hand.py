@@ -1,9 +1,9 @@
-"""A parametric hand: five fingers on a palm, posed by joint angles, as capsules in three dimensions.
+"""Model a hand: five fingers on a palm, posed by joint angles, as capsules in three dimensions.
 
-The hand is a right hand with its palm towards the viewer: x to the viewer's right (the thumb's side), y from the wrist
-to the fingertips, z towards the viewer. Lengths are in hand lengths, so that the wrist is the origin and the tip of the
-stretched middle finger lies about 1 above it. Proportions follow the mean phalanx lengths of adult hands (Buryanov and
-Kotiuk, "Proportions of hand segments", Int. J. Morphol. 28(3), 2010), rounded.
+It is a right hand with its palm towards the viewer. The axes are x to the viewer's right (the thumb's side), y from the
+wrist to the fingertips, and z towards the viewer. Lengths are in hand lengths: the wrist is the origin, and the tip of
+the stretched middle finger is about 1 above it. Proportions follow the mean phalanx lengths of adult hands (Buryanov
+and Kotiuk, "Proportions of hand segments", Int. J. Morphol. 28(3), 2010), rounded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAPER = 0.80
 
 @dataclass(frozen=True)
 class Pose:
-    """How the fingers are held.
+    """Position of the fingers.
 
     Attributes:
         flex: Degrees each joint is bent, one row a finger (index, middle, ring, little), one column a joint
@@ -51,7 +51,7 @@ class Pose:
 
 @dataclass(frozen=True)
 class Anthropometry:
-    """What differs from hand to hand.
+    """Proportions that differ between hands.
 
     Attributes:
         finger_length: Factor on the length of each of the four fingers.

@@ -28,7 +28,7 @@ _SAME = "Give the options of that training"
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         path: The checkpoint.
@@ -36,7 +36,7 @@ class TrainedModel:
         model: A key of `recipes.signlang.training.model.MODELS`.
         classes: The labels, in the order of the outputs.
         image_size: Width and height of its pictures in pixels.
-        record: The pictures it was trained on; None when the checkpoint does not tell.
+        record: Record of its training pictures; None if the checkpoint has no record.
     """
 
     path: Path
@@ -48,13 +48,13 @@ class TrainedModel:
 
 
 def newest_checkpoint(log_dir: Path) -> Path:
-    """The best checkpoint of the run that wrote one last.
+    """Return the newest best checkpoint of all runs.
 
     Args:
-        log_dir: Where runs are logged.
+        log_dir: Folder of the logs.
 
     Raises:
-        RecipeError: There is none.
+        RecipeError: There is no checkpoint.
     """
     found = sorted(log_dir.rglob(_BEST), key=lambda path: path.stat().st_mtime_ns)
     if not found:
@@ -63,13 +63,13 @@ def newest_checkpoint(log_dir: Path) -> Path:
 
 
 def load_checkpoint(path: Path) -> TrainedModel:
-    """Load a checkpoint. Nothing but tensors and plain values is read: no code in it can run.
+    """Load a checkpoint. Only tensors and plain values are read, so no code in it can run.
 
     Args:
-        path: What `recipes.signlang.training.train` wrote.
+        path: File that `recipes.signlang.training.train` wrote.
 
     Raises:
-        RecipeError: There is no such file, it is no checkpoint, or one of another model.
+        RecipeError: The file does not exist, is not a checkpoint, or belongs to another model.
     """
     if not path.is_file():
         raise RecipeError(path, "no such checkpoint", f"Name a .ckpt file. {_TRAIN}")
@@ -100,21 +100,21 @@ def _record(content: Mapping[str, Any]) -> DataRecord | None:
 
 
 def check_resumable(path: Path, settings: TrainSettings, images: ImageSet, split: Split) -> None:
-    """Make sure that a checkpoint is of this network and these pictures.
+    """Check that a checkpoint belongs to this network and these pictures.
 
     Args:
         path: The checkpoint.
-        settings: The training.
-        images: Its pictures.
-        split: Which of them train.
+        settings: Settings of the training.
+        images: Pictures of the training.
+        split: Their training and held-out sides.
 
     Raises:
-        RecipeError: It is no checkpoint, or that of another training.
+        RecipeError: The file is not a checkpoint, or belongs to another training.
     """
     trained = load_checkpoint(path)
     if (trained.model, trained.image_size) != (settings.model, settings.image_size):
         problem = f"is of a {trained.model} on pictures of {trained.image_size} px"
         raise RecipeError(path, problem, f"{_SAME}: --model {trained.model} --image-size {trained.image_size}")
-    # Other pictures than before would mix those that trained with those held out.
+    # With other pictures, training pictures could end up among the held-out ones.
     if trained.record is None or trained.record.digest != training_digest(images, split):
         raise RecipeError(path, "was not trained on these pictures", f"{_SAME}: --data, --split, --seed and the like")

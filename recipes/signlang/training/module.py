@@ -1,4 +1,4 @@
-"""What is optimised: cross-entropy of a network on grey pictures."""
+"""The LightningModule: cross-entropy of a network on grey pictures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["SignModule"]
 
 
 class SignModule(LightningModule):
-    """A sign classifier.
+    """A classifier of signs.
 
-    Takes pictures as bytes, ``(n, 1, size, size)`` of uint8: a quarter of the data to move to the device, where they
-    become 0…1.
+    It takes pictures as bytes, ``(n, 1, size, size)`` of uint8, and scales them to 0…1 on the device. That moves a
+    quarter of the data of float32 to the device.
 
     Args:
         model: A key of `recipes.signlang.training.model.MODELS`.
@@ -32,19 +32,19 @@ class SignModule(LightningModule):
         self.lr = lr
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, ``(n, classes)``."""
+        """Return the logits, ``(n, classes)``."""
         logits: Tensor = self.network(images / 255)
         return logits
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
-        """Loss of a batch, logged at the logger's cadence."""
+        """Return the loss of a batch, and log it."""
         images, labels = batch
         loss = functional.cross_entropy(self(images), labels)
         self.log("train/loss", loss, prog_bar=True)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:  # noqa: ARG002
-        """Loss and accuracy on the held-out pictures, averaged over the epoch."""
+        """Log loss and accuracy on the held-out pictures, averaged over the epoch."""
         images, labels = batch
         logits = self(images)
         accuracy = (logits.argmax(dim=1) == labels).float().mean()
@@ -52,5 +52,5 @@ class SignModule(LightningModule):
         self.log("val/accuracy", accuracy, batch_size=len(labels), prog_bar=True, sync_dist=True)
 
     def configure_optimizers(self) -> Optimizer:
-        """The article's optimizer: SGD with Nesterov momentum of 0.9."""
+        """Return the article's optimizer: SGD with Nesterov momentum 0.9."""
         return SGD(self.parameters(), lr=self.lr, momentum=0.9, nesterov=True)

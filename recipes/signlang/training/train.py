@@ -33,13 +33,13 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A share of right answers.
+    """An accuracy with its confidence interval.
 
     Attributes:
-        share: The share, 0 to 1.
+        share: Share of correct answers, 0 to 1.
         low: Lower end of the 95 % interval.
         high: Upper end of the 95 % interval.
-        units: Independent trials behind the interval.
+        units: Number of independent trials for the interval.
     """
 
     share: float
@@ -48,18 +48,18 @@ class Accuracy:
     units: int
 
     def __str__(self) -> str:
-        """For example ``90.0 % (95 % interval 82.6 to 94.5 %)``."""
+        """Format it, e.g. ``90.0 % (95 % interval 82.6 to 94.5 %)``."""
         return f"{100 * self.share:.1f} % (95 % interval {100 * self.low:.1f} to {100 * self.high:.1f} %)"
 
 
 def wilson(share: float, units: int) -> Accuracy:
-    """The score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
+    """Return the score interval of a proportion (Wilson, J. Am. Stat. Assoc. 22, 1927).
 
-    Copies of one capture are right or wrong together: the units are captures where they were held out whole, so the
-    interval is as wide as the evidence is thin.
+    Copies of one capture are correct or wrong together. If whole captures are held out, the units are captures, and the
+    interval is accordingly wide.
 
     Args:
-        share: Share of right answers.
+        share: Share of correct answers.
         units: Independent trials, at least 1.
 
     Examples:
@@ -77,14 +77,14 @@ _console = Console(soft_wrap=True, highlight=False, markup=False)
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a finished training reached.
+    """The result of a finished training.
 
     Attributes:
-        accuracy: On the held-out pictures, with the weights of the last epoch.
-        best: The highest of the epochs' accuracies, chosen on the same pictures, hence too high; None without
+        accuracy: Accuracy on the held-out pictures, with the weights of the last epoch.
+        best: Highest accuracy of all epochs. It is too high, because the same pictures choose the epoch. None without
             checkpoints.
-        best_checkpoint: The weights of that epoch; None without checkpoints.
-        log_dir: Where everything of the run is.
+        best_checkpoint: Checkpoint of that epoch; None without checkpoints.
+        log_dir: Folder of the run.
     """
 
     accuracy: Accuracy
@@ -94,13 +94,13 @@ class TrainResult:
 
 
 def train(settings: TrainSettings) -> TrainResult | None:
-    """Train, validate after each epoch, and say what was reached and where it is.
+    """Train, validate after each epoch, and print the result and its location.
 
     Args:
-        settings: The training.
+        settings: Settings of the training.
 
     Returns:
-        What was reached; None when Ctrl-C ended it, with the weights so far saved.
+        The result; None if Ctrl-C ended the training, after the weights were saved.
 
     Raises:
         RecipeError: The data, the accelerator or a setting cannot be used.
@@ -133,25 +133,25 @@ def train(settings: TrainSettings) -> TrainResult | None:
         ],
         enable_checkpointing=settings.checkpoints,
         log_every_n_steps=min(10, batches),
-        # Its size in MB is wrong under mixed precision, as it says in a warning; one line says what matters.
+        # The summary's size in MB is wrong under mixed precision, and it warns about that. One line is enough.
         enable_model_summary=False,
     )
     _say(f"Model   {settings.model}: {sum(p.numel() for p in module.parameters()) / 1e6:.1f} M parameters")
-    # Lightning 2.6 asks torch's pytree in a way that newer torch deprecates; nothing the user could change.
+    # Lightning 2.6 uses torch's pytree in a deprecated way; users cannot change that.
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)", category=FutureWarning)
-    # Lightning counts cores to tell that there are few workers; how long they make a step wait stands in the report.
+    # Lightning warns about few workers by counting cores; our report shows how long a step waits for data.
     warnings.filterwarnings("ignore", message=".*does not have many workers", category=UserWarning)
-    if settings.resume is not None:  # all as it should be
+    if settings.resume is not None:  # both are expected
         for usual in ("Checkpoint directory .* exists and is not empty", "The dirpath has changed"):
             warnings.filterwarnings("ignore", message=usual, category=UserWarning)
     try:
         trainer.fit(module, datamodule=data, ckpt_path=settings.resume, weights_only=True)
     except SystemExit:
-        # Lightning ends Ctrl-C by leaving the process, after the callbacks have saved their state.
+        # After Ctrl-C, Lightning lets the callbacks save their state and then exits the process.
         if not trainer.interrupted:
             raise
         saved = sorted((_log_dir(trainer) / "checkpoints").glob("interrupted-*.ckpt"))
-        _say(f"Interrupted. To go on, give the same command with --resume {saved[-1]}" if saved else "Interrupted.")
+        _say(f"Interrupted. To resume, add to the same command: --resume {saved[-1]}" if saved else "Interrupted.")
         return None
     if "val/accuracy" not in trainer.callback_metrics:
         raise RecipeError(settings.resume, f"{settings.epochs} epochs have been trained already", "Give more --epochs")
@@ -171,13 +171,13 @@ def build_training(
     """Build the module and the data module of a training.
 
     Args:
-        settings: The training.
-        images: Its pictures.
-        split: Which of them train.
-        record: Kept in the checkpoints, so that `infer` finds the pictures again.
+        settings: Settings of the training.
+        images: Pictures of the training.
+        split: Their training and held-out sides.
+        record: Record for the checkpoints, so that `infer` finds the pictures again.
 
     Raises:
-        RecipeError: The settings ask for files, and the pictures lie in tables.
+        RecipeError: The settings require files, but the pictures are in tables.
     """
     workers = default_workers(settings.input) if settings.workers is None else settings.workers
     data = SignData(
@@ -193,7 +193,7 @@ def build_training(
 
 
 def _runnable(settings: TrainSettings) -> TrainSettings:
-    """Settle what the machine decides: the accelerator, and the precision it can run."""
+    """Check the accelerator, and replace a precision that this machine cannot run."""
     has_gpu = torch.cuda.is_available()
     has_mps = torch.backends.mps.is_available()
     if (settings.accelerator == "gpu" and not (has_gpu or has_mps)) or (settings.accelerator == "mps" and not has_mps):
@@ -210,7 +210,7 @@ def _runnable(settings: TrainSettings) -> TrainSettings:
 
 
 def _check_writable(log_dir: Path) -> None:
-    """Before the data are read: the Trainer would find out after."""
+    """Check the folder before reading the data; the Trainer would do it afterwards."""
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=log_dir).close()
@@ -219,7 +219,7 @@ def _check_writable(log_dir: Path) -> None:
 
 
 def _version(settings: TrainSettings) -> str | None:
-    """The folder of the run that goes on, so that its best epoch stays known; None for a new one."""
+    """Return the folder of the resumed run, so that its best epoch stays known; None for a new run."""
     if settings.resume is None:
         return None
     run = settings.resume.resolve().parent.parent

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_perf.inference.errors import InferenceError, VariantError
-from lightning_perf.inference.training.distill import Distillation
+from lightning_perf.inference.training.distill import Distillation, _Observed
 from lightning_perf.inference.training.fine_tune import FineTuner
 
 pytestmark = [
@@ -90,6 +90,7 @@ class Steep(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:The training diverged")
+@pytest.mark.filterwarnings("ignore:The training diverged")
 def test_gradients_are_clipped_unless_the_trainer_has_its_own_limit(data: DataLoader, tmp_path: Path):
     torch.manual_seed(0)
     assert max(fit(Distillation(Steep(), lr=1e-6), data, tmp_path).norms) == pytest.approx(5.0, rel=1e-3)
@@ -151,6 +152,24 @@ def test_a_rising_loss_is_said(data: DataLoader, tmp_path: Path):
     module = Distillation(student, nn.Linear(4, 2), lr=100.0, max_gradient_norm=None)
     with pytest.warns(UserWarning, match=r"the loss rose from 0\.\d+ to"):
         fit(module, data, tmp_path)
+
+
+def test_a_jump_that_ends_at_a_constant_answer_is_said():
+    """Units that a large step switched off do not come back, and the outputs hardly depend on the inputs."""
+
+    def observed(losses: list[float]) -> str | None:
+        found = _Observed()
+        targets = torch.eye(2).repeat(4, 1)  # a constant answer has a loss of log 2 = 0.693
+        for loss in losses:
+            found.add(torch.tensor(loss), torch.randn(8, 2), [(1.0, targets)])
+        return found.divergence()
+
+    assert observed([0.7, 3.0, *[0.7] * 18]) == (
+        "the loss jumped from 0.7 to 3 and ended at 0.7; a constant answer has 0.693"
+    )
+    assert observed([0.7, 3.0, *[0.6] * 18]) is None  # it recovered
+    assert observed([0.7, 0.8, *[0.7] * 18]) is None  # it learned nothing, but it did not jump
+    assert observed([0.01, 0.3, *[0.02] * 18]) is None  # fine-tuning a good model
 
 
 def test_a_diverged_variant_is_a_reason(data: DataLoader):

@@ -75,7 +75,7 @@ def test_an_interrupted_training_goes_on(pictures, tmp_path, capsys, monkeypatch
     finally:
         signal.signal(signal.SIGINT, before)  # Lightning has it ignored, as it leaves the process
     monkeypatch.setattr(SignModule, "training_step", step)
-    checkpoint = capsys.readouterr().out.rpartition("give the same command with --resume ")[2].strip()
+    checkpoint = capsys.readouterr().out.rpartition("add to the same command: --resume ")[2].strip()
     assert main([*options, "--resume", checkpoint]) == 0
     assert "Accuracy on 30 held-out pictures" in capsys.readouterr().out
     assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["version_0"]
