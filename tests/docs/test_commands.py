@@ -17,6 +17,7 @@ import pytest
 from lightning_perf import cli
 from recipes.signlang import cli as signlang
 from tests.conftest import CORPUS_VARIABLE
+from tests.support.installed import needs_installation
 from tests.support.markdown import DOCS, PAGES, ROOT, Block, blocks, commands, console, inline_code, load
 
 if sys.version_info >= (3, 11):
@@ -205,6 +206,7 @@ def refresh() -> ModuleType:
     return load(DOCS / "refresh.py")
 
 
+@needs_installation
 @pytest.mark.corpus
 @pytest.mark.parametrize("block", [block for block in QUOTED if f"${CORPUS_VARIABLE}" in str(block.output_of)], ids=str)
 def test_quoted_reports_are_todays(block: Block, corpus: Path, refresh: ModuleType) -> None:
