@@ -15,7 +15,7 @@ from lightning_perf.units import format_bytes
 
 __all__ = ["Aspect", "Comparability", "Mismatch", "Throughput", "check_comparable", "other_changes"]
 
-Aspect = Literal["steps", "device", "ranks", "model", "batch size", "recording options"]
+Aspect = Literal["steps", "device", "ranks", "model", "batch", "recording options"]
 
 LEAST_COMMON = 0.75
 """Below this share of common layer calls, two recordings show different models. One layer padded to a multiple of 8, as
@@ -102,14 +102,14 @@ def check_comparable(before: RankAnalysis, after: RankAnalysis) -> Comparability
     if isinstance(batches, Mismatch):
         mismatches.append(batches)
     elif batches is None:
-        unchecked.append("batch size")
+        unchecked.append("batch")
     mismatches[:0] = _steps(before, after, models)
     first, second = (
         " and ".join(rank.workload.options) or "neither with_stack nor profile_memory" for rank in (before, after)
     )
     if first != second:
         mismatches.append(Mismatch("recording options", first, second))
-    differs_in_batch = any(mismatch.aspect == "batch size" for mismatch in mismatches)
+    differs_in_batch = any(mismatch.aspect == "batch" for mismatch in mismatches)
     return Comparability(
         mismatches=tuple(mismatches),
         unchecked=tuple(unchecked),
@@ -294,25 +294,24 @@ def _batches(before: RankAnalysis, after: RankAnalysis, models: _Models) -> Mism
     first, second = before.workload, after.workload
     marked = before.breakdown.marked and after.breakdown.marked
     samples = [_loaded_samples(rank) for rank in (before, after)]
-    if None not in samples:
-        if samples[0] != samples[1]:
-            return Mismatch("batch size", *(str(each) for each in samples))
-    elif models.mismatch is None and first.inputs and second.inputs:
+    loaded = None not in samples
+    if loaded and samples[0] != samples[1]:
+        return Mismatch("batch", *(str(each) for each in samples))
+    if models.mismatch is None and first.inputs and second.inputs:
         sizes = {shape[0] for shape in first.inputs}, {shape[0] for shape in second.inputs}
         fixed = len(first.inputs) == len(second.inputs) == 1
-        if not sizes[0] & sizes[1] or (fixed and first.inputs != second.inputs):
-            return Mismatch("batch size", *(f"input {_shapes_text(each.inputs)}" for each in (first, second)))
-    elif models.mismatch is None and marked and first.copied_bytes and second.copied_bytes:
-        copied = first.copied_bytes / max(first.steps, 1), second.copied_bytes / max(second.steps, 1)
-        if not _alike(*copied):
-            texts = (f"{format_bytes(each)} copied to the device per step" for each in copied)
-            return Mismatch("batch size", *texts)
+        if (not loaded and not sizes[0] & sizes[1]) or (fixed and first.inputs != second.inputs):
+            return Mismatch("batch", *(f"input {_shapes_text(each.inputs)}" for each in (first, second)))
+    elif not loaded:
+        if models.mismatch is None and marked and first.copied_bytes and second.copied_bytes:
+            copied = first.copied_bytes / max(first.steps, 1), second.copied_bytes / max(second.steps, 1)
+            if not _alike(*copied):
+                texts = (f"{format_bytes(each)} copied to the device per step" for each in copied)
+                return Mismatch("batch", *texts)
         return None  # equal copies are a hint, not a proof
-    else:
-        return None
     micro_batches = [_micro_batches(rank) for rank in (before, after)] if marked else []
     if len(set(micro_batches)) > 1 and None not in micro_batches:
-        return Mismatch("batch size", *(f"{number} micro-batches per step" for number in micro_batches))
+        return Mismatch("batch", *(f"{number} micro-batches per step" for number in micro_batches))
     return True
 
 

@@ -120,6 +120,7 @@ def mismatch_sentence(checked: Comparability) -> str:
     """Name the aspects in which two recordings differ.
 
     Example:
+        >>> from lightning_perf.analysis.comparability import Mismatch
         >>> mismatch_sentence(Comparability((Mismatch("device", "V100", "H100"), Mismatch("ranks", "1", "2")), ()))
         'the recordings differ in device and ranks.'
     """

@@ -238,7 +238,6 @@ class _Campaign:
         elif not self._budget.allows_a_trial():
             outcome, reason = Outcome.NOT_TRIED, "the budget is spent"
         else:
-            self._progress.doing(f"{lever.name}: starting")
             levers = sum(scouted.missing[one.name] is None and not one.changes_training for one in self._levers)
             try:
                 outcome, reason, measured = self._measured(lever, noise, levers)
@@ -295,8 +294,8 @@ class _Campaign:
         self._close_best()
         pairs = [first.measurement.ratio]
         for number in range(1, CONFIRMING_PAIRS + 1):
-            self._progress.doing(f"{tried[-1]}: confirming, pair {number} of {CONFIRMING_PAIRS}")
-            pairs.append(self._pair(self._kept, tried, fresh=True).measurement.ratio)
+            name = f"{tried[-1]}, confirming pair {number} of {CONFIRMING_PAIRS}"
+            pairs.append(self._pair(self._kept, tried, fresh=True, name=name).measurement.ratio)
         if is_confirmed(pairs, self._noise, levers):
             return Outcome.KEPT, None
         seen = ", ".join(describe_ratio(pair, interval=False) for pair in pairs)
@@ -321,7 +320,7 @@ class _Campaign:
             "measuring all kept levers together",
         )
         try:
-            ratio = self._pair((), self._kept, fresh=True).measurement.ratio
+            ratio = self._pair((), self._kept, fresh=True, name="all kept levers together").measurement.ratio
         except TrialError as error:
             self._notes.append(f"The kept levers were not measured all together: {error}.")
             return None
@@ -341,6 +340,7 @@ class _Campaign:
         left_s: Callable[[], float] | None = None,
         by_sample: bool = False,
         may_give_up: bool = False,
+        name: str | None = None,
     ) -> _Pair:
         """Measure one setting against another, side by side if the memory holds both.
 
@@ -352,6 +352,7 @@ class _Campaign:
             left_s: Seconds that the candidate may still take.
             by_sample: Whether to compare times per sample.
             may_give_up: Whether to end early when the candidate is far slower.
+            name: Name of the pair in progress; by default that of the last lever.
 
         Raises:
             TrialError: One of them fails.
@@ -368,9 +369,10 @@ class _Campaign:
             return runner
 
         def on_round(number: int) -> None:
-            name = candidate[-1] if candidate else "unchanged training"
             self._progress.doing(f"{name}: round {number} of {self._settings.rounds}")
 
+        name = name or (candidate[-1] if candidate else "unchanged training")
+        self._progress.doing(f"{name}: starting")
         began = time.monotonic()
         if not self._one_at_a_time:
             one = start_base() if fresh else self._living_best()

@@ -64,7 +64,7 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
     document = msgspec.to_builtins(compared)
     document["comparability"] = msgspec.to_builtins(
         Comparability(
-            (Mismatch("device", "V100", "H100"), Mismatch("batch size", "32", "256")),
+            (Mismatch("device", "V100", "H100"), Mismatch("batch", "32", "256")),
             ("model",),
             throughput=Throughput(32, 256, 32_000.0, 128_000.0),
         )
@@ -73,7 +73,7 @@ def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: C
     for row in (document["diff"]["step"], *(row for rows in tables for row in rows)):
         row["verdict"] = "incomparable"
     shown = open_page(json.dumps(document).encode(), kind="diff").page.inner_text("main")
-    reason = "The recordings differ in device and batch size. Their times do not show which one is faster."
+    reason = "The recordings differ in device and batch. Their times do not show which one is faster."
     assert shown.index(reason) < shown.index("V100 before, H100 after") < shown.index("Neither is called faster.")
     assert shown.index("32 before, 256 after") < shown.index("A step took")
     assert (

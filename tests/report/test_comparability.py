@@ -35,6 +35,7 @@ def training(
     dtype: str = "float",
     marked: bool = True,
     steps: int = 2,
+    length: int = 1,
     **top_level: Any,
 ) -> TraceBuilder:
     """Steps of a training, each layer a kernel."""
@@ -51,7 +52,7 @@ def training(
             for at_layer in range(number):
                 for name in layers:
                     begin += 10
-                    data, weight = [batch, width], [width, at_layer + 1]
+                    data, weight = [batch, length, width], [width, at_layer + 1]
                     dims = {"aten::embedding": [weight, data], "aten::layer_norm": [data, [], weight]}
                     builder.op(name, begin, 8, dims=dims.get(name, [data, weight]) if shapes else None, types=[dtype])
                     builder.launch(kernel, call_us=begin + 1, call_duration_us=2, start_us=begin + 3, duration_us=6)
@@ -85,8 +86,8 @@ DIFFERENT: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "convolution 64×1, convolution 64×2, convolution 64×3 and 3 more",
         "convolution 96×1, convolution 96×2, convolution 96×3 and 3 more",
     ),
-    "batch": ({"batch": 256}, "batch size", "input 32×64", "input 256×64"),
-    "micro-batches": ({"micro_batches": 2}, "batch size", "1 micro-batches per step", "2 micro-batches per step"),
+    "batch": ({"batch": 256}, "batch", "input 32×1×64", "input 256×1×64"),
+    "micro-batches": ({"micro_batches": 2}, "batch", "1 micro-batches per step", "2 micro-batches per step"),
     "ranks": ({"distributedInfo": {"rank": 0, "world_size": 8}}, "ranks", "1 rank", "8 ranks"),
     "stacks": (
         {"with_stack": 1},
@@ -148,17 +149,25 @@ def test_the_batch_of_the_loader_counts_first(tmp_path: Path) -> None:
 
     value = compared(tmp_path, loading(32), loading(64))
     assert [(each.aspect, each.before, each.after) for each in value.comparability.mismatches] == [
-        ("batch size", "32", "64")
+        ("batch", "32", "64")
     ]
     assert value.comparability.throughput is not None
 
 
+def test_inputs_of_another_size_are_no_equal_batches(tmp_path: Path) -> None:
+    noted: dict[str, Any] = {LOADER_KEY: {"batch_size": 32}}
+    value = compared(tmp_path, training(**noted), training(length=4, **noted))
+    assert [(each.aspect, each.before, each.after) for each in value.comparability.mismatches] == [
+        ("batch", "input 32×1×64", "input 32×4×64")
+    ]
+
+
 def test_copied_bytes_stand_in_for_a_batch_that_is_not_recorded(tmp_path: Path) -> None:
     same = compared(tmp_path, training(shapes=False), training(shapes=False))
-    assert (same.comparability.mismatches, same.comparability.unchecked) == ((), ("batch size",))
-    assert "Not recorded by both, so not checked: batch size." in text_of(same)
+    assert (same.comparability.mismatches, same.comparability.unchecked) == ((), ("batch",))
+    assert "Not recorded by both, so not checked: batch." in text_of(same)
     (found,) = compared(tmp_path, training(shapes=False), training(shapes=False, copied=8192)).comparability.mismatches
-    texts = ("batch size", "4.00 KiB copied to the device per step", "8.00 KiB copied to the device per step")
+    texts = ("batch", "4.00 KiB copied to the device per step", "8.00 KiB copied to the device per step")
     assert (found.aspect, found.before, found.after) == texts
 
 

@@ -49,7 +49,7 @@ REASONS: dict[str, str] = {
     "fp64_inputs": "the inputs are FP64",
     "fp32_only_operator": "autocast keeps this operator in FP32",
     "tf32_off": "the inputs are FP32 and TF32 is off",
-    "fp32_inputs": "the inputs are FP32 and the device has no TF32: only 16-bit inputs would use them",
+    "fp32_inputs": "the inputs are FP32 and the device has no TF32, so only 16-bit inputs would use them",
     "dimensions": "a dimension is not a multiple of 8 (FP16, BF16), 16 (INT8, FP8) or 4 (TF32)",
     "shapes_not_recorded": "the types fit, but without recorded shapes the dimensions are not known",
     "library_choice": "types and dimensions fit, but the library chose another kernel",

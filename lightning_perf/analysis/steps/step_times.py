@@ -141,7 +141,7 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
         data_wait_share_steady=_steady_share(wait_ns, step_ns),
-        periodic=find_period(np.array([sample.step for sample in kept], dtype=np.int64), step_ns),
+        periodic=find_period(kept.step, step_ns),
     )
 
 

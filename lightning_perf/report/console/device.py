@@ -97,7 +97,7 @@ def _launches(launches: Launches) -> RenderableType:
     if launches.delay is not None:
         delay = launches.delay
         lines.append(
-            f"From launch to start: {format_duration(delay.p50_ns)} (median), {format_duration(delay.p99_ns)} (p99)"
+            f"From launch to start: {format_duration(delay.p50_ns)} (p50), {format_duration(delay.p99_ns)} (p99)"
         )
     if launches.queue is not None:
         queue = launches.queue

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import PerfReport, Verdict
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.terminal_text import Label, plain, prose
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
-__all__ = ["device_line", "hanging", "label", "ranks_table", "table", "verdict_block"]
+__all__ = ["device_line", "hanging", "label", "ranks_table", "rule_link", "table", "verdict_block"]
 
 RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
 MAX_RANKS = 16
@@ -36,6 +38,13 @@ def hanging(label: str, text: Text, *, style: str = "", gap: int = 2) -> Rendera
     grid.add_column()
     grid.add_row(label, text)
     return grid
+
+
+def rule_link(finding: Finding) -> Text:
+    """Return the ID of a finding's rule as a link to its page. Terminals without links show the ID alone."""
+    text = plain(finding.kind)
+    text.stylize(Style(link=finding.page))
+    return text
 
 
 def device_line(report: PerfReport, lead: RankAnalysis) -> str:

@@ -234,6 +234,10 @@ def _cell(time_ns: float | None) -> str:
     return format_duration(time_ns) if time_ns else NOT_AVAILABLE
 
 
+def _kernel_count(number: float) -> str:
+    return f"{format_count(number)} kernel{'' if number == 1 else 's'}"
+
+
 def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     grid: Table = table("arithmetic", "time", "share")
     grid.add_column("source")
@@ -254,7 +258,7 @@ def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     lines += [
         Text(
             f"Matrix products without Tensor Cores: {format_duration(unused.time_ns / steps)} {of_what} in "
-            f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
+            f"{_kernel_count(unused.kernels / steps)}, because {REASONS[unused.reason]}"
         )
         for unused in arithmetic.eligible_unused
     ]

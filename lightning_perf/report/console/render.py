@@ -11,7 +11,6 @@ from typing import IO, Any, cast
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
@@ -20,7 +19,7 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.console.layout import device_line, hanging, ranks_table, table, verdict_block
+from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.document import PerfReport
@@ -58,7 +57,7 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
         title = prose(finding.title, STYLES[finding.severity])
         severity = f" · {finding.severity}{whose}]".replace(" ", UNBREAKABLE)
-        details = ("  [", _rule_link(finding), severity)
+        details = ("  [", rule_link(finding), severity)
         yield hanging(f"{number}.", Text.assemble(title, *details), gap=1)
         lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Fix: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
@@ -68,18 +67,11 @@ def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> 
     yield Text.assemble("About a finding: ", plain(f"lightning-perf explain {findings[0].kind}", "cyan"))
 
 
-def _rule_link(finding: Finding) -> Text:
-    """Return the rule's ID as a link to its page, which terminals without links show as text."""
-    text = plain(finding.kind)
-    text.stylize(Style(link=finding.page))
-    return text
-
-
 def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]:
     """One paragraph for each finding that is held back, with the reason."""
     yield Text("\nHeld back", style="bold")
     for each in held_back:
-        title = Text.assemble(prose(each.finding.title), "  [", _rule_link(each.finding), "]  ")
+        title = Text.assemble(prose(each.finding.title), "  [", rule_link(each.finding), "]  ")
         yield hanging("-", Text.assemble(title, prose(each.reason, "dim")), gap=1)
 
 

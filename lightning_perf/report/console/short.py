@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from lightning_perf.findings.finding import Finding
-from lightning_perf.report.console.layout import hanging
+from lightning_perf.report.console.layout import hanging, rule_link
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.terminal_text import plain, prose
@@ -74,13 +74,13 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
 
 
 def _finding_line(finding: Finding) -> Text:
-    text = prose(finding.title)
+    text = Text.assemble(prose(finding.title), "  [", rule_link(finding), "]")
     saving = _saving(finding)
     return Text.assemble(text, (f" ({saving})", "dim")) if saving else text
 
 
 def _saving(finding: Finding) -> str:
-    """The predicted saving in a few characters, e.g. ``saves 3.1 ms to 5.2 ms per step, 20 % to 34 %``."""
+    """The estimated saving in a few characters, e.g. ``saves 3.1 ms to 5.2 ms per step, 20 % to 34 %``."""
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""

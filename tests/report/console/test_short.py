@@ -24,7 +24,7 @@ def test_it_has_the_verdict_the_findings_and_the_path(tmp_path: Path) -> None:
     assert lines[0].startswith("Where  A step takes")
     assert lines[-1] == "Full report: lightning-perf analyze 'my logs/perf'"
     for number, finding in enumerate(report.findings, start=1):
-        assert f"{number}. {finding.title}" in text
+        assert f"{number}. {finding.title} [{finding.kind}]" in text
     assert "(saves " in text
     assert report.findings[0].action in text
     assert not any(evidence in text for evidence in report.findings[0].evidence)

@@ -45,7 +45,7 @@ export function arithmetic(rank) {
     formats.eligible_unused.map((unused) =>
       notice(
         `Matrix products without Tensor Cores: ${format.duration(unused.time_ns / steps)} ${per(rank)} in ` +
-          `${format.countOf(unused.kernels, "kernel")}, because ${label("reasons", unused.reason)} (${unused.operators.join(", ")}).`,
+          `${format.countOf(unused.kernels / steps, "kernel")}, because ${label("reasons", unused.reason)} (${unused.operators.join(", ")}).`,
       ),
     ),
   );
