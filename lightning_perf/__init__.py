@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.project import install_command
-
 if TYPE_CHECKING:
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.callbacks.precision.switch import PrecisionError
@@ -101,6 +99,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in _TORCH:
             raise
+        from lightning_perf.project import install_command
+
         extra = "infer" if _HOMES[name].startswith("lightning_perf.inference") else "train"
         hint = f"{name} needs {error.name}. Install it with: {install_command(extra)}"
         raise ModuleNotFoundError(hint, name=error.name) from error
