@@ -58,7 +58,7 @@ def _list() -> str:
 
 
 def _print_markdown(text: str, stream: IO[str]) -> None:
-    """Print Markdown: set in type on a terminal, as it is anywhere else."""
+    """Print Markdown: rendered on a terminal, unchanged anywhere else."""
     if not stream.isatty():
         stream.write(text)
         return

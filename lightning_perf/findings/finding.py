@@ -31,7 +31,7 @@ class Finding:
         severity: ``high``, ``moderate`` or ``low``, by the middle of the estimated saving as a share of the step.
         title: The problem in one clause, with its main number.
         evidence: Figures from this recording that show the problem, one sentence each.
-        action: The fix, with the line of code to change where there is one.
+        action: The fix, with the line of code to change if there is one.
         saving_low_ms: Least estimated saving in milliseconds per step; ``None`` if no model gives one.
         saving_high_ms: Most estimated saving in milliseconds per step.
         model: How the saving was estimated: the share that can shrink, and its factor.

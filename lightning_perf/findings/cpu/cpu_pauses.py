@@ -120,7 +120,7 @@ def _cause(analysis: RankAnalysis, pause: PhasePause, time_ns: float) -> tuple[s
 def _action(analysis: RankAnalysis, pause: PhasePause, cause: str) -> str:
     hooks = HOOKS.get(pause.phase)
     if cause.startswith("the logger"):
-        return "Log less often: Trainer(log_every_n_steps=50), or give the logger a queue or thread of its own."
+        return "Log less often: Trainer(log_every_n_steps=50), or let the logger write in a background thread."
     if cause:
         advice = f"Move slow work out of {cause}: into the dataset, into a thread, or to every n-th batch."
     elif hooks is None:

@@ -37,7 +37,7 @@ def periodic_steps(run: StepTimes, lead: RankAnalysis | None) -> Finding | None:
     if logging:
         evidence.append(f"log_every_n_steps is {period}: Lightning calls {loggers or 'its loggers'} in these steps.")
         fewer = f"Trainer(log_every_n_steps={10 * period})"
-        action = f"Log less often: {fewer}, or give the logger a queue or thread of its own."
+        action = f"Log less often: {fewer}, or let the logger write in a background thread."
     else:
         action = (
             f"Find the code that runs every {period} steps, e.g. in a callback, and run it less often. {RECORD_STACKS}"

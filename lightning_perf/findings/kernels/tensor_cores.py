@@ -24,7 +24,7 @@ ACTIONS = {
         "Trainer(benchmark=True)."
     ),
 }
-"""Fixes by reason. Other reasons have a rule of their own."""
+"""Fixes by reason. Other reasons have separate rules."""
 
 SPEED_UP = (1.5, 3.0)
 """Least and most speed-up of a product by Tensor Cores. Large square products gain more."""

@@ -1,4 +1,4 @@
-"""The rule for optimizers that update each parameter with operators of its own."""
+"""The rule for optimizers that update each parameter with separate operators."""
 
 from __future__ import annotations
 
