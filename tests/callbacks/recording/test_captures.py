@@ -421,7 +421,7 @@ def test_a_quiet_run_has_a_margin() -> None:
         ({"min_excess": float("nan")}, ValueError, "min_excess=nan"),
         ({"max_bytes": 1.5}, TypeError, "max_bytes is a whole number"),
         ({"cooldown": True}, TypeError, "cooldown"),
-        ({"on_signal": 1}, TypeError, "on_signal is True or False"),
+        ({"on_signal": 1}, TypeError, "on_signal must be True or False"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -432,5 +432,5 @@ def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]
 def test_true_means_the_defaults() -> None:
     assert capture_config(True) == CaptureOptions()
     assert capture_config(False) is None
-    with pytest.raises(TypeError, match="capture_slow_steps is True, False or a CaptureOptions, not 3"):
+    with pytest.raises(TypeError, match="capture_slow_steps must be True, False or a CaptureOptions, not 3"):
         PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]
