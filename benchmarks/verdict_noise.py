@@ -261,8 +261,8 @@ def choice_of_summary(studies: int) -> list[str]:
         rows.append((title, *cells))
     lines += _table(("candidate", *SUMMARIES), rows)
     lines.append(
-        "Lower quantiles are blind to stalls, and on the host's clock to the work of a GPU. The mean therefore decides. "
-        "For runs on a processor the report adds the 25th percentile to an inconclusive verdict."
+        "Lower quantiles are blind to stalls, and on the host's clock to the work of a GPU. The mean therefore "
+        "decides. For runs on a processor the report adds the 25th percentile to an inconclusive verdict."
     )
     return lines
 
