@@ -114,7 +114,7 @@ class StepSamples(Sequence[StepSample]):
 class _Line(msgspec.Struct):
     """A line: one step with plain values, or a block with a list for each column.
 
-    In a block, ``step`` is the first step's number. A column whose values are all the same may be that one value, and
+    In a block, ``step`` is the first step's number. A column of equal values may be that one value, and
     ``profiled`` may list the rows that were.
     """
 
