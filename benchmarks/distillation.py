@@ -394,7 +394,7 @@ def report(gains: Sequence[str], stability: Sequence[str], seeds: int, seconds: 
         f"The student is `cnn`, which has no batch norm after its convolutions, for {EPOCHS} epochs. The previous "
         "defaults were T = 4, the learning rate of the labels alone, no warm-up and no clipping. The present ones are "
         "T = 2, a rate divided by αT + 1 − α, a warm-up over a tenth of the steps, and gradients clipped to norm 5. A "
-        "training counts as diverged if `Distillation` reports it."
+        "training counts as diverged if `Distillation` reports it. Chance is 4 % for 25 letters, 10 % for 10 digits."
     )
     lines = [
         *("# Distillation", "", *wrap(introduction, 128), "", *wrap(method, 128), ""),
