@@ -151,7 +151,7 @@ class Pictures:
 
 
 def read_pictures(folder: Path, size: int) -> Pictures:
-    """Read and split a data set."""
+    """Read and split a dataset."""
     images = read_image_set(folder, size)
     split = split_images(images, SplitKind.CAPTURE, HELD_OUT, seed=0)
     rest, few = _some_captures(images.labels, images.captures, split.training)
