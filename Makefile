@@ -2,18 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread a process: the test suite runs a process a core already.
+# The test suite already runs one process per core, so each process uses one thread.
 SINGLE_THREADED := OMP_NUM_THREADS=1
 WHEEL_VENV := build/wheel-venv
 
-.PHONY: help env demo test lint types contracts wheel docs unit clean
+.PHONY: help env demo test lint types contracts wheel docs readme unit clean
 
 help:
 	@echo "make demo   train the sign-language recipe on its own data with PerfCallback and print the report"
 	@echo "make test   lint, types, layer contracts, the wheel, and all tests"
 	@echo "make docs   build the site in build/site"
+	@echo "make readme update the demo's quotes and picture in the README and the docs"
 	@echo "make env    make .venv with the tested set of packages"
-	@echo "make clean  remove what the others made"
+	@echo "make clean  remove everything that the other commands made"
 
 env: $(VENV)/.installed
 
@@ -38,17 +39,23 @@ types: env
 contracts: env
 	$(BIN)/lint-imports
 
-# The wheel is what users get: it is built, installed alone (no torch) and used from outside the checkout.
+# Users get the wheel. This builds it, installs it alone (without torch), and runs it outside the checkout.
 wheel: env
 	rm -rf dist $(WHEEL_VENV)
 	$(BIN)/python -m build --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	cd $(WHEEL_VENV) && bin/lightning-perf --version && bin/lightning-perf analyze ../../tests/traces/two_steps.pt.trace.json > /dev/null
+	cd $(WHEEL_VENV) && bin/lightning-perf --version && bin/lightning-perf demo --no-browser --out demo > /dev/null
 
-# The tests build the site as well, strictly; this leaves it to look at.
+# The tests build the site, too. This target keeps it, so that you can open it.
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The README's text and picture show the same recording. Record it again with `python -m benchmarks.demo`.
+readme: env
+	$(BIN)/python docs/screenshots.py build/screenshots lightning_perf/demo/recordings/before --readme docs/images/overview.png
+	$(BIN)/python docs/refresh.py README.md docs/quickstart.md docs/reading.md docs/tutorial.md
 
 unit: env
 	$(SINGLE_THREADED) $(BIN)/pytest -n auto

@@ -16,6 +16,7 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -40,7 +41,7 @@ from lightning_perf.callbacks.precision_callback import Precision
 from lightning_perf.units import format_bytes, format_share
 
 RESULTS = Path(__file__).parent / "results" / "gpu_precision"
-METHOD = 1
+METHOD = 2
 """Version of the method: figures of different versions are not comparable."""
 
 ARMS: dict[str, tuple[Precision, Literal["on", "off"]]] = {
@@ -70,7 +71,7 @@ class Size:
     steps: int
 
 
-FULL = Size(("resnet18", "resnet50"), (128, 256), 224, 12, 40)
+FULL = Size(("resnet50",), (128, 256), 224, 12, 40)
 TINY = Size(("resnet18",), (2,), 32, 1, 2)
 
 
@@ -88,8 +89,9 @@ class Row:
         peak_memory_bytes: Most memory allocated; None on a CPU.
         arithmetic: Share of device compute time by arithmetic; empty on a CPU.
         tensor_cores: Share of device compute time on Tensor Cores.
-        predicted_speedup: For FP32: least and most speed-up by mixed precision.
+        predicted_speedup: For FP32 and TF32: least and most speed-up by mixed precision.
         skipped_steps: Optimizer steps skipped by the scaler.
+        trace: File name of the trace, if it is kept.
     """
 
     model: str
@@ -103,6 +105,7 @@ class Row:
     tensor_cores: float | None
     predicted_speedup: tuple[float, float] | None
     skipped_steps: int | None
+    trace: str | None = None
 
 
 class Classifier(pl.LightningModule):
@@ -135,9 +138,11 @@ class Clock(pl.Callback):
         self.began = self.ended = 0.0
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Begin after the warm-up."""
+        """Begin after the warm-up. What cuDNN needs to try out its algorithms is no part of the peak memory."""
         if batch_idx == self.warmup:
             _wait()
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
             self.began = time.perf_counter()
 
     def on_train_end(self, *_: Any) -> None:
@@ -146,8 +151,27 @@ class Clock(pl.Callback):
         self.ended = time.perf_counter()
 
 
-def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, *, channels_last: bool) -> Row:
-    """Measure one combination."""
+def measure(
+    size: Size,
+    device: torch.device,
+    model: str,
+    batch: int,
+    arm: str,
+    *,
+    channels_last: bool,
+    traces_to: Path | None = None,
+) -> Row:
+    """Measure one combination.
+
+    Args:
+        size: Image size, number of steps.
+        device: The device.
+        model: torchvision's name.
+        batch: Batch size.
+        arm: Key of `ARMS`.
+        channels_last: Memory format of model and images.
+        traces_to: Folder that keeps the trace; without it the trace is deleted.
+    """
     precision, tf32 = ARMS[arm]
     options: dict[str, Any] = {"accelerator": "gpu" if device.type == "cuda" else "cpu"}
 
@@ -172,7 +196,6 @@ def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, 
         if device.type == "cuda":
             gc.collect()  # the previous Trainer is a reference cycle: its memory would count for this one
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
         clock = Clock(size.warmup)
         callback = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0)
         train([clock, callback], size.warmup + size.steps, folder)
@@ -180,11 +203,15 @@ def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, 
         assert callback.setting is not None
         profiled = PrecisionCallback(precision, tf32=tf32, underflow_every_n_steps=0, dirpath=Path(folder) / "numbers")
         traces = Path(folder) / "profile"
-        perf = PerfCallback(skip_first=size.warmup, warmup=2, active=3, print_report=False, dirpath=traces)
+        perf = PerfCallback(skip_first=size.warmup, warmup=2, active=3, report="none", dirpath=traces)
         train([profiled, perf], size.warmup + 6, folder)
         report = lightning_perf.analyze(traces)
         arithmetic = report.ranks[0].arithmetic
-        gain = _predict(traces) if arm == "FP32" else None
+        gain = _predict(traces) if precision == "32-true" else None
+        kept = None
+        if traces_to is not None:
+            kept = f"trace-{arm.lower()}.pt.trace.json.gz"
+            shutil.copy(min(traces.glob("*.pt.trace.json.gz")), traces_to / kept)
     return Row(
         model=model,
         batch=batch,
@@ -197,6 +224,7 @@ def measure(size: Size, device: torch.device, model: str, batch: int, arm: str, 
         tensor_cores=arithmetic.tensor_core_share if arithmetic is not None else None,
         predicted_speedup=gain.speedup if gain is not None else None,
         skipped_steps=callback.loss_scale.skipped_steps if callback.loss_scale is not None else None,
+        trace=kept,
     )
 
 
@@ -204,26 +232,39 @@ def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
     lines = [
         (
-            "| model | batch | layout | arm | ran as | images/s | speed-up | predicted | peak memory "
-            "| arithmetic | on Tensor Cores |"
+            "| model | batch | layout | arm | ran as | images/s | against FP32 | predicted from FP32 | against TF32 "
+            "| predicted from TF32 | peak memory | device compute by arithmetic | on Tensor Cores |"
         ),
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    plain = {(r.model, r.batch, r.channels_last): r for r in rows if r.arm == "FP32"}
+    arms = {(r.model, r.batch, r.channels_last, r.arm): r for r in rows}
     for row in rows:
-        base = plain.get((row.model, row.batch, row.channels_last))
-        speedup = f"{row.images_per_s / base.images_per_s:.2f}×" if base is not None else "–"
-        predicted = base.predicted_speedup if base is not None and row.arm in ("fp16", "bf16") else None
         shares = sorted(row.arithmetic.items(), key=lambda item: -item[1])
+        cells = [
+            cell
+            for base in ("FP32", "TF32")
+            for cell in _against(row, arms.get((row.model, row.batch, row.channels_last, base)))
+        ]
         lines.append(
             f"| {row.model} | {row.batch} | {'channels-last' if row.channels_last else 'contiguous'} | {row.arm} "
-            f"| {row.ran_as} | {row.images_per_s:.1f} | {speedup} "
-            f"| {f'{predicted[0]:.2f}× – {predicted[1]:.2f}×' if predicted is not None else '–'} "
+            f"| {row.ran_as} | {row.images_per_s:.1f} | {' | '.join(cells)} "
             f"| {format_bytes(row.peak_memory_bytes)} "
             f"| {', '.join(f'{name} {format_share(share)}' for name, share in shares) or '–'} "
             f"| {format_share(row.tensor_cores)} |"
         )
     return "\n".join(lines)
+
+
+def _against(row: Row, base: Row | None) -> tuple[str, str]:
+    """Return the speed-up over another arm, and its prediction with whether it held."""
+    if base is None:
+        return "–", "–"
+    speed_up = row.images_per_s / base.images_per_s
+    predicted = base.predicted_speedup if row.arm in ("fp16", "bf16") else None
+    if predicted is None:
+        return f"{speed_up:.2f}×", "–"
+    held = "held" if predicted[0] <= speed_up <= predicted[1] else "**missed**"
+    return f"{speed_up:.2f}×", f"{predicted[0]:.2f}× – {predicted[1]:.2f}×, {held}"
 
 
 def _predict(traces: Path) -> AmpGain | None:
@@ -250,6 +291,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a size that only shows that it runs")
     parser.add_argument("--models", nargs="+", help=f"torchvision's names (default: {' '.join(FULL.models)})")
+    parser.add_argument("--batches", nargs="+", type=int, help="batch sizes (default: 128 256)")
+    parser.add_argument("--channels-last-only", action="store_true", help="leave out the contiguous format")
+    parser.add_argument("--keep-traces", action="store_true", help="keep one trace per arm next to the results")
     parser.add_argument("--out", type=Path, default=RESULTS, help="path of the results, without suffix")
     given = parser.parse_args(arguments)
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -259,30 +303,36 @@ def main(arguments: list[str] | None = None) -> int:
         print("On a CPU this would take hours and tell nothing: add --tiny to see it run.", file=sys.stderr)
         return 2
     size, device = TINY if given.tiny else FULL, torch.device(given.device)
-    size = replace(size, models=tuple(given.models or size.models))
+    size = replace(size, models=tuple(given.models or size.models), batches=tuple(given.batches or size.batches))
+    if given.tiny:
+        size = replace(size, models=TINY.models, batches=TINY.batches)
+    layouts = (True,) if given.channels_last_only else (False, True)
+    traces_to = given.out.parent if given.keep_traces else None
     be_quiet()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"method": METHOD, "device": _device_name(device), **known_versions()}
     rows: list[Row] = []
     with given.out.with_suffix(".jsonl").open("w", encoding="utf-8") as file:
         file.write(json.dumps(facts) + "\n")
-        for model, batch, channels_last, arm in itertools.product(size.models, size.batches, (False, True), ARMS):
-            row = measure(size, device, model, batch, arm, channels_last=channels_last)
+        for model, batch, channels_last, arm in itertools.product(size.models, size.batches, layouts, ARMS):
+            row = measure(size, device, model, batch, arm, channels_last=channels_last, traces_to=traces_to)
             rows.append(row)
             file.write(json.dumps(asdict(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
-            print(
-                f"{model} {batch} {'channels-last' if channels_last else 'contiguous'} {arm}: {row.images_per_s:.1f}/s"
-            )
-    text = (
+            layout = "channels-last" if channels_last else "contiguous"
+            print(f"{model} {batch} {layout} {arm}: {row.images_per_s:.1f}/s", flush=True)
+            given.out.with_suffix(".md").write_text(_page(size, device, rows), encoding="utf-8")
+    print(table(rows))
+    return 0
+
+
+def _page(size: Size, device: torch.device, rows: list[Row]) -> str:
+    return (
         f"# Precision of ResNets at {size.image} × {size.image}\n\nWritten by `python -m benchmarks.gpu_precision`, "
         f"method {METHOD}, on {_device_name(device)}. {size.steps} steps timed after {size.warmup}. "
         f"{versions_text()}.\n\n{table(rows)}\n"
     )
-    given.out.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
-    return 0
 
 
 def _device_name(device: torch.device) -> str:

@@ -72,8 +72,13 @@ SETTLED = 20
 
 PROCESSES = {"perf": ("bare", "empty", "timer", "perf"), "pytorch": ("bare", "pytorch"), "traceml": ("bare", "traceml")}
 """The arms of each process."""
-MODELS = {"step of about 1 ms": (64, 32, 4), "step of about 10 ms": (512, 128, 1)}
-"""Width of the layers, batch size, and how many times ``--steps`` to train."""
+SHORT, LONG = "step of about 1 ms", "step of about 10 ms"
+MODELS = {
+    "cpu": {SHORT: (64, 32, 4), LONG: (512, 128, 1)},
+    "cuda": {SHORT: (64, 32, 4), LONG: (4096, 1280, 1)},
+}
+"""By device: width of the layers, batch size, and how many times ``--steps`` to train. On an H100 the long step takes
+about 10 ms in FP32: 0.5 TFLOP at 52 TFLOP/s."""
 TRACEML = "traceml_ai.integrations.lightning"
 PARTS = ("outside", "inside", "after")
 
@@ -84,7 +89,7 @@ class Fit:
 
     Attributes:
         process: Key of `PROCESSES`.
-        model: Key of `MODELS`.
+        model: `SHORT` or `LONG`.
         arm: One of the process's arms.
         round: Number of the round.
         cpu_ms: CPU time of the process.
@@ -149,7 +154,7 @@ def observers(arm: str, folder: str) -> tuple[list[pl.Callback], Any]:
         return [pl.Callback()], None
     if arm in ("timer", "perf"):
         skip_first = NEVER if arm == "timer" else SKIP_FIRST
-        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, print_report=False)], None
+        return [PerfCallback(skip_first=skip_first, warmup=WARMUP, active=ACTIVE, report="none")], None
     if arm == "pytorch":
         schedule = torch.profiler.schedule(wait=SKIP_FIRST, warmup=WARMUP, active=ACTIVE, repeat=1)
         return [], pl.profilers.PyTorchProfiler(dirpath=folder, filename="profile", schedule=schedule)
@@ -172,10 +177,15 @@ def mean_ms(times_ns: list[int]) -> dict[str, float]:
 
 def fit(process: str, model: str, arm: str, number: int, steps: int, device: str) -> Fit:
     """Train once."""
-    width, batch, times = MODELS[model]
+    width, batch, times = MODELS[device][model]
     steps *= times
     torch.manual_seed(0)
-    data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
+    if device == "cuda":  # One batch that stays on the device: copies would be most of the long step.
+        data = DataLoader(
+            TensorDataset(torch.randn(batch, width, device=device).expand(steps, -1, -1)), batch_size=None
+        )
+    else:
+        data = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
     clock = Clock(strict=device == "cuda" and process == "perf")
     with tempfile.TemporaryDirectory() as folder:
         callbacks, profiler = observers(arm, folder)
@@ -205,7 +215,9 @@ def work(process: str, steps: int, device: str) -> None:
         order = random.Random(number)
         arms = PROCESSES[process]
         fits = [
-            fit(process, model, arm, number, steps, device) for model in MODELS for arm in order.sample(arms, len(arms))
+            fit(process, model, arm, number, steps, device)
+            for model in (SHORT, LONG)
+            for arm in order.sample(arms, len(arms))
         ]
         print(json.dumps([asdict(each) for each in fits]), file=answers, flush=True)
 
@@ -241,7 +253,7 @@ def table(fits: list[Fit]) -> str:
 
 
 def _rows(fits: list[Fit]) -> Iterator[str]:
-    for model in MODELS:
+    for model in (SHORT, LONG):
         for process, arms in PROCESSES.items():
             runs = {arm: [f for f in fits if (f.model, f.process, f.arm) == (model, process, arm)] for arm in arms}
             bare = runs["bare"]
@@ -268,6 +280,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=30, help="fits of each arm (default: 30)")
+    parser.add_argument("--minutes", type=float, help="start no further round after this time (default: no limit)")
     parser.add_argument(
         "--steps", type=int, default=200, help="steps of a fit, four times as many of the short ones (default: 200)"
     )
@@ -299,27 +312,35 @@ def main() -> None:
     else:
         print("TraceML is left out: pip install traceml-ai, here or for --traceml-python.")
     workers = {process: start(process, python, arguments.steps, device) for process, python in pythons.items()}
+    deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
+    results.parent.mkdir(parents=True, exist_ok=True)
     kept: list[Fit] = []
     try:
         for number in range(-1, arguments.rounds):  # the first round warms up and is left out
             for process in random.Random(number).sample(list(workers), len(workers)):
                 fits = ask(workers[process], number)
                 kept += fits if number >= 0 else []
+            if number >= 0:
+                _write(results, kept, arguments.steps, number + 1, machine, versions)
+            if time.monotonic() > deadline:
+                break
     finally:
         for worker in workers.values():
             worker.kill()
             worker.wait()
+    print(results.with_suffix(".md").read_text(encoding="utf-8"))
+
+
+def _write(results: Path, fits: list[Fit], steps: int, rounds: int, machine: str, versions: dict[str, str]) -> None:
+    """Write the page and the raw times of the rounds so far."""
     text = (
         f"# Overhead\n\nWritten by `python -m benchmarks.overhead`, method {METHOD}: time of a step over that of a "
-        f"bare Trainer, with its 95 % interval. {arguments.rounds} rounds of {arguments.steps} steps, one thread, "
-        f"{machine}. "
+        f"bare Trainer, with its 95 % interval. {rounds} rounds of {steps} steps, one thread, {machine}. "
         + ", ".join(f"{name.removeprefix('version.')} {value}" for name, value in versions.items())
-        + f".\n\n{table(kept)}\n"
+        + f".\n\n{table(fits)}\n"
     )
-    print(text)
-    results.parent.mkdir(parents=True, exist_ok=True)
     results.with_suffix(".md").write_text(text, encoding="utf-8")
-    raw = {"method": METHOD, "steps": arguments.steps, "cpu": machine, **versions, "fits": [asdict(f) for f in kept]}
+    raw = {"method": METHOD, "steps": steps, "cpu": machine, **versions, "fits": [asdict(f) for f in fits]}
     results.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
 
 

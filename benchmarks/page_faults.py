@@ -77,7 +77,7 @@ def fit(training: Training, *, observed: bool) -> dict[str, float]:
     callbacks: list[pl.Callback] = [Clock()]
     with tempfile.TemporaryDirectory() as folder:
         if observed:
-            callbacks.append(PerfCallback(skip_first=10 * steps, warmup=1, dirpath=folder, print_report=False))
+            callbacks.append(PerfCallback(skip_first=10 * steps, warmup=1, dirpath=folder, report="none"))
         trainer = pl.Trainer(**arguments, max_steps=steps, limit_val_batches=0, callbacks=callbacks, **QUIET_TRAINER)
         trainer.fit(module, data)
     pairs = list(zip(ends[WARM_UP_STEPS:], ends[WARM_UP_STEPS + 1 :], strict=False))

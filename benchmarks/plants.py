@@ -24,7 +24,7 @@ class Setup:
     """How pictures are trained on.
 
     Attributes:
-        model: One of the recipe's networks, ``transformer``, ``language`` or ``mlp``.
+        model: One of the recipe's networks, ``transformer``, ``language``, ``mlp`` or ``wide``.
         batch_size: Pictures a batch.
         seconds_a_picture: Added to the time that a picture takes to come.
         workers: Worker processes of the DataLoader.
@@ -37,6 +37,7 @@ class Setup:
         optimizer: ``sgd``, the recipe's own, ``adamw`` or ``sgd, plain``: without momentum.
         fused: Whether the optimizer updates each parameter in one go.
         network: Makes the network, of its classes and the side of pictures in pixels; None for that of `model`.
+        pin_memory: Whether batches for a GPU come from page-locked memory.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Setup:
     optimizer: Literal["sgd", "sgd, plain", "adamw"] = "sgd"
     fused: bool = False
     network: Callable[[int, int], nn.Module] | None = None
+    pin_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,30 @@ PLANTS = (
         Setup(model="resnet50", batch_size=256, tf32=False, precision="bf16-mixed"),
         "cuda",
     ),
+    Plant(
+        "TF32 off",
+        "tf32-off",
+        'tf32="on"',
+        Setup(model="wide", batch_size=4096, tf32=False),
+        Setup(model="wide", batch_size=4096),
+        "cuda",
+    ),
+    Plant(
+        "channels first in bf16",
+        "channels-last",
+        "channels last",
+        Setup(model="resnet50", batch_size=256, precision="bf16-mixed"),
+        Setup(model="resnet50", batch_size=256, precision="bf16-mixed", channels_last=True),
+        "cuda",
+    ),
+    Plant(
+        "pageable copies",
+        "pageable-copies",
+        "pin_memory=True",
+        Setup(model="mlp", batch_size=16384, workers=4, pin_memory=False),
+        Setup(model="mlp", batch_size=16384, workers=4),
+        "cuda",
+    ),
     _cpu("FP32, CNN", "cpu-bf16", Setup(model="cnn", batch_size=32), steps=20, precision="bf16-mixed"),
     _cpu("FP32, ResNet-18", "cpu-bf16", Setup(model="resnet18", batch_size=32), steps=6, precision="bf16-mixed"),
     _cpu("FP32, transformer", "cpu-bf16", Setup(model="transformer", batch_size=16), steps=12, precision="bf16-mixed"),
@@ -194,7 +220,9 @@ class PlantedModule(SignModule):
     """The recipe's module with the network of a setup; on request it asks for its loss in the middle of each step."""
 
     def __init__(self, setup: Setup, classes: tuple[str, ...], image_size: int) -> None:
-        own = setup.network or {"transformer": Transformer, "language": Language, "mlp": Mlp}.get(setup.model)
+        own = setup.network or {"transformer": Transformer, "language": Language, "mlp": Mlp, "wide": Wide}.get(
+            setup.model
+        )
         super().__init__("cnn" if own else setup.model, classes, image_size)
         if own is not None:
             self.network = own(len(classes), image_size)
@@ -272,4 +300,14 @@ class Mlp(nn.Sequential):
             nn.Linear(64, 64),
             nn.ReLU(),
             nn.Linear(64, classes),
+        )
+
+
+class Wide(nn.Sequential):
+    """Four layers of 4096 channels: its time is that of large matrix products."""
+
+    def __init__(self, classes: int, image_size: int) -> None:
+        layers = [part for _ in range(3) for part in (nn.Linear(4096, 4096), nn.ReLU())]
+        super().__init__(
+            nn.Flatten(), nn.Linear(image_size * image_size, 4096), nn.ReLU(), *layers, nn.Linear(4096, classes)
         )

@@ -1,12 +1,13 @@
-"""Simulate the coverage and false positives of the statistics of repeated runs.
+"""Coverage and false positives of the statistics of repeated runs, by simulation.
 
-Every figure comes from the functions behind `lightning-perf compare`, applied to simulated run times with a known
-truth. The scenarios all have 2 % spread between runs, and each block has its own level:
+The simulation calls the functions that `lightning-perf compare` uses, with run times of a known true ratio. The module
+`verdict_noise` simulates the verdicts under further kinds of noise. All scenarios have 2 % spread between runs, and
+between blocks:
 
 - normal: logarithms of the times are normal;
 - outliers: one run in ten is slower by 5 to 25 %;
 - drift: all times grow by 5 % from the first run to the last, orders balanced and random within blocks;
-- drift, AAA BBB: the same without blocks, all runs of one arm before the other's (blocks prevent this).
+- drift, AAA BBB: the same without blocks, all runs of one arm before the other's, which blocks prevent.
 
 Run as ``python benchmarks/run_statistics.py``: prints a Markdown table and writes it to ``benchmarks/results/``.
 """
@@ -43,7 +44,7 @@ PERMUTED_SIZES = (3, 4, 5, 6, 8, 10)
 
 @dataclass(frozen=True)
 class Scenario:
-    """How run times come about: see the module's text."""
+    """A way in which run times vary; the module's docstring describes them."""
 
     name: str
     outliers: bool = False
@@ -51,7 +52,7 @@ class Scenario:
     blocked: bool = True
 
     def draw(self, rng: np.random.Generator, studies: int, n: int, ratio: float) -> tuple[Float64Array, Float64Array]:
-        """Times of the baseline and the candidate, each of shape [studies, n]."""
+        """Draw the times of the baseline and the candidate, each of shape [studies, n]."""
         logs = rng.normal(0, SPREAD, (studies, n, 2))
         if self.outliers:
             slow = rng.random((studies, n, 2)) < 0.1
@@ -81,16 +82,16 @@ UNBLOCKED = (
 
 
 def covers(estimate: Estimate, truth: float) -> bool | None:
-    """Whether the interval holds the truth; None without an interval."""
+    """Return whether the interval contains the truth; None without an interval."""
     if estimate.low is None or estimate.high is None:
         return None
     return estimate.low <= truth <= estimate.high
 
 
 def share(outcomes: list[bool | None]) -> str:
-    """Share of true outcomes in percent; a dash when most studies have none."""
-    told = [outcome for outcome in outcomes if outcome is not None]
-    return f"{100 * sum(told) / len(told):.1f}" if len(told) > len(outcomes) / 2 else "–"
+    """Format the share of true outcomes in per cent; a dash if most studies have no outcome."""
+    known = [outcome for outcome in outcomes if outcome is not None]
+    return f"{100 * sum(known) / len(known):.1f}" if len(known) > len(outcomes) / 2 else "–"
 
 
 Measure = Callable[[Float64Array, Float64Array], bool | None]
@@ -99,7 +100,7 @@ Measure = Callable[[Float64Array, Float64Array], bool | None]
 def table(
     title: str, scenarios: tuple[Scenario, ...], measure: Measure, sizes: tuple[int, ...], studies: int, ratio: float
 ) -> list[str]:
-    """Return one Markdown table, with one row per scenario and one column per number of runs."""
+    """Return a Markdown table with one row per scenario and one column per number of runs."""
     lines = ["", f"**{title}**", "", "| n | " + " | ".join(map(str, sizes)) + " |", "|---" * (len(sizes) + 1) + "|"]
     for scenario in scenarios:
         cells = []
@@ -111,28 +112,30 @@ def table(
 
 
 def below(p: float | None, level: float = 0.05) -> bool:
-    """Whether a p-value rejects; none does not."""
+    """Return whether a p-value rejects; a missing one does not."""
     return p is not None and p < level
 
 
 def fit(values: Float64Array, other: Float64Array) -> bool:
-    """Whether a drift is claimed for runs in alternating order."""
+    """Return whether the test claims a drift for runs in alternating order."""
     merged = np.column_stack([values, other]).ravel()
     blocks = np.repeat(np.arange(len(values)), 2).tolist()
     return below(measure_drift(merged.tolist(), ["a", "b"] * len(values), blocks).p)
 
 
 def margin_kept_at_the_margin(base: Float64Array, candidate: Float64Array) -> bool:
-    """Whether a loss of exactly the margin passes as kept."""
+    """Return whether a loss of exactly the margin passes as kept."""
     return non_inferiority(paired_difference(np.log(base), np.log(candidate)), 0.01).kept is Kept.KEPT
 
 
 def report(studies: int) -> str:
-    """All tables as Markdown."""
+    """Return all tables as Markdown."""
     log_truth = float(np.log(TRUE_RATIO))
     few = max(200, studies // 4)
     lines = ["## Blocked runs: the ratio of times", ""]
-    lines += ["Coverage in per cent of 95 % intervals, and the share of tests at 5 % with a false positive."]
+    lines += [
+        "In per cent: the coverage of intervals with nominal coverage 95, and the false positives of tests at level 5."
+    ]
     lines += table(
         f"Paired t interval of the ratio (true ratio {TRUE_RATIO}): coverage, nominal 95",
         BLOCKED, lambda b, c: covers(paired_ratio(b, c), TRUE_RATIO), SIZES, studies, TRUE_RATIO,
@@ -157,7 +160,7 @@ def report(studies: int) -> str:
         "SD ratio, Pitman–Morgan (assumes normal runs): coverage, nominal 95 for normal runs only",
         BLOCKED, lambda b, c: covers(sd_ratio(np.log(b), np.log(c), paired=True), 1.0), SIZES, few, 1.0,
     )  # fmt: skip
-    lines += table("False claims of drift: nominal 5", BLOCKED[:2], fit, SIZES, few, 1.0)
+    lines += table("Drift claimed without a drift: nominal 5", BLOCKED[:2], fit, SIZES, few, 1.0)
     lines += ["", "## Runs that were not blocked", ""]
     lines += table(
         f"Welch on logarithms (true ratio {TRUE_RATIO}): coverage, nominal 95",
@@ -183,7 +186,7 @@ def report(studies: int) -> str:
 
 
 def _least_coverage(n: int) -> float:
-    """Return the exact coverage: sum the probabilities of all counts with an interval that contains the true share."""
+    """Compute the coverage exactly, from the probability of every count with an interval that contains the truth."""
     intervals = [clopper_pearson(k, n) for k in range(n + 1)]
     shares = np.linspace(0.01, 0.5, 50)
     return float(
@@ -195,9 +198,9 @@ def _least_coverage(n: int) -> float:
 
 
 def main() -> None:
-    """Run the simulation, print the tables, and write them to the results."""
+    """Run the simulation, print the tables and write them to a file."""
     parser = argparse.ArgumentParser(description="Coverage and false positives of the statistics, by simulation.")
-    parser.add_argument("--studies", type=int, default=4000, help="simulated studies a cell (default: %(default)s)")
+    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="Markdown file to write (default: %(default)s)")
     arguments = parser.parse_args()
     begin = time.process_time()
@@ -206,7 +209,7 @@ def main() -> None:
     head = (
         "# Statistics of repeated runs: coverage and false positives\n\n"
         "Written by `python benchmarks/run_statistics.py`. "
-        f"{arguments.studies:,} simulated studies a cell (standard error {error:.2f} points at 95 %), a quarter of "
+        f"{arguments.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), a quarter of "
         f"that for the slower tests; seeded. Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}; {time.process_time() - begin:.0f} s of CPU time.\n\n"
     )

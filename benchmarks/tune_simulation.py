@@ -1,4 +1,4 @@
-"""Simulate how often `lightning-perf tune` keeps a lever that gains nothing, and one that gains 5 %.
+"""Simulate how often `lightning-perf tune` keeps a lever: useless ones, and ones that gain 5 or 10 %.
 
 The times of windows are random and go through the functions that judge levers. A window's time spreads by 1.15 %. With
 disturbed rounds, one window in one round of ten takes 30 % longer on average (exponentially distributed). With
@@ -11,7 +11,7 @@ takes some seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from benchmarks.options import make_parser
 from lightning_perf.statistics.location import paired_ratio
 from lightning_perf.statistics.ranks import walsh_ratio
 from lightning_perf.statistics.values import Estimate, Float64Array
-from lightning_perf.tune.measurement import is_gain
+from lightning_perf.tune.campaign import CONFIRMING_PAIRS
+from lightning_perf.tune.measurement import is_confirmed, is_gain
 from lightning_perf.tune.settings import TuneSettings
 
 RESULTS = Path(__file__).parent / "results" / "tune_simulation.md"
@@ -117,15 +118,73 @@ def table(trials: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
+SPREADS = (0.0, 0.005, 0.01, 0.02)
+LEVERS = 8
+
+
+def tuning(spread: float, gains: Sequence[float], rounds: int, rng: np.random.Generator) -> tuple[bool, bool]:
+    """Simulate a whole tuning, with processes that differ by a normal `spread`.
+
+    Args:
+        spread: Standard deviation of the time of processes.
+        gains: The share of the time that each lever saves.
+        rounds: Windows of each side in a pair of processes.
+        rng: Random numbers.
+
+    Returns:
+        Whether any lever passes one pair of processes, and whether any passes the two fresh pairs after it too.
+    """
+    quiet = Scenario("quiet")
+
+    def pair(base: float, candidate: float) -> Estimate:
+        return walsh_ratio(*_windows(base, candidate, quiet, rounds, rng))
+
+    def process() -> float:
+        return float(np.exp(rng.normal(0, spread)))
+
+    base = process()
+    noise = [pair(base, process()), pair(base, process())]
+    screened = kept = False
+    for gain in gains:
+        pairs = [pair(base, process() * (1 - gain))]
+        if not is_gain(pairs[0], noise[0]):
+            continue
+        screened = True
+        pairs += [pair(process(), process() * (1 - gain)) for _ in range(CONFIRMING_PAIRS)]
+        kept = kept or is_confirmed(pairs, noise, LEVERS)
+    return screened, kept
+
+
+def family_table(tunings: int, rounds: int) -> str:
+    """How often a tuning keeps any of several useless levers, and one that gains, as a Markdown table."""
+    lines = [
+        f"| processes differ by | any of {LEVERS} useless passes a pair | … is kept | 10 % gained | 5 % gained |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for spread, rng in zip(SPREADS, np.random.default_rng(1).spawn(len(SPREADS)), strict=True):
+        useless = [tuning(spread, [0.0] * LEVERS, rounds, rng) for _ in range(tunings)]
+        shares = [sum(each) / tunings for each in zip(*useless, strict=True)]
+        shares += [
+            sum(tuning(spread, [gain], rounds, rng)[1] for _ in range(tunings)) / tunings for gain in (0.1, 0.05)
+        ]
+        lines.append(f"| {100 * spread:g} % | {' | '.join(f'{100 * share:.1f} %' for share in shares)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Simulate, print and write."""
     parser = make_parser(__doc__, RESULTS)
     parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--tunings", type=int, default=2000)
     parser.add_argument("--rounds", type=int, nargs="+", default=[TuneSettings.rounds, 8])
     options = parser.parse_args()
     parts = [
         "# How often a lever is kept",
-        f"Written by `python -m benchmarks.tune_simulation`: {options.trials} trials.",
+        f"Written by `python -m benchmarks.tune_simulation`: {options.tunings} tunings, {options.trials} trials.",
+        "## Whole tunings",
+        f"{TuneSettings.rounds} rounds. The last two columns are the shares in which a lever with that gain is kept.",
+        family_table(options.tunings, TuneSettings.rounds),
+        "## Single pairs of processes",
     ]
     for rounds in options.rounds:
         parts += [f"{rounds} rounds:", table(options.trials, rounds)]

@@ -1,8 +1,12 @@
 """Write the page's definitions from ``docs/definitions.md``: ``python docs/definitions_json.py``.
 
-An entry is a section (what it says before its first list, table or heading), a row of the table of categories, or a
-list item or paragraph that begins with its term in bold or italics. Its key is the term in lower case, joined by
-hyphens; a term that comes twice has both texts.
+The page shows these kinds of entries:
+
+- a section, with its text before the first list, table or heading;
+- a row of the table of categories;
+- a list item or paragraph that starts with its term in bold or italics.
+
+The key of an entry is its term in lower case, joined by hyphens. A term that occurs twice has both texts.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ Entry = dict[str, object]
 
 
 def definitions(markdown: str) -> dict[str, Entry]:
-    """The entries of a page of definitions: ``{key: {title, text: [paragraph], section}}``."""
+    """Return the entries of a page of definitions: ``{key: {title, text: [paragraph], section}}``."""
     entries: dict[str, Entry] = {}
 
     def add(title: str, text: str, section: str) -> None:
@@ -54,7 +58,7 @@ def definitions(markdown: str) -> dict[str, Entry]:
 
 
 def _blocks(body: str) -> list[str]:
-    """Paragraphs, list items and table rows, each on one line."""
+    """Split a section into paragraphs, list items and table rows, each on one line."""
     blocks: list[str] = []
     fresh = True
     for line in body.splitlines():
@@ -73,14 +77,14 @@ def _key(title: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without links and emphasis; `code` keeps its backticks."""
+    """Remove links and emphasis; `code` keeps its backticks."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"(\*{1,2})([^*]+)\1", r"\2", text).strip()
     return text[0].upper() + text[1:] if text else text
 
 
 def render() -> str:
-    """The file's text."""
+    """Return the text of the JSON file."""
     return json.dumps(definitions((DOCS / "definitions.md").read_text()), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""griffe: ``Example:`` in a docstring begins a section of examples, as ``Examples:`` does, and no box of prose."""
+"""A griffe extension: ``Example:`` in a docstring starts a section of examples, as ``Examples:`` does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from griffe import Extension, Object
 
 
 class ExampleSections(Extension):
-    """Renames the sections before they are parsed."""
+    """Renames ``Example`` sections before griffe parses them."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Rename the section of one object."""
+        """Rename the section in the docstring of one object."""
         if obj.docstring is not None:
             obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)

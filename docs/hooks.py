@@ -1,4 +1,4 @@
-"""mkdocs: the README is the site's first page and the benchmarks' results are pages, without a copy of either."""
+"""mkdocs: the README, the benchmarks' results and the pages of the findings become pages of the site without a copy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ REPOSITORY = "https://github.com/lightning-perf/lightning_perf/blob/main"
 README = PurePosixPath("README.md")
 DOCS = PurePosixPath("docs")
 RESULTS = PurePosixPath("benchmarks/results")
+FINDINGS = PurePosixPath("lightning_perf/findings/pages")
+FINDINGS_INDEX = "findings.md"
+OUTSIDE = ((RESULTS, "results"), (FINDINGS, "findings"))
+"""Folders outside ``docs/`` and their names on the site."""
 
 _LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>(?![a-z]+:|[#/])[^)#"\s]+)')
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give each page of results a line in the navigation."""
+    """Give each page of results and each rule of the findings a line in the navigation."""
+    rules = sorted(path.stem for path in (ROOT / FINDINGS).glob("*.md"))
+    config.nav = _with_rules(config.nav or [], [FINDINGS_INDEX, *({rule: f"findings/{rule}.md"} for rule in rules)])
     results = ROOT / RESULTS
     pages = [PurePosixPath(page.relative_to(results).as_posix()) for page in sorted(results.rglob("*.md"))]
     config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page}"} for page in pages]}]
@@ -31,23 +37,24 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside ``docs/``."""
     files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / README)))
-    for path in sorted((ROOT / RESULTS).rglob("*")):
-        if path.suffix in {".md", ".png", ".svg"}:
-            name = PurePosixPath("results", path.relative_to(ROOT / RESULTS).as_posix())
-            files.append(File.generated(config, str(name), abs_src_path=str(path)))
+    for folder, name in OUTSIDE:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in {".md", ".png", ".svg"}:
+                page = PurePosixPath(name, path.relative_to(ROOT / folder).as_posix())
+                files.append(File.generated(config, str(page), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Turn links that hold in the repository into ones that hold on the site."""
+    """Rewrite the links of the repository for the site."""
     return relocated(markdown, _in_repository(PurePosixPath(page.file.src_uri)))
 
 
 def relocated(markdown: str, source: PurePosixPath) -> str:
-    """Return a file's text with its relative links made for its page.
+    """Rewrite the relative links of a file for its page on the site.
 
-    Links to other pages lead to these, links to other files of the repository lead there. What does not exist stays as
-    it is, for mkdocs to complain about.
+    A link to another page leads to that page. A link to any other file of the repository leads to the repository. A
+    broken link stays unchanged, so that mkdocs reports it.
 
     Args:
         markdown: The text.
@@ -68,11 +75,11 @@ def relocated(markdown: str, source: PurePosixPath) -> str:
 
 
 def _on_site(path: PurePosixPath) -> PurePosixPath | None:
-    """The page or image that a file of the repository becomes, ``None`` for one that is not on the site."""
+    """Return the page or image of the site for a file of the repository, or ``None`` if the site does not have it."""
     if path == README:
         return PurePosixPath("index.md")
     if path.suffix in {".md", ".png", ".svg"}:
-        for folder, name in ((DOCS, ""), (RESULTS, "results")):
+        for folder, name in ((DOCS, ""), *OUTSIDE):
             if path.is_relative_to(folder):
                 return name / path.relative_to(folder)
     return None
@@ -81,7 +88,25 @@ def _on_site(path: PurePosixPath) -> PurePosixPath | None:
 def _in_repository(page: PurePosixPath) -> PurePosixPath:
     if page == PurePosixPath("index.md"):
         return README
-    return RESULTS / page.relative_to("results") if page.is_relative_to("results") else DOCS / page
+    for folder, name in OUTSIDE:
+        if page.is_relative_to(name):
+            return folder / page.relative_to(name)
+    return DOCS / page
+
+
+def _with_rules(nav: list[Any], pages: list[Any]) -> list[Any]:
+    """The navigation with the index of the findings replaced by a section of its pages, wherever it is."""
+    replaced = []
+    for entry in nav:
+        if isinstance(entry, dict):
+            (title, value), *_ = entry.items()
+            value = (
+                pages if value == FINDINGS_INDEX else _with_rules(value, pages) if isinstance(value, list) else value
+            )
+            replaced.append({title: value})
+        else:
+            replaced.append(entry)
+    return replaced
 
 
 def _label(page: PurePosixPath) -> str:

@@ -1,7 +1,7 @@
-"""Puts the present output of commands into the Markdown files that quote it.
+"""Update the outputs of commands that Markdown files quote.
 
-A fenced block that follows ``<!-- output of: COMMAND -->`` is replaced by what COMMAND prints, run by bash at the root
-of the repository. Run it as ``python docs/refresh.py README.md docs/*.md``.
+A fenced block after ``<!-- output of: COMMAND -->`` is replaced by the output of COMMAND. Bash runs the command at the
+root of the repository. Run it as ``python docs/refresh.py README.md docs/*.md``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BLOCK = re.compile(r"(<!-- output of: (?P<command>.+?) -->\n```\w*\n).*?^(```)",
 
 
 def output(command: str) -> str | None:
-    """Run a command as the docs do, with this environment's programs on 100 columns.
+    """Run a command with the programs of this environment, in a terminal of 100 columns.
 
     Returns:
-        What it printed, as the docs quote it; None when it failed.
+        Its output as the docs quote it, or None if it failed.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "PATH": path}
@@ -32,10 +32,10 @@ def output(command: str) -> str | None:
 
 
 def refreshed(text: str) -> tuple[str, list[str]]:
-    """Put the present output of every quoted command into a Markdown text.
+    """Update the output of every quoted command in a Markdown text.
 
     Returns:
-        The text, and the commands that failed; their old output stays.
+        The text, and the commands that failed. Their old output stays.
     """
     failed: list[str] = []
 
@@ -51,10 +51,10 @@ def refreshed(text: str) -> tuple[str, list[str]]:
 
 
 def main(paths: list[str]) -> int:
-    """Refresh each of the files in place.
+    """Update the files in place.
 
     Returns:
-        The exit code: 1 when a command failed.
+        The exit code: 1 if a command failed.
     """
     failed = []
     for name in paths:

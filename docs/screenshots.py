@@ -1,9 +1,9 @@
-"""Pictures of every view of the page: ``python docs/screenshots.py FOLDER PATH [PATH…]``.
+"""Take screenshots of every view of the page: ``python docs/screenshots.py FOLDER PATH [PATH…]``.
 
 Each PATH is a trace, a run's folder, or a document as JSON: a report, two runs compared (``diff --json``), a study's
-comparison (``compare --json``) or a trade-off (``infer --json``). Its views are taken at the width of a desk and of a
-phone, in light and dark, as ``FOLDER/NAME-VIEW-WIDTH-THEME.png``. With ``--timing`` it prints how soon a page shows its
-figures; with ``--readme FILE`` it takes the one picture that the README shows, of the first PATH.
+comparison (``compare --json``) or a trade-off (``infer --json``). The views are saved for the widths of a desktop and a
+phone, in light and dark, as ``FOLDER/NAME-VIEW-WIDTH-THEME.png``. With ``--timing`` the script prints how soon a page
+shows its figures. With ``--readme FILE`` it takes the README's picture of the first PATH.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ TIMED_LOADS = 5
 README_SIZE = (1280, 1010)
 
 MARKS: dict[str, Kind] = {"ranks": "run", "diff": "diff", "arms": "study", "cells": "inference"}
-"""A member that a document alone of all has."""
+"""A member that only documents of this kind have."""
 
-# Charts are drawn when they come into sight: the whole page is made so tall that all are.
+# Charts are drawn when they become visible, so the window is tall enough for all of them.
 TALL = 12_000
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
     parser.add_argument("--views", help="only these, separated by commas")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="one picture: what the README shows")
-    parser.add_argument("--timing", action="store_true", help="no pictures; how soon the page shows its figures")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="take only the README's picture, of the first PATH")
+    parser.add_argument("--timing", action="store_true", help="only print how soon the page shows its figures")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, tempfile.TemporaryDirectory() as temporary:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def document(path: Path) -> tuple[bytes, Kind]:
-    """The document of a path as JSON, and which it is."""
+    """Return the document of a path as JSON, and its kind."""
     if path.suffix == ".json" and not path.name.endswith(".pt.trace.json"):
         data = path.read_bytes()
         members = json.loads(data)
@@ -74,7 +74,7 @@ def document(path: Path) -> tuple[bytes, Kind]:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window."""
+    """Start the system's Chromium without a window."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
@@ -104,7 +104,7 @@ def take(browser: Browser, file: Path, folder: Path, name: str, only: list[str] 
 
 
 def take_one(browser: Browser, file: Path, target: Path) -> None:
-    """Take the top of the first view, sharp on a dense screen too, in few colours: it is loaded with the README."""
+    """Take the top of the first view. Few colours keep the file small, and a dense picture keeps the text sharp."""
     from PIL import Image
 
     width, height = README_SIZE
@@ -119,13 +119,13 @@ def take_one(browser: Browser, file: Path, target: Path) -> None:
 
 
 def views(page: Page) -> list[str]:
-    """The views that have something to show."""
+    """Return the views that are not empty."""
     links = page.locator("nav a:not(.empty)").evaluate_all("links => links.map((link) => link.hash)")
     return [link.split("view=")[1].split("&")[0] for link in links]
 
 
 def time_loads(browser: Browser, file: Path, name: str) -> None:
-    """Print the first paint, and when the verdict and the first chart were there, in milliseconds."""
+    """Print the times of the first paint, the verdict and the first chart, in milliseconds."""
     rows: list[dict[str, Any]] = []
     for _ in range(TIMED_LOADS):
         page = browser.new_page(viewport={"width": 1280, "height": 900})

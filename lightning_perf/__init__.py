@@ -1,7 +1,6 @@
-"""Where the step time of a PyTorch Lightning training goes, what to change, and whether the change helped.
+"""See where the step time of a PyTorch Lightning training goes, what to change, and whether the change helped.
 
-The public names load on first use, so that importing the package costs next to nothing and analysing a trace needs
-no torch.
+The public names load on first use. So the import takes little time, and you can analyze a trace without torch.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.verdicts.comparison import Comparison
     from lightning_perf.errors import TraceError
+    from lightning_perf.exit_codes import ExitCode
     from lightning_perf.findings.finding import Finding
     from lightning_perf.inference.results.tradeoff import Tradeoff
     from lightning_perf.inference.run import measure_variants
@@ -38,6 +38,7 @@ _HOMES = {
     "CaptureOptions": "lightning_perf.callbacks.recording.captures",
     "Compared": "lightning_perf.report.compared",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
+    "ExitCode": "lightning_perf.exit_codes",
     "Finding": "lightning_perf.findings.finding",
     "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",
@@ -60,12 +61,13 @@ _HOMES = {
 }
 
 _TORCH = {"torch", "lightning", "pytorch_lightning"}
-"""What the extras ``train`` and ``infer`` install."""
+"""Packages that the extras ``train`` and ``infer`` install."""
 
 __all__ = [
     "CaptureOptions",
     "Compared",
     "Comparison",
+    "ExitCode",
     "Finding",
     "PageError",
     "PerfCallback",
@@ -97,8 +99,10 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in _TORCH:
             raise
+        from lightning_perf.project import install_command
+
         extra = "infer" if _HOMES[name].startswith("lightning_perf.inference") else "train"
-        hint = f'{name} needs {error.name}. Run: pip install "lightning-perf[{extra}]"'
+        hint = f"{name} needs {error.name}. Install it with: {install_command(extra)}"
         raise ModuleNotFoundError(hint, name=error.name) from error
 
 

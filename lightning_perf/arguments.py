@@ -1,133 +1,276 @@
-"""What the commands share: types of options, options that take a number, progress lines and files of output.
+"""The parts that all commands share: the parser, types of options, common options, progress lines and output files.
 
-A type is a function that `argparse` calls on a text. Its error says what it accepts.
+A type is a function that `argparse` calls with the text of an option. Its error says which values the option accepts.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, NoReturn
+
+from lightning_perf.exit_codes import ExitCode
+from lightning_perf.lazy_imports import MissingExtraError
 
 __all__ = [
+    "CommandParser",
+    "HelpFormatter",
     "add_count",
+    "add_list",
+    "add_outputs",
+    "add_printed_list",
     "at_least",
+    "describe",
     "input_shape",
     "plot_file",
     "positive",
+    "print_error",
     "print_progress",
+    "progress_printer",
     "share",
-    "within",
+    "share_or_zero",
+    "thread_count",
     "write_output",
 ]
 
 PLOTS = (".png", ".svg", ".pdf")
 
+_COMMON_CODES = {
+    ExitCode.USAGE: "wrong usage, or a file cannot be read or written",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+}
 
-def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
-    """A whole number with a lower bound.
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Fill paragraphs to the width of the terminal, and keep indented lines such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            lines = paragraph.splitlines()
+            if any(line.startswith(" ") for line in lines):
+                paragraphs.append("\n".join(indent + line for line in lines))
+            else:
+                paragraphs.append(super()._fill_text(paragraph, width, indent))
+        return "\n\n".join(paragraphs)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Show the value once, as Python 3.13 and later do: ``-n, --top N``."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser of one command.
+
+    An option has one spelling: abbreviations are errors, so that a later option cannot change the meaning of a script.
+    An error about an unknown option or value names the one that is most alike.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+        self._positionals.title = "arguments"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments. An argument that the command does not have is an error here, next to its usage."""
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown))
+        return namespace, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage, the error, and how to get help, then exit."""
+        self.print_usage(sys.stderr)
+        self.exit(ExitCode.USAGE, f"{self.prog}: error: {message}\nRun '{self.prog} --help' for all options.\n")
+
+    def _unknown(self, arguments: Sequence[str]) -> str:
+        first = next((argument for argument in arguments if argument.startswith("-")), arguments[0])
+        name = first.partition("=")[0]
+        message = f"{'unknown option' if name.startswith('-') else 'unexpected argument'} '{name}'"
+        near = get_close_matches(name, self._option_string_actions, n=1) if name.startswith("--") else ()
+        if near:
+            message += f". Did you mean {near[0]}?"
+        elif not name.startswith("-") and any(isinstance(action, _ListAction) for action in self._actions):
+            message += ". Separate several values of an option with commas."
+        return message
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        near = get_close_matches(str(value), choices, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentError(action, f"unknown value {value!r}.{hint} Choose from {', '.join(choices)}.")
+
+
+def describe(
+    parser: argparse.ArgumentParser,
+    sentence: str,
+    *,
+    usage: str,
+    examples: Sequence[str] = (),
+    exit_codes: Mapping[ExitCode, str] | None = None,
+) -> None:
+    """Set the text of a command's ``--help``.
 
     Args:
-        lowest: The least number that is taken.
-        at_most: The greatest, or None without such a bound.
+        parser: The command's parser.
+        sentence: The purpose of the command, in one paragraph or several.
+        usage: The arguments after the command's name.
+        examples: Lines to copy.
+        exit_codes: The meaning of each exit code. Wrong usage and an interrupt are added.
+    """
+    parser.usage = f"%(prog)s {usage}"
+    parts = [sentence]
+    if examples:
+        parts.append("\n".join(["examples:", *(f"  {line}" for line in examples)]))
+    parser.description = "\n\n".join(parts)
+    if exit_codes is not None:
+        parser.epilog = exit_code_text(exit_codes)
+
+
+def exit_code_text(meanings: Mapping[ExitCode, str]) -> str:
+    """List exit codes for the end of a ``--help``.
+
+    Args:
+        meanings: The meaning of each exit code. Wrong usage and an interrupt are added.
+
+    Example:
+        >>> print(exit_code_text({ExitCode.SUCCESS: "done"}))
+        exit codes:
+          0    done
+          2    wrong usage, or a file cannot be read or written
+          130  interrupted by Ctrl-C
+    """
+    lines = ["exit codes:"]
+    for code, meaning in sorted({**_COMMON_CODES, **meanings}.items()):
+        first, *more = textwrap.wrap(meaning, 71)
+        lines += [f"  {int(code):<5}{first}", *(f"       {line}" for line in more)]
+    return "\n".join(lines)
+
+
+def at_least(lowest: int, at_most: int | None = None) -> Callable[[str], int]:
+    """Return a type for whole numbers from a lower bound.
+
+    Args:
+        lowest: The smallest number that it accepts.
+        at_most: The largest one, or None for no upper bound.
 
     Example:
         >>> at_least(1)("3")
         3
         >>> at_least(1)("0")
         Traceback (most recent call last):
-        argparse.ArgumentTypeError: 0 is below 1
+        argparse.ArgumentTypeError: '0' is not a whole number of 1 or more
     """
+    wanted = f"a whole number of {lowest} or more" if at_most is None else f"a whole number from {lowest} to {at_most}"
 
     def parse(text: str) -> int:
-        number = _whole(text)
-        if number < lowest:
-            raise argparse.ArgumentTypeError(f"{number} is below {lowest}")
-        if at_most is not None and number > at_most:
-            raise argparse.ArgumentTypeError(f"{number} is above {at_most}")
-        return number
-
-    return parse
-
-
-def within(lowest: float, highest: float) -> Callable[[str], float]:
-    """A number between two bounds, which are taken too.
-
-    Args:
-        lowest: The least number.
-        highest: The greatest.
-    """
-
-    def parse(text: str) -> float:
-        number = _number(text)
-        if not lowest <= number <= highest:
-            raise argparse.ArgumentTypeError(f"{text} is not from {lowest:g} to {highest:g}")
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or number < lowest or (at_most is not None and number > at_most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
         return number
 
     return parse
 
 
 def positive(text: str) -> float:
-    """A finite number above 0.
+    """Parse a finite number above 0.
 
     Example:
         >>> positive("nan")
         Traceback (most recent call last):
-        argparse.ArgumentTypeError: nan is not a positive number
+        argparse.ArgumentTypeError: 'nan' is not a positive number
     """
     number = _number(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    if number is None or not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number
 
 
 def share(text: str) -> float:
-    """A number between 0 and 1, neither of them taken."""
+    """Parse a share: a number above 0 and below 1.
+
+    Example:
+        >>> share("5%")
+        Traceback (most recent call last):
+        argparse.ArgumentTypeError: '5%' is not a share: give a number above 0 and below 1, e.g. 0.01 for 1 %
+    """
     number = _number(text)
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    if number is None or not 0 < number < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a share: give a number above 0 and below 1, e.g. 0.01 for 1 %"
+        )
     return number
 
 
+def share_or_zero(text: str) -> float:
+    """Parse a share that may also be 0."""
+    return 0.0 if _number(text) == 0 else share(text)
+
+
+def thread_count(text: str) -> int:
+    """Parse a number of CPU threads, or ``all`` for one per core that this process may use.
+
+    Example:
+        >>> thread_count("4")
+        4
+    """
+    if text == "all":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        return at_least(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or 'all'") from None
+
+
 def input_shape(text: str) -> tuple[int, ...]:
-    """The shape of one input, without the batch: numbers joined by commas or by ``x``.
+    """Parse the shape of one input, without the batch: numbers separated by commas or by ``x``.
 
     Example:
         >>> input_shape("3,224,224")
         (3, 224, 224)
         >>> input_shape("3,x")
         Traceback (most recent call last):
-        argparse.ArgumentTypeError: '3,x' is no shape: give whole numbers joined by commas, as 3,224,224
+        argparse.ArgumentTypeError: '3,x' is not a shape: give positive whole numbers, e.g. 3,224,224
     """
     try:
         shape = tuple(int(part) for part in text.replace("x", ",").split(","))
     except ValueError:
         shape = ()
     if not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape: give whole numbers joined by commas, as 3,224,224")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape: give positive whole numbers, e.g. 3,224,224")
     return shape
 
 
 def plot_file(text: str) -> Path:
-    """A file whose ending says how to draw; told before a long measurement, not after it.
+    """Parse the path of a plot. A wrong suffix is an error before a long measurement, not after it.
 
     Example:
         >>> plot_file("a.txt")
         Traceback (most recent call last):
-        argparse.ArgumentTypeError: a.txt: plots are written as .png, .svg or .pdf
+        argparse.ArgumentTypeError: 'a.txt': plots are written as .png, .svg or .pdf
     """
     path = Path(text)
     if path.suffix.lower() not in PLOTS:
-        raise argparse.ArgumentTypeError(f"{text}: plots are written as {', '.join(PLOTS[:-1])} or {PLOTS[-1]}")
+        raise argparse.ArgumentTypeError(f"{text!r}: plots are written as {', '.join(PLOTS[:-1])} or {PLOTS[-1]}")
     return path
 
 
 def add_count(
     group: argparse._ActionsContainer,
-    name: str,
+    *flags: str,
     help: str,
-    *,
     default: object = argparse.SUPPRESS,
     least: int = 1,
     metavar: str = "N",
@@ -136,22 +279,130 @@ def add_count(
 
     Args:
         group: The parser or the group of options.
-        name: The option, such as ``--epochs``.
+        flags: The option, such as ``--epochs``, after its short form if it has one.
         help: Its help text.
-        default: Its default; an option without one is absent from the parsed arguments unless the user gives it.
+        default: Its default. Without one, the option is absent from the parsed arguments unless you give it.
         least: The smallest number that it accepts.
         metavar: The name of its value in the help.
     """
-    group.add_argument(name, type=at_least(least), default=default, metavar=metavar, help=help)
+    group.add_argument(*flags, type=at_least(least), default=default, metavar=metavar, help=help)
+
+
+class _ListAction(argparse.Action):
+    """Collect the values of an option that may be given several times. The first one replaces the default."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:  # noqa: ARG002
+        given = f"_given_{self.dest}"
+        before = getattr(namespace, self.dest) if hasattr(namespace, given) else ()
+        setattr(namespace, given, True)
+        setattr(namespace, self.dest, (*before, *values))
+
+
+def add_list(
+    group: argparse._ActionsContainer,
+    *flags: str,
+    help: str,
+    metavar: str,
+    kind: Callable[[str], Any] = str,
+    default: tuple[Any, ...] | str | None = (),
+) -> None:
+    """Add an option that takes values separated by commas and may be given several times.
+
+    Args:
+        group: The parser or the group of options.
+        flags: The option, such as ``--levers``, after its short form if it has one.
+        help: Its help text.
+        metavar: The name of one value.
+        kind: The type of one value.
+        default: Its default, which the first value replaces; `argparse.SUPPRESS` for none.
+    """
+
+    def parse(text: str) -> tuple[Any, ...]:
+        parts = [part.strip() for part in text.split(",")]
+        if "" in parts:
+            raise argparse.ArgumentTypeError(f"{text!r} has an empty value: separate values with one comma, e.g. a,b")
+        return tuple(kind(part) for part in parts)
+
+    group.add_argument(*flags, action=_ListAction, type=parse, default=default, metavar=f"{metavar},...", help=help)
+
+
+def add_printed_list(group: argparse._ActionsContainer, lines: Callable[[], Iterable[str]], *, things: str) -> None:
+    """Add ``--list``, which prints the accepted names and exits.
+
+    Args:
+        group: The parser or the group of options.
+        lines: Returns the lines to print. Called only when the option is given.
+        things: The names that it lists, for the help.
+    """
+
+    class ListAndExit(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+            try:
+                text = "".join(f"{line}\n" for line in lines())
+            except MissingExtraError as error:
+                parser.exit(ExitCode.USAGE, f"lightning-perf: {error}\n")
+            sys.stdout.write(text)
+            parser.exit()
+
+    group.add_argument("--list", action=ListAndExit, nargs=0, help=f"list {things} and exit")
+
+
+def add_outputs(
+    parser: argparse.ArgumentParser,
+    *,
+    html: bool = True,
+    plot: str | None = None,
+    out: str | None = None,
+    top: int | None = None,
+) -> argparse._ArgumentGroup:
+    """Add the options for a command's results. They are the same on every command that has a document.
+
+    Args:
+        parser: The command's parser.
+        html: Whether the document has a page.
+        plot: ``file`` or ``folder`` for a command that draws plots.
+        out: Help of ``--out``, for a command that keeps its results in a folder.
+        top: Default number of rows of each table, for a command that has long ones.
+
+    Returns:
+        The group of options.
+    """
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print the whole document as JSON instead of the tables")
+    group.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables as Markdown")
+    if html:
+        group.add_argument("--html", type=Path, metavar="FILE", help="also write a page that opens offline")
+    if plot == "file":
+        group.add_argument("--plot", type=plot_file, metavar="FILE", help="also draw a plot: .png, .svg or .pdf")
+    elif plot == "folder":
+        group.add_argument(
+            "--plot", type=Path, metavar="FOLDER", help="also draw all plots: PNG, SVG, and TensorBoard images"
+        )
+    if out is not None:
+        group.add_argument("-o", "--out", type=Path, metavar="FOLDER", help=out)
+    if top is not None:
+        add_count(group, "-n", "--top", default=top, help="rows of each table (default: %(default)s)")
+    group.add_argument("-q", "--quiet", action="store_true", help="print no progress, only results and errors")
+    return group
+
+
+def print_error(text: str) -> None:
+    """Print an error to standard error."""
+    print(f"lightning-perf: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def print_progress(line: str) -> None:
-    """Print a line of progress to standard error at once; standard output is for the document."""
+    """Print a line of progress to standard error at once. Standard output is for the document."""
     print(f"lightning-perf: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def progress_printer(quiet: bool) -> Callable[[str], None]:
+    """Return the function for lines of progress: `print_progress`, or one that prints nothing."""
+    return (lambda _: None) if quiet else print_progress
+
+
 def write_output(path: Path, text: str, error: type[Exception]) -> None:
-    """Write a file that the user asked for; its folder is made when it does not exist.
+    """Write a file that you asked for, and make its folder if needed.
 
     Args:
         path: The file.
@@ -165,15 +416,8 @@ def write_output(path: Path, text: str, error: type[Exception]) -> None:
         raise error(f"{path}: cannot be written ({cause.strerror}). Give another file.") from cause
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def _number(text: str) -> float:
+def _number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        return None

@@ -1,4 +1,4 @@
-"""What all documents share: JSON, a page that opens offline, and reading back what was saved.
+"""The common parts of all documents: JSON, a page that opens offline, and reading back a saved document.
 
 A document is a frozen dataclass of plain values, complete in itself: reading one needs neither torch nor the files that
 it was made from. It computes and renders nothing of its own. Its methods load the renderer of a format on first use, so
@@ -43,8 +43,8 @@ class TextDocument(Document):
         """Print the outcome, then the tables.
 
         Args:
-            file: Where to; standard output when not given.
-            width: Columns; those of the terminal when not given.
+            file: The stream to print to; standard output by default.
+            width: Columns; those of the terminal by default.
         """
         print_document, _ = self._renderers()
         print_document(self, file=file, width=width)
@@ -55,7 +55,7 @@ class TextDocument(Document):
         return render_markdown(self)
 
     def _renderers(self) -> tuple[Callable[..., None], Callable[[Any], str]]:
-        """Load and return the function that prints the document, and the one that makes Markdown of it."""
+        """Load and return the function that prints the document, and the one that converts it to Markdown."""
         raise NotImplementedError
 
 
@@ -67,7 +67,7 @@ class PageDocument(Document):
 
         Args:
             path: The file.
-            title: Title of the page; derived from the document when not given.
+            title: Title of the page; derived from the document by default.
 
         Raises:
             PageError: The file cannot be written.
@@ -84,13 +84,13 @@ class PageDocument(Document):
 
 @dataclass(frozen=True)
 class Format:
-    """How a kind of document is named and versioned.
+    """The names and the version of a kind of document.
 
     Attributes:
         name: Its name, for an error about a file that is not one.
         short_name: Its name in all other errors.
         version: The schema version that this lightning_perf writes and reads.
-        remedy: What makes a document of this version from one of an older version.
+        remedy: The action that makes a document of this version from one of an older version.
         error: The exception for a file that cannot be read as such a document.
     """
 
@@ -102,14 +102,14 @@ class Format:
 
 
 class SavedDocument(Document):
-    """A document that is read back from its JSON."""
+    """A document that can be read back from its JSON."""
 
-    if TYPE_CHECKING:  # each document sets its own; at runtime the type hints are those of the document's fields alone
+    if TYPE_CHECKING:  # each document sets its own. At runtime the type hints are those of the document's fields only
         _format: ClassVar[Format]
 
     @classmethod
     def from_json(cls: type[_Saved], data: bytes | str) -> _Saved:
-        """Decode what `to_json` wrote, and check the type of every field.
+        """Decode the output of `to_json`, and check the type of every field.
 
         Args:
             data: JSON.
@@ -122,7 +122,7 @@ class SavedDocument(Document):
         try:
             version = msgspec.json.decode(data, type=_Head).schema_version
         except msgspec.DecodeError as error:
-            raise form.error(f"this is no {form.name} ({error})") from error
+            raise form.error(f"this is not a {form.name} ({error})") from error
         if version != form.version:
             action = "upgrade lightning-perf" if version > form.version else form.remedy
             wanted = f"this lightning-perf reads {form.version}"
@@ -141,7 +141,7 @@ class SavedDocument(Document):
 
         Raises:
             OSError: The file cannot be read.
-            Exception: As of `from_json`.
+            Exception: The same as for `from_json`.
         """
         try:
             return cls.from_json(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""What a run ran on and with: device, driver, versions, flags. The fingerprint's facts about its surroundings."""
+"""The environment of a run: device, driver, versions, flags. The fingerprint includes these facts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ __all__ = [
     "flag_facts",
     "host_facts",
     "host_notes",
+    "nvml_uuid",
     "variable_facts",
     "version_facts",
 ]
 
 Facts = dict[str, str | int | float | bool | None]
-"""Named facts; names are ``group.name``."""
+"""Named facts. Names are ``group.name``."""
 
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -54,11 +55,11 @@ VARIABLE_GROUPS = (
     "TORCHINDUCTOR_",
     "TORCH_NCCL_",
 )
-"""Environment variables, by name and by how they begin, that set how fast or how exactly the libraries under torch
-work: the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
+"""Environment variables, by name and by prefix, that set how fast or how exactly the libraries under torch work. The
+sources are the documentation of CUDA, cuBLAS, cuDNN, NCCL, oneDNN, MKL, OpenMP, glibc and torch."""
 
 PLACES = ("_DIR", "_FILE", "_PATH")
-"""Ends of the names of variables that say where something goes."""
+"""Ends of the names of variables that only hold an output path."""
 
 PACKAGES = (
     "torch",
@@ -74,8 +75,11 @@ PACKAGES = (
     "bitsandbytes",
     "datasets",
     "deepspeed",
+    "diffusers",
     "flash-attn",
     "kornia",
+    "liger-kernel",
+    "monai",
     "opencv-python",
     "opencv-python-headless",
     "peft",
@@ -83,18 +87,21 @@ PACKAGES = (
     "pillow-simd",
     "timm",
     "tokenizers",
+    "torch-geometric",
+    "torchao",
     "torchaudio",
+    "torchdata",
     "torchmetrics",
     "transformer-engine",
     "transformers",
     "webdataset",
     "xformers",
 )
-"""Packages that a training's speed or result depends on, where they are installed."""
+"""Packages that affect a training's speed or result, if they are installed."""
 
 
 def version_facts() -> Facts:
-    """Versions of Python and of the installed libraries that a training's speed and result depend on.
+    """Return versions of Python and of the installed libraries that affect a training's speed and result.
 
     Example:
         >>> {"version.python", "version.lightning-perf"} <= version_facts().keys()
@@ -105,7 +112,7 @@ def version_facts() -> Facts:
 
 
 def variable_facts() -> Facts:
-    """Environment variables that change speed or arithmetic, ``env.…``: those that are set."""
+    """Return the environment variables that change speed or arithmetic, ``env.…``, if they are set."""
     return {
         f"env.{name}": value
         for name, value in sorted(os.environ.items())
@@ -114,14 +121,14 @@ def variable_facts() -> Facts:
 
 
 def device_facts(device: torch.device) -> Facts:
-    """The device a run trains on.
+    """Describe the device that a run trains on.
 
     Args:
         device: The Trainer's root device.
 
     Returns:
-        ``device.type``, ``device.name``, the processors that the process may use; for CUDA the driver, memory, power
-        limit and library versions, else the threads and the switches of oneDNN.
+        ``device.type``, ``device.name``, the processors that the process may use. For CUDA also the driver, memory,
+        power limit and library versions, otherwise the threads and the switches of oneDNN.
     """
     import torch
 
@@ -137,10 +144,10 @@ def device_facts(device: torch.device) -> Facts:
     properties = torch.cuda.get_device_properties(device)
     return facts | {
         "device.name": properties.name,
-        "device.kind": "MIG" if "MIG" in properties.name or _visible_device().startswith("MIG-") else "GPU",
+        "device.kind": nvml_uuid(properties).partition("-")[0],
         "device.memory_bytes": properties.total_memory,
         "device.driver": _ask_nvml(lambda nvml: str(nvml.nvmlSystemGetDriverVersion())),
-        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, str(properties.uuid))),
+        "device.power_limit_w": _ask_nvml(lambda nvml: _power_limit_w(nvml, nvml_uuid(properties))),
         "version.cuda": torch.version.cuda or getattr(torch.version, "hip", None),
         "version.cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         # Data loading runs on the host, so its processor counts also for a run on a GPU.
@@ -148,12 +155,18 @@ def device_facts(device: torch.device) -> Facts:
     }
 
 
-def _visible_device() -> str:
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+def nvml_uuid(properties: Any) -> str:
+    """Return the unique name by which NVML finds a device: ``GPU-…``, or ``MIG-…`` for a part of a GPU.
+
+    Args:
+        properties: From ``torch.cuda.get_device_properties``.
+    """
+    is_part = "MIG" in properties.name or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    return f"{'MIG' if is_part else 'GPU'}-{properties.uuid}"
 
 
 def flag_facts() -> Facts:
-    """Switches of torch that change speed or arithmetic."""
+    """Return the switches of torch that change speed or arithmetic."""
     import torch
 
     return {
@@ -175,7 +188,7 @@ def flag_facts() -> Facts:
 
 
 def host_facts() -> Facts:
-    """The machine: runs of two machines are not comparable, even with the same device.
+    """Describe the machine. Runs of two machines are not comparable, even with the same device.
 
     Returns:
         ``host.name``, ``host.kernel``, ``host.cpu``, its number of processors and cache, a hash over the processor's
@@ -196,7 +209,7 @@ def host_facts() -> Facts:
 
 
 def _cpu_info() -> dict[str, str]:
-    """What the kernel says about the first processor."""
+    """Return the kernel's facts about the first processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -217,7 +230,7 @@ def _cgroup(name: str) -> str | None:
 
 
 def host_notes() -> Facts:
-    """What is worth knowing of the host and need not agree between runs."""
+    """Return facts about the host that are worth knowing and may differ between runs."""
     notes: Facts = {"host": platform.node(), "platform": platform.platform(), "cpus": _usable_cpus()}
     try:
         notes["load_1min"] = round(os.getloadavg()[0], 2)
@@ -227,7 +240,7 @@ def host_notes() -> Facts:
 
 
 def cpu_name() -> str:
-    """The processor's model, as the kernel names it.
+    """Return the processor's model, as the kernel names it.
 
     Example:
         >>> cpu_name() != ""
@@ -267,27 +280,27 @@ def _ask_nvml(question: Callable[[Any], str | float]) -> str | float | None:
             return question(pynvml)
         finally:
             pynvml.nvmlShutdown()
-    except Exception:  # no library, no driver, no permission, a part of a GPU: each means only that it is not known
+    except Exception:  # no library, no driver, no permission, a part of a GPU: in each case the facts are unknown
         return None
 
 
 def _power_limit_w(nvml: Any, uuid: str) -> float:
-    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))) / 1000
+    return float(nvml.nvmlDeviceGetEnforcedPowerLimit(nvml.nvmlDeviceGetHandleByUUID(uuid))) / 1000
 
 
 def _joined(backend: Any, *names: str) -> str:
-    """The switches that are on, of those that this version of torch has."""
+    """Return the switches that are on, of those that this version of torch has."""
     return ", ".join(name.removeprefix("allow_") for name in names if getattr(backend, name, False))
 
 
 def _attention(backend: Any) -> str:
-    """The kernels that scaled_dot_product_attention may choose from."""
+    """Return the kernels that scaled_dot_product_attention may choose from."""
     kinds = ("flash", "mem_efficient", "cudnn", "math")
     return ", ".join(kind for kind in kinds if getattr(backend, f"{kind}_sdp_enabled", lambda: False)())
 
 
 def _tf32(backend: Any, which: str) -> str | bool | None:
-    """The arithmetic that FP32 operations may use; torch has two generations of this switch and forbids mixing them."""
+    """Return the arithmetic of FP32 operations. torch has two generations of this switch and forbids mixing them."""
     import torch
 
     try:

@@ -6,12 +6,12 @@ __all__ = ["LocatedError", "TraceError"]
 
 
 class LocatedError(Exception):
-    """Something that the user can put right.
+    """An error that the user can fix.
 
     Args:
         where: The file, folder or option at fault.
-        problem: What was wrong, as a clause without a full stop.
-        action: What the user can do about it, as a sentence without a full stop.
+        problem: The problem, as a clause without a full stop.
+        action: The fix, as a sentence without a full stop.
     """
 
     def __init__(self, where: object, problem: str, action: str) -> None:
@@ -21,9 +21,9 @@ class LocatedError(Exception):
         self.action = action
 
     def __reduce__(self) -> tuple[type[LocatedError], tuple[str, str, str]]:
-        # Exceptions cross process boundaries (parallel ranks, DataLoader workers); the default would lose arguments.
+        # Exceptions cross process boundaries (parallel ranks, DataLoader workers). The default would lose arguments.
         return type(self), (self.where, self.problem, self.action)
 
 
 class TraceError(LocatedError):
-    """A trace or another file of a run cannot be read: the message names it, the problem, and the fix."""
+    """A trace or another file of a run cannot be read. The message names it, the problem, and the fix."""

@@ -1,9 +1,9 @@
-"""Peak rates of devices: what a perfect program could reach.
+"""Peak rates of devices: the rates of a perfect program.
 
-A data table: dense peak FLOP/s by arithmetic (with Tensor or Matrix Cores where the device has them for that
-arithmetic, FP16 with FP32 accumulation, boost clock, no sparsity) and memory bandwidth, each row with its source.
-Vendors quote rates with structured sparsity in places: those were halved. ``docs/limits.md`` names the rows that were
-checked against a second source.
+This is a data table with dense peak FLOP/s by arithmetic and memory bandwidth, each row with its source. The rates are
+those of Tensor or Matrix Cores if the device has them for that arithmetic: FP16 with FP32 accumulation, boost clock, no
+sparsity. Vendors quote some rates with structured sparsity. Those were halved. ``docs/limits.md`` names the rows that
+were checked against a second source.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DevicePeak:
         flops_per_s: Dense peak by arithmetic: ``fp64``, ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``,
             ``int8``. An arithmetic that the device does not speed up is absent.
         bandwidth_bytes_per_s: Memory bandwidth.
-        source: Where the figures stand.
+        source: The source of the figures.
         min_memory_gb: Take this row only for a device with at least this memory, where products share a name.
     """
 
@@ -75,7 +75,7 @@ def _device(
 
 # fmt: off
 DEVICES: tuple[DevicePeak, ...] = (
-    # NVIDIA data centre. Variants stand before the plain name.
+    # NVIDIA data center. Variants come before the plain name.
     _device("P100 PCIe", r"\bP100-PCIE", 732, _P100, fp64=4.7, fp32=9.3, fp16=18.7),
     _device("P100 SXM2", r"\bP100", 732, _P100, fp64=5.3, fp32=10.6, fp16=21.2),
     _device("GP100", r"GP100", 717, "https://www.nvidia.com/content/dam/en-zz/Solutions/design-visualization/documents/"
@@ -176,11 +176,11 @@ DEVICES: tuple[DevicePeak, ...] = (
 
 
 def find_device(name: str | None, total_memory_bytes: int | None = None) -> DevicePeak | None:
-    """The peak rates of a device by the name that the framework gives it.
+    """Find the peak rates of a device by the name that the framework gives it.
 
     Args:
-        name: As ``torch.cuda.get_device_name()`` or a trace's device properties have it.
-        total_memory_bytes: Its memory, which tells products of the same name apart.
+        name: The name from ``torch.cuda.get_device_name()`` or a trace's device properties.
+        total_memory_bytes: Its memory, which distinguishes products of the same name.
 
     Returns:
         The row, or ``None`` for a device that is not in the table and for a slice of one (MIG).
@@ -203,7 +203,7 @@ def find_device(name: str | None, total_memory_bytes: int | None = None) -> Devi
 
 
 def is_amd(name: str | None) -> bool:
-    """Whether a device is one of AMD's, by its name. Its ``gfx9`` reads as compute capability 9.0.
+    """Return whether a device is one of AMD's, by its name. Its ``gfx9`` reads as compute capability 9.0.
 
     Example:
         >>> is_amd("AMD Instinct MI300X"), is_amd("NVIDIA H200"), is_amd(None)
@@ -213,28 +213,28 @@ def is_amd(name: str | None) -> bool:
 
 
 BEYOND_PEAKS = 1.1
-"""Most speed-up of products that move to another arithmetic, over the ratio of the device's peak rates. At 8192³ an
-H100 SXM multiplies 52.1 TFLOP/s in FP32, 416.6 in TF32 (8.0 times as many) and 762.9 in FP16 (14.6 times; a published
-Nsight Systems profile), and up to 798 in BF16 (15.3 times; PyTorch 2.11). Its peaks are 7.4 and 14.8 times apart: FP32
-products reach a smaller part of theirs."""
+"""Largest speed-up of products that move to another arithmetic, over the ratio of the device's peak rates. At 8192³, an
+H100 SXM multiplies 52.1 TFLOP/s in FP32, 416.6 in TF32 (8.0 times) and 762.9 in FP16 (14.6 times), by a published
+Nsight Systems profile. In BF16 it reaches up to 798 (15.3 times; PyTorch 2.11). Its peaks are 7.4 and 14.8 times apart,
+because FP32 products reach a smaller part of theirs."""
 
 LARGE_RATIO = 4.0
 """From this ratio of peak rates on, products gain at least `LEAST_SPEED_UP`. Below it they may gain nothing: the device
-has no Tensor Cores for the faster arithmetic, or some that serve graphics first."""
+has no Tensor Cores for the faster arithmetic, or limits them in favor of graphics."""
 
 LEAST_SPEED_UP = 2.0
 
 
 def product_speed_up(device: DevicePeak, arithmetic: str, faster: str) -> tuple[float, float] | None:
-    """Return the least and most speed-up of matrix products that move from one arithmetic to a faster one.
+    """Return the smallest and largest speed-up of matrix products that move to a faster arithmetic.
 
     Args:
         device: The device.
-        arithmetic: What they are computed in, such as ``fp32``.
-        faster: What they would be computed in, such as ``tf32``.
+        arithmetic: The current arithmetic, e.g. ``fp32``.
+        faster: The faster arithmetic, e.g. ``tf32``.
 
     Returns:
-        The two factors, or `None` where the device lacks a rate for either.
+        The two factors, or `None` if the device lacks a rate for either.
 
     Example:
         >>> product_speed_up(find_device("NVIDIA A100-SXM4-40GB"), "fp32", "tf32")

@@ -1,4 +1,4 @@
-"""Imports that wait until they are needed: public names of a package, and optional packages with a clear error."""
+"""Import modules on first use: the public names of a package, and optional packages with a clear error."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from lightning_perf.project import install_command
+
 __all__ = [
     "MissingExtraError",
     "import_extra",
@@ -16,11 +18,11 @@ __all__ = [
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions with which a package offers names without importing their modules (PEP 562).
+    """Return the functions that let a package offer names without importing their modules (PEP 562).
 
     Args:
-        package: Its name.
-        homes: For each public name, the module that defines it.
+        package: The name of the package.
+        homes: The module that defines each public name.
 
     Returns:
         The package's ``__getattr__`` and ``__dir__``.
@@ -40,31 +42,31 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 class MissingExtraError(ImportError):
-    """An optional package is needed and not installed.
+    """An optional package is not installed. The message names the command that installs it.
 
     Args:
-        package: The package, by its import name.
-        extra: The extra of lightning-perf that brings it.
+        package: The import name of the package.
+        extra: The extra of lightning-perf that installs it.
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f'{package} is not installed. Install it with: pip install "lightning-perf[{extra}]"')
+        super().__init__(f"{package} is not installed. Install it with: {install_command(extra)}")
         self.package = package
         self.extra = extra
 
 
 def import_extra(module: str, extra: str) -> Any:
-    """Import a module that an extra brings.
+    """Import a module that an extra installs.
 
     Args:
-        module: Its full name.
-        extra: The extra of lightning-perf that brings it.
+        module: The full name of the module.
+        extra: The extra of lightning-perf that installs it.
 
     Returns:
         The module.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: The module is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,9 +1,9 @@
-"""Page faults: what it costs that the C library gives memory back to the system and takes it anew.
+"""Page faults: the cost of memory that the C library returns to the system and requests again.
 
 glibc returns large blocks to the system when they are freed (mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD). A
-training frees its activations in every step; the system then has to clear each of their pages again, at its first use
-in the next step, which is a fault. How much is returned depends on where blocks happen to lie, so that processes of one
-training differ in it.
+training frees its activations in every step. In the next step, the first use of each page is a fault, because the
+system has to clear the page again. The amount that glibc returns depends on the place of the blocks, so processes of
+the same training differ.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = [
 ]
 
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
-"""Environment variables with which glibc keeps what is freed, up to 16 GiB (mallopt(3))."""
+"""Environment variables with which glibc keeps freed memory, up to 16 GiB (mallopt(3))."""
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """The same two parameters by their numbers (glibc, malloc/malloc.h)."""
 
 MAPS = Path("/proc/self/maps")
 OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
-"""What takes the place of glibc's allocator when it is loaded: they have settings of their own."""
+"""Allocators that replace glibc's when they are loaded. They have settings of their own."""
 
 TOUCHED_BYTES = 4 << 20
 ROUNDS = 5
 
 
 def count_page_faults() -> int | None:
-    """Faults of this process so far that needed no disk; None where the system does not count them."""
+    """Return the faults of this process so far without disk access; None if the system does not count them."""
     try:
         import resource
     except ImportError:  # Windows
@@ -49,10 +49,10 @@ def count_page_faults() -> int | None:
 
 
 def page_fault_ns() -> float | None:
-    """What one costs here: fresh memory is taken, touched page by page and given back. Takes milliseconds.
+    """Measure the cost of one fault: request fresh memory, touch it page by page, free it. Takes milliseconds.
 
     Returns:
-        Nanoseconds of one thread, the median of some rounds; None where faults are not counted.
+        Nanoseconds of one thread, the median of some rounds; None if faults are not counted.
     """
     costs = []
     ones = bytes(TOUCHED_BYTES // mmap.PAGESIZE)
@@ -70,7 +70,7 @@ def page_fault_ns() -> float | None:
 
 
 def allocator_name() -> str | None:
-    """Whose ``malloc`` this process uses: ``glibc``, ``jemalloc``, ``tcmalloc``, ``mimalloc``; None for any other."""
+    """Return this process's ``malloc``: ``glibc``, ``jemalloc``, ``tcmalloc``, ``mimalloc``; None for any other."""
     try:
         loaded = MAPS.read_text(encoding="utf-8", errors="replace")
         version = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -83,10 +83,10 @@ def allocator_name() -> str | None:
 
 
 def keep_memory() -> bool:
-    """Have glibc keep what this process frees from now on, as `KEEP_MEMORY` does from its start.
+    """Make glibc keep the memory that this process frees from now on. `KEEP_MEMORY` does so from the start.
 
     Returns:
-        Whether it does: False with another C library.
+        Whether it does; False with another C library.
     """
     if allocator_name() != "glibc":
         return False

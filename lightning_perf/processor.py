@@ -1,4 +1,4 @@
-"""What this machine's processor computes natively, and how much of it this process may use."""
+"""The native arithmetic of this machine's processor, and how many of its cores this process may use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FP16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "asimdhp"})
 
 
 def cpu_flags() -> frozenset[str] | None:
-    """Extensions of the instruction set as Linux names them, or None where there is no such list."""
+    """Return extensions of the instruction set as Linux names them, or None without such a list."""
     try:
         with CPUINFO.open(encoding="ascii", errors="replace") as lines:
             for line in lines:  # no further than the first processor: a large machine's list is long
@@ -36,9 +36,9 @@ def cpu_flags() -> frozenset[str] | None:
 
 
 def usable_cores() -> int | None:
-    """Cores that this process may keep busy, however many threads each runs; None where the system does not tell.
+    """Return the cores that this process may keep busy, however many threads each runs; None if unknown.
 
-    Its affinity may leave it some of the machine's, and a container's quota less than those.
+    Its affinity may give it only some of the machine's cores, and a container's quota even fewer.
     """
     try:
         siblings = {
@@ -51,7 +51,7 @@ def usable_cores() -> int | None:
 
 
 def usable_cpus() -> int | None:
-    """Logical processors that this process may keep busy, by its affinity and its container's quota."""
+    """Return the logical processors that this process may keep busy, by its affinity and its container's quota."""
     try:
         number = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not Linux
@@ -62,17 +62,17 @@ def usable_cpus() -> int | None:
 def processor_facts(
     *, trains: bool, page_faults: float | None = None, core_wait: float | None = None
 ) -> dict[str, str | int | float | list[str] | None]:
-    """What a recording notes of the processor, as `lightning_perf.trace.description.Processor` describes it.
+    """Collect a recording's facts about the processor, described by `lightning_perf.trace.description.Processor`.
 
     Args:
-        trains: Whether it is what the model trains on.
-        page_faults: Of a step, where they were counted.
-        core_wait: Share of the time that the training thread waited for a core, where it is known.
+        trains: Whether the model trains on it.
+        page_faults: Page faults per step, if they were counted.
+        core_wait: Share of the time that the training thread waited for a core, if it is known.
 
     Returns:
-        ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus``, ``machine_cpus`` and ``core_wait``;
-        ``bf16`` is None where the system does not list instructions, and empty where torch has no library that would
-        use them. ``page_faults`` of a step, ``page_fault_ns``, and the ``allocator`` where there are any.
+        A mapping with ``name``, ``cores``, ``threads``, ``bf16``, ``trains``, ``load``, ``cpus``, ``machine_cpus`` and
+        ``core_wait``. ``bf16`` is missing if the system does not list instructions. It is empty if torch has no library
+        that would use them. ``page_faults`` per step, ``page_fault_ns`` and ``allocator`` are included if known.
     """
     import torch
 
@@ -104,7 +104,7 @@ def _load() -> float | None:
 
 
 def _quota() -> int | None:
-    """Cores' worth of time that the control group may use (version 2), or None where it is not limited."""
+    """Return the processors' time that the control group may use (version 2), or None without a limit."""
     try:
         limit, period = QUOTA.read_text(encoding="ascii").split()
         return max(1, math.ceil(int(limit) / int(period)))
@@ -113,7 +113,7 @@ def _quota() -> int | None:
 
 
 def _capabilities() -> frozenset[str] | None:
-    """Flags as Linux names them, elsewhere as newer torch does, which has the same names for those that matter here."""
+    """Return flags as Linux names them. Elsewhere newer torch lists them, with the same names for those needed here."""
     import torch
 
     flags = cpu_flags()

@@ -7,7 +7,7 @@ __all__ = ["REPOSITORY_URL", "install_command", "page_url"]
 REPOSITORY_URL = "https://github.com/lightning-perf/lightning_perf"
 
 _SOURCE = f" @ git+{REPOSITORY_URL}"
-"""Where pip finds the package. Set it to an empty string once the package is on PyPI: every hint follows."""
+"""The source for pip. Set it to an empty string once the package is on PyPI, and every hint changes with it."""
 
 
 def install_command(extra: str = "") -> str:
@@ -28,7 +28,7 @@ def page_url(page: str) -> str:
     """Return the address of a page of the documentation.
 
     Args:
-        page: Its path in the repository, with an anchor if needed.
+        page: The path of the page in the repository, with an anchor if needed.
 
     Example:
         >>> page_url("docs/profiling.md")

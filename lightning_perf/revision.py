@@ -1,4 +1,4 @@
-"""Which code runs: the commit, and what was changed since. Apart from `environment`, which asks torch as well."""
+"""The revision of the running code: the commit, and later changes. Unlike `environment` it does not need torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ GIT_TIMEOUT_S = 10
 
 
 def git_revision(folder: Path | None = None) -> str | None:
-    """The commit of the code that runs, with a hash of what was changed since.
+    """Return the commit of the running code, with a hash of uncommitted changes.
 
     Args:
-        folder: A folder of the repository; that of the running script when not given.
+        folder: A folder of the repository; that of the running script by default.
 
     Returns:
         ``<commit>`` or ``<commit>+<hash of the changes to tracked files>``; None outside a repository or without git.

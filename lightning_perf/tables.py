@@ -1,6 +1,6 @@
 """Tables of text that the console and Markdown both show: columns, rows, and how they fit a terminal.
 
-A table too wide for the terminal first breaks lines between words; then its columns continue in further tables below.
+A table too wide for the terminal first breaks lines between words. Then its columns continue in further tables below.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Table:
 
     Attributes:
         title: Its title.
-        columns: Column heads; the first column is text, the others figures.
-        rows: Cells, as many as heads.
+        columns: Column heads. The first column is text, the others figures.
+        rows: Rows with as many cells as heads.
     """
 
     title: str
@@ -44,7 +44,7 @@ class Table:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table; nothing when it has no rows."""
+    """Print a table; print nothing if it has no rows."""
     if not table.rows:
         return
     safe = [tuple(plain(cell).plain for cell in row) for row in (table.columns, *table.rows)]
@@ -67,7 +67,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def markdown_table(table: Table) -> str:
-    """A table in GitHub-flavoured Markdown, its cells escaped; empty when it has no rows."""
+    """Return a table in GitHub-flavoured Markdown, its cells escaped; empty if it has no rows."""
     if not table.rows:
         return ""
     lines = ["| " + " | ".join(escape(head) for head in table.columns) + " |"]
@@ -77,7 +77,7 @@ def markdown_table(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that shows as itself: no markup in it does anything."""
+    """Escape text so that no markup in it has an effect."""
     return _MARKDOWN.sub(r"\\\1", plain(text).plain)
 
 
@@ -85,8 +85,8 @@ def fold(text: str, width: int) -> str:
     r"""Break a cell into lines of at most this width, between words, figures kept with their units.
 
     Args:
-        text: The cell. Spaces that it begins with stay.
-        width: Cells of the terminal, no less than its longest word.
+        text: The cell. Leading spaces stay.
+        width: Cells of the terminal, at least its longest word.
 
     Example:
         >>> fold("−53.1 % to +44.7 %", 12)
@@ -104,14 +104,14 @@ def fold(text: str, width: int) -> str:
 
 
 def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int, ...] | None:
-    """Share the room of a line out among columns.
+    """Divide the width of a line among columns.
 
     Args:
-        columns: The cells of each column, its head among them.
+        columns: The cells of each column, with its head.
         available: Cells of the terminal for the text of all columns.
 
     Returns:
-        A width for each column, no less than its longest word; None when not even the words fit.
+        A width for each column, at least its longest word; None if not even the words fit.
 
     Example:
         >>> column_widths([["step time, fp32"], ["12.5", "9.25"]], 14)
@@ -131,7 +131,7 @@ def column_widths(columns: Sequence[Sequence[str]], available: int) -> tuple[int
 
 
 def fit(table: Table, width: int, padding: int) -> list[Table]:
-    """Make a table fit: cells in lines and, where that is not enough, the columns in several tables below each other.
+    """Make a table fit: break cells into lines and, if necessary, the columns into several tables below each other.
 
     Args:
         table: The table, its cells without control characters.
@@ -139,7 +139,7 @@ def fit(table: Table, width: int, padding: int) -> list[Table]:
         padding: Cells between two columns.
 
     Returns:
-        The tables; each begins with the first column. One of two columns is not parted further.
+        The tables. Each begins with the first column. A table of two columns is not split further.
     """
     columns = list(zip(table.columns, *table.rows, strict=True))
     widths = column_widths(columns, width - padding * len(columns))

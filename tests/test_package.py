@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import lightning_perf
+from lightning_perf.project import install_command
 from tests.support.absent_packages import without
 
 USE = """
@@ -22,9 +23,9 @@ except ImportError as error:
 @pytest.mark.parametrize(
     ("name", "missing", "message"),
     [
-        ("PerfCallback", "torch", 'pip install "lightning-perf[train]"'),
-        ("PrecisionCallback", "torch", 'pip install "lightning-perf[train]"'),
-        ("measure_variants", "torch", 'pip install "lightning-perf[infer]"'),
+        ("PerfCallback", "torch", install_command("train")),
+        ("PrecisionCallback", "torch", install_command("train")),
+        ("measure_variants", "torch", install_command("infer")),
         ("analyze", "msgspec", "No module named 'msgspec'"),
     ],
 )

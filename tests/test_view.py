@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from lightning_perf.errors import TraceError
+from lightning_perf.project import install_command
 from lightning_perf.view import TimelineServer, ViewerError, find_viewer, view
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
@@ -118,13 +120,13 @@ def test_a_taken_port_is_said(tmp_path: Path, ui: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ViewerError, match=rf"Cannot listen on port {port} .*--port"):
+        with pytest.raises(ViewerError, match=rf"cannot listen on port {port} .*--port"):
             TimelineServer(tmp_path / "trace.json", port, ui=ui)
 
 
 def test_a_missing_ui_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ViewerError, match=r'pip install "lightning-perf\[view\]"'):
+    with pytest.raises(ViewerError, match=re.escape(install_command("view"))):
         find_viewer()
 
 

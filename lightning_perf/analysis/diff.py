@@ -1,9 +1,9 @@
-"""Diff: two runs side by side, as means a step: by category, by operator, by kernel."""
+"""The difference of two runs, as means per step: by category, by operator, by kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
@@ -13,25 +13,26 @@ from lightning_perf.analysis.steps.breakdown import Breakdown
 
 __all__ = ["Diff", "DiffRow", "DiffTable", "Verdict", "diff"]
 
-Verdict = Literal["faster", "slower", "same", "appeared", "vanished"]
+Verdict = Literal["faster", "slower", "same", "appeared", "vanished", "incomparable"]
 
 SAME_SHARE = 0.01
-"""A time that changed by less than this part of itself counts as the same."""
+"""A time that changed by at most this share of itself counts as the same."""
 
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One category, operator or kernel in both runs. Times and calls are means a step.
+    """One category, operator or kernel in both runs. Times and calls are means per step.
 
     Attributes:
         name: Its name; None for device work that no operator launched.
-        before_ns: Its time before; None where it did not occur.
-        after_ns: Its time after; None where it does not occur.
-        change_ns: After minus before, what is absent taken for 0: the rows' changes sum to the table's.
-        ratio: After over before; None where either is absent or zero.
-        before_calls: Its calls before; None for a category, or where it did not occur.
-        after_calls: Its calls after; likewise.
-        verdict: What became of it.
+        before_ns: Its time before; None if it did not occur.
+        after_ns: Its time after; None if it does not occur.
+        change_ns: After minus before, with 0 for a missing time. The changes of the rows sum to that of the table.
+        ratio: After over before; None if either is missing or zero.
+        before_calls: Its calls before; None for a category, or if it did not occur.
+        after_calls: Its calls after; None for a category, or if it does not occur.
+        verdict: The outcome. ``incomparable`` replaces ``faster``, ``slower`` and ``same`` where the recordings show
+            different trainings.
     """
 
     name: str | None
@@ -52,7 +53,7 @@ class DiffTable:
         before_ns: Sum of the rows before.
         after_ns: Sum of the rows after.
         change_ns: Sum of their changes.
-        rows: The greatest change first, whichever its direction.
+        rows: The rows, the largest change first, in whichever direction.
     """
 
     before_ns: float
@@ -63,16 +64,16 @@ class DiffTable:
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed from one run to another, as means a step over the averaged steps of each.
+    """The changes from one run to another, as means per step over the averaged steps of each.
 
     Attributes:
         before_steps: Steps averaged before.
         after_steps: Steps averaged after.
         step: Wall time of a step.
-        categories: Step time by category; sums to the wall time.
-        operators_host: Host self time by operator; None when either run lacks its operators.
-        operators_device: Device self time by operator; None when either run lacks it.
-        kernels: Device time by kernel, copies and memsets among them; None when neither run has a device.
+        categories: Step time by category. It sums to the wall time.
+        operators_host: Host self time by operator; None if either run lacks its operators.
+        operators_device: Device self time by operator; None if either run lacks it.
+        kernels: Device time by kernel, copies and memsets included; None if neither run has a device.
     """
 
     before_steps: int
@@ -85,20 +86,46 @@ class Diff:
 
 
 _Times = dict[str | None, tuple[float, float | None]]
-"""Time and calls a step by name."""
+"""Time and calls per step by name."""
 
 
-def diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
-    """Compare two runs.
+def diff(before: RankAnalysis, after: RankAnalysis, *, comparable: bool = True) -> Diff:
+    """Compare two runs by category, operator and kernel.
+
+    A single pair of recordings shows what changed, but does not prove that a setting caused it. For that, repeat the
+    runs and compare them statistically.
 
     Args:
         before: A rank of the first run.
         after: A rank of the second run.
+        comparable: Whether both runs are the same training, as `check_comparable` finds. If not, nothing is called
+            faster, slower or the same.
 
     Returns:
-        The runs side by side. That a single pair of recordings differs does not say that the settings do: for that,
-        runs are repeated and compared statistically.
+        The changes.
     """
+    compared = _diff(before, after)
+    return compared if comparable else _without_verdicts(compared)
+
+
+def _without_verdicts(compared: Diff) -> Diff:
+    def judged(row: DiffRow) -> DiffRow:
+        return row if row.verdict in {"appeared", "vanished"} else replace(row, verdict="incomparable")
+
+    def table(changes: DiffTable) -> DiffTable:
+        return replace(changes, rows=tuple(map(judged, changes.rows)))
+
+    return replace(
+        compared,
+        step=judged(compared.step),
+        categories=table(compared.categories),
+        operators_host=table(compared.operators_host) if compared.operators_host else None,
+        operators_device=table(compared.operators_device) if compared.operators_device else None,
+        kernels=table(compared.kernels) if compared.kernels else None,
+    )
+
+
+def _diff(before: RankAnalysis, after: RankAnalysis) -> Diff:
     operators = None
     if before.operators is not None and after.operators is not None:
         operators = before.operators, after.operators
@@ -140,7 +167,7 @@ def _kernels(run: KernelTable | None) -> _Times:
 
 
 def _a_step(rows: Iterable[tuple[str, int, int]], steps: int) -> _Times:
-    """Means a step; rows of one name (shapes of an operator, kinds of a kernel) are summed."""
+    """Return means per step. Rows with the same name (shapes of an operator, kinds of a kernel) are summed."""
     times: _Times = {}
     for name, time_ns, calls in rows:
         known_ns, known_calls = times.get(name, (0.0, 0.0))

@@ -1,22 +1,26 @@
-"""Everything that is known of one rank: the values of all analyses of its trace."""
+"""The analyses of one rank: everything that its trace shows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
 from lightning_perf.analysis.host.host_pace import HostPace, host_pace
 from lightning_perf.analysis.host.launches import ClockSkew, Launches, clock_skew, launches
 from lightning_perf.analysis.host.loading import Loading, loading
+from lightning_perf.analysis.host.pauses import Pauses, pauses
 from lightning_perf.analysis.host.stop_flags import StopFlags, stop_flags
 from lightning_perf.analysis.host.sync_points import SyncPoints, sync_points
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic, arithmetic
 from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
+from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
+from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
+from lightning_perf.analysis.model.workload import Workload, workload
 from lightning_perf.analysis.precision.amp_gain import AmpGain, amp_gain
 from lightning_perf.analysis.precision.autocast_tax import AutocastTax, autocast_tax
 from lightning_perf.analysis.ranks.communication import Communication, communication
@@ -32,35 +36,39 @@ __all__ = ["RankAnalysis", "analyze_rank"]
 
 @dataclass(frozen=True)
 class RankAnalysis:
-    """One rank's analyses. A section that the recording cannot support is ``None``.
+    """The analyses of one rank. A section that the recording cannot support is ``None``.
 
     Attributes:
-        rank: The rank, ``None`` where neither the recording nor its file name tells.
+        rank: The rank; ``None`` if neither the recording nor its file name gives it.
         sources: The files it was read from.
-        metadata: What the recording says about itself.
-        problems: What was wrong with its files.
-        recording_ns: From the first event to the end of the last.
+        metadata: The recording's description of itself.
+        problems: Faults of its files.
+        recording_ns: Time from the first event to the end of the last.
         breakdown: Step time by category.
         phases: Step time by phase and category.
         arithmetic: Device compute time by arithmetic.
-        autocast: What casts cost.
+        autocast: The cost of casts.
         efficiency: How well devices were used; ``None`` without a device.
-        launches: What launching costs.
-        idle: What devices waited for.
-        sync_points: Where the host waits for a device.
+        launches: The cost of launching work.
+        idle: The device's idle time, by cause.
+        sync_points: Places where the host waits for a device.
         loading: How batches are fetched and moved.
-        optimizer: What optimizer steps cost.
+        optimizer: The cost of optimizer steps.
         operators: Operators by cost.
         kernels: Device work by cost.
         modules: Modules of the model by cost.
-        memory: Memory over time, and what filled it.
-        communication: Collectives, and what hides them.
+        memory: Memory over time, and its use.
+        communication: Collectives, and how much compute overlaps them.
         wrappers: Parallel wrappers that the model ran in.
-        amp_gain: What mixed precision is predicted to gain; ``None`` where it is in use already.
-        stop_flags: Lightning's broadcasts of a stop flag; ``None`` where there are none.
-        host_compute: What the processor computes; ``None`` for a training on a device.
-        clock_skew: How far the clocks of host and device disagree; ``None`` where nothing shows that they do.
-        host_pace: What the host needs for a step; ``None`` without a device.
+        amp_gain: The predicted gain of mixed precision; ``None`` if it is in use already.
+        stop_flags: Lightning's broadcasts of a stop flag; ``None`` without any.
+        host_compute: The work of the processor; ``None`` for a training on a device.
+        pauses: Long stretches without operators, by phase.
+        clock_skew: How far the clocks of host and device disagree; ``None`` if nothing shows that they do.
+        host_pace: The host's own time per step; ``None`` without a device.
+        graph_regions: Named regions of CUDA graphs; ``None`` without names.
+        counters: Hardware counters; ``None`` where none were recorded.
+        workload: The training that was recorded: devices, layers and input shapes.
     """
 
     rank: int | None
@@ -87,16 +95,20 @@ class RankAnalysis:
     amp_gain: AmpGain | None = None
     stop_flags: StopFlags | None = None
     host_compute: HostCompute | None = None
+    pauses: Pauses | None = None
     clock_skew: ClockSkew | None = None
     host_pace: HostPace | None = None
+    graph_regions: GraphRegionTable | None = None
+    counters: HardwareCounters | None = None
+    workload: Workload = field(default_factory=Workload)
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
-    """Analyse one rank's recording.
+    """Analyze one rank's recording.
 
     Args:
-        trace: The recording; several windows of a rank are concatenated first.
-        by_shape: Whether operators are told apart by the shapes of their inputs.
+        trace: The recording. Concatenate several windows of a rank first.
+        by_shape: Whether operators with different input shapes get rows of their own.
 
     Returns:
         The values of all analyses.
@@ -128,6 +140,10 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         amp_gain=amp_gain(trace, step_time, launched, pace),
         stop_flags=stop_flags(trace),
         host_compute=host_compute(trace),
+        pauses=pauses(trace),
         clock_skew=clock_skew(trace),
         host_pace=pace,
+        graph_regions=graph_regions(trace),
+        counters=hardware_counters(trace),
+        workload=workload(trace),
     )

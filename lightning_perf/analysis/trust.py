@@ -1,4 +1,4 @@
-"""How far a recording can be trusted: what is missing from it, and what the profiler did to the run it recorded."""
+"""How far to trust a recording: the events it lacks, and the profiler's effect on the run."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ import numpy as np
 from lightning_perf.analysis.core.arrays import outlying
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
-from lightning_perf.run_files.steps import StepSample
+from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.run_files.windows import RecordedWindow
 from lightning_perf.statistics.ranks import Ratio, hodges_lehmann_ratio
 
 __all__ = ["COMPARED_STEPS", "RETURN_TOLERANCE", "Trust", "WindowTrust", "trust"]
 
 COMPARED_STEPS = 50
-"""Steps before and after a window, at most, that its steps are compared with: the nearest ones, for a run drifts."""
+"""The steps of a window are compared with at most so many before and after it. A run drifts, so the nearest count."""
 
 MIN_STEPS = 5
-"""Steps needed before a window, inside and after it: what the default schedule leaves before its first one. The
-interval is as wide as so few allow."""
+"""Steps needed before a window, inside it and after it. The default schedule leaves that many before its first window.
+With so few steps, the interval is wide."""
 
 RETURN_TOLERANCE = 0.02
-"""A step time within this part of what it was before the window has returned."""
+"""A step time within this share of the one before the window has recovered."""
 
 
 @dataclass(frozen=True)
 class WindowTrust:
-    """What one window did to the run.
+    """The effect of one window on the run.
 
     Attributes:
         window: The window.
-        before_ns: Median step time before it; None where no step without the profiler came before.
-        inside_ns: Median step time in it, warm-up included; None where its steps were not timed.
-        after_ns: Median step time after it, up to the next window; None where no step followed.
-        overhead: Step time inside over before; None where there are too few steps for it.
-        lasting: Step time after over before; None likewise.
-        returned: Whether the step time has returned: True when it is at most `RETURN_TOLERANCE` above with the whole
-            interval, False when the interval lies above 1 and the estimate beyond the tolerance, None when the run
-            is too short or too restless to tell.
-        cost_ns: What the window cost the run: its pauses, its exports, and what its steps took beyond the median
-            before, without recorded steps that stand apart: a stall of the run's own. None where the median is unknown.
+        before_ns: Median step time before it; None if no step without the profiler came before.
+        inside_ns: Median step time in it, warm-up included; None if its steps were not timed.
+        after_ns: Median step time after it, up to the next window; None if no step followed.
+        overhead: Step time inside over before; None with too few steps.
+        lasting: Step time after over before; None with too few steps.
+        returned: Whether the step time recovered. True if the whole interval is at most `RETURN_TOLERANCE` above 1.
+            False if the interval lies above 1 and the estimate beyond the tolerance. None if the run is too short or
+            too unsteady to say.
+        cost_ns: The cost of the window: its pauses, its exports, and the time of its steps beyond the median before.
+            Outliers among the recorded steps are left out, because they are stalls of the run itself. None if the
+            median is unknown.
     """
 
     window: RecordedWindow
@@ -58,21 +59,21 @@ class WindowTrust:
 
 @dataclass(frozen=True)
 class Trust:
-    """How far a recording can be trusted.
+    """How far to trust a recording.
 
     Attributes:
         steps: Steps in the recordings, of all ranks.
         incomplete_steps: Those that a recording cut off; averages leave them out.
-        lost_events: Events that were in the files and could not be used.
+        lost_events: Events in the files that could not be used.
         kernels: Pieces of compute and communication on devices, in the averaged steps.
-        unlinked_kernels: Those whose launch was not recorded, so that operator, phase and module are unknown.
-        deviceless_ranks: Recordings that describe a GPU and hold no work of it.
+        unlinked_kernels: Those without a recorded launch, so that operator, phase and module are unknown.
+        deviceless_ranks: Recordings that describe a GPU but hold none of its work.
         truncated_ranks: Recordings that end early.
-        windows: What the profiler did to the run, window by window; empty where nothing tells.
-        cost_ns: What all windows cost the run; None where it is unknown of any.
-        cost_share: The same as a part of the time that the timed steps and the pauses took.
-        analysis_ns: What it took to analyse the traces; None when the report was made without a run.
-        empty_launches: Launch calls in the averaged steps whose work is not in the recording.
+        windows: The profiler's effect on the run, window by window; empty if it was not logged.
+        cost_ns: The cost of all windows; None if it is unknown for one of them.
+        cost_share: The same as a share of the time of the timed steps and the pauses.
+        analysis_ns: The time that it took to analyze the traces; None if the report was made without a run.
+        empty_launches: Launch calls in the averaged steps without recorded work.
     """
 
     steps: int
@@ -90,7 +91,7 @@ class Trust:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is known to be missing."""
+        """Whether no event is known to be missing."""
         missing = (self.incomplete_steps, self.lost_events, self.deviceless_ranks, self.truncated_ranks)
         return not any((*missing, self.empty_launches))
 
@@ -100,15 +101,15 @@ def trust(
     samples: Sequence[StepSample] = (),
     windows: Sequence[RecordedWindow] = (),
 ) -> Trust | None:
-    """Say how far a recording can be trusted.
+    """Say how far to trust a recording.
 
     Args:
         ranks: The ranks' analyses.
         samples: Step times by the always-on timer, of one rank.
-        windows: What the profiler did on the same rank.
+        windows: The profiler's log of the same rank.
 
     Returns:
-        The trust, or None when nothing was recorded.
+        The trust, or None if nothing was recorded.
     """
     if not ranks and not windows:
         return None
@@ -118,7 +119,7 @@ def trust(
     each = _windows(samples, windows)
     costs = [window.cost_ns for window in each]
     cost_ns = sum(cost for cost in costs if cost is not None) if costs and None not in costs else None
-    total_ns = sum(sample.step_ns for sample in samples) + sum(w.pause_ns + w.export_ns for w in windows)
+    total_ns = int(StepSamples.of(samples).step_ns.sum()) + sum(w.pause_ns + w.export_ns for w in windows)
     return Trust(
         steps=sum(len(analysis.breakdown.steps) for analysis in marked),
         incomplete_steps=sum(not step.complete for analysis in marked for step in analysis.breakdown.steps),
@@ -139,18 +140,20 @@ def _lacks_device(analysis: RankAnalysis) -> bool:
 
 
 def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -> tuple[WindowTrust, ...]:
-    """Each window beside the steps around it.
+    """Compare each window with the steps around it.
 
-    A step right after a window is as usual as any: the pause and the export lie between two steps.
+    A step right after a window is an ordinary one: the pause and the export lie between two steps.
     """
-    usual = [sample for sample in samples if not sample.profiled][WARMUP_STEPS:]
+    samples = StepSamples.of(samples)
+    usual = samples[~samples.profiled][WARMUP_STEPS:]
     trusted = []
     for place, window in enumerate(windows):
         until = windows[place + 1].first_step if place + 1 < len(windows) else None
-        before = [sample.step_ns for sample in usual if sample.step < window.first_step][-COMPARED_STEPS:]
-        after = [s.step_ns for s in usual if s.step > window.last_step and (until is None or s.step < until)]
-        inside = [s.step_ns for s in samples if s.profiled and window.first_step <= s.step <= window.last_step]
-        after = after[:COMPARED_STEPS]
+        before = usual.step_ns[usual.step < window.first_step][-COMPARED_STEPS:].tolist()
+        later = (usual.step > window.last_step) & (usual.step < (until if until is not None else 2**63 - 1))
+        after = usual.step_ns[later][:COMPARED_STEPS].tolist()
+        within = (samples.step >= window.first_step) & (samples.step <= window.last_step)
+        inside = samples.step_ns[samples.profiled & within].tolist()
         excess_ns = _excess_ns(inside, window.recorded_steps, round(median(before))) if before else None
         lasting = _ratio(after, before)
         trusted.append(
@@ -169,8 +172,8 @@ def _windows(samples: Sequence[StepSample], windows: Sequence[RecordedWindow]) -
 
 
 def _excess_ns(inside: Sequence[int], recorded: int, usual_ns: int) -> int:
-    """What the steps of a window took beyond the usual time."""
-    first = len(inside) - recorded  # warm-up comes before: that its first step takes long is the profiler's doing
+    """Return the time of a window's steps beyond the usual time."""
+    first = len(inside) - recorded  # warm-up comes before: the profiler makes its first step slow
     kept = list(inside)
     if MIN_STEPS <= recorded <= len(inside):
         times_ns = np.array(inside[first:])

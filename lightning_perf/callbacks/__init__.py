@@ -1,1 +1,1 @@
-"""What a Trainer is given."""
+"""Callbacks to add to a Trainer."""

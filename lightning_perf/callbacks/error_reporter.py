@@ -1,4 +1,4 @@
-"""Errors in profiling: one warning for the user, never an error in the training run."""
+"""Errors of the callbacks: they become one warning and never stop the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _logger = logging.getLogger("lightning_perf")
 
 
 class ErrorReporter:
-    """The errors of one fit. The first becomes a warning, further ones go to the log ``lightning_perf`` only.
+    """The errors of one fit.
+
+    The first error of a kind becomes a warning, and later ones only go to the log ``lightning_perf``.
 
     Attributes:
         messages: One line per error, for the report.
@@ -19,19 +21,22 @@ class ErrorReporter:
 
     def __init__(self) -> None:
         self.messages: list[str] = []
+        self._warned: set[str] = set()
 
-    def report(self, consequence: str, error: BaseException) -> None:
+    def report(self, consequence: str, error: BaseException, *, kind: str = "profiling") -> None:
         """Report an error; training continues.
 
         Args:
-            consequence: What the user loses by it.
-            error: What went wrong.
+            consequence: The part of the profile that is missing because of it, as a clause.
+            error: The exception.
+            kind: Errors of one kind often follow from one another, so only the first is worth a warning.
         """
-        message = f"PerfCallback: {consequence}, training goes on ({type(error).__name__}: {error})"
+        message = f"PerfCallback: {consequence}, training continues ({type(error).__name__}: {error})"
         self.messages.append(message)
         _logger.debug(message, exc_info=error)
-        if len(self.messages) == 1:
+        if kind not in self._warned:
+            self._warned.add(kind)
             try:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # where warnings are errors, this one must not be
+            except RuntimeWarning:  # even if the user has turned warnings into errors
                 _logger.warning(message)

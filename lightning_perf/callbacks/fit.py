@@ -1,8 +1,8 @@
-"""One fit under observation: everything that follows it, wired together, from its first step to its end."""
+"""One fit under observation: creates and connects everything that follows it, from the first step to the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +23,13 @@ from lightning_perf.callbacks.recording.schedule import (
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
+from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -41,18 +43,19 @@ T = TypeVar("T")
 class Fit:
     """Observes one fit of a Trainer.
 
-    Whatever fails in here is reported once and ends the observation, not the training.
+    A failure in here is reported once and ends the observation, but not the training.
 
     Args:
         trainer: The Trainer, at the start of training.
         schedule: Which steps to record.
-        chosen: Its fields that may be shortened for a short fit.
-        options: What to record.
+        chosen: The fields of the schedule that the user left open. A short fit may shorten them.
+        options: Which details the profiler records.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
-        captures: When steps outside of the schedule are recorded; None for never.
-        max_overhead: What the profiler may cost; None for any.
+        captures: When to record steps outside of the schedule; None for never.
+        max_overhead: The most that the profiler may cost; None for no limit.
         ranks: The ranks that record; None for all.
+        trainer_log: Where step times are logged; None to log none.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Fit:
         captures: CaptureOptions | None = None,
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
+        trainer_log: TrainerLog | None = None,
     ) -> None:
         self.folder = folder
         self.errors = errors
@@ -80,11 +84,13 @@ class Fit:
         self._budget: OverheadBudget | None = None
         page_faults: PageFaultCounter | None = None
         core_waits: CoreWaits | None = None
+        hook_times: HookTimes | None = None
         windows_path = WINDOWS.path(folder, rank) if folder is not None else None
-        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "what the profiler cost is no longer saved")
+        self._windows = LogWriter(WINDOWS, windows_path, errors.report, "the cost of the profiler is no longer saved")
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
+            hook_times = HookTimes(trainer)
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if max_overhead is not None:
@@ -101,6 +107,7 @@ class Fit:
                 page_faults=page_faults,
                 core_waits=core_waits,
                 loader=_loader_facts(trainer, errors),
+                hook_times=hook_times,
             )
             if captures is not None:
                 self._captures = Captures(
@@ -111,22 +118,23 @@ class Fit:
                     world_size=int(trainer.world_size),
                     folder=folder,
                     errors=errors,
+                    timed_by_device=device.type == "cuda",
                 )
         self._log = StepLog(
             state,
             path=STEPS.path(folder, rank) if folder is not None else None,
-            send=_logger_sender(trainer),
+            trainer_log=trainer_log,
             log_every=int(trainer.log_every_n_steps),
             errors=errors,
         )
         self._timer = StepTimer(
             state,
-            on_sample=self._log.add,
+            on_sample=self._on_sample,
             device_clock=cuda_clock(device) if device.type == "cuda" else None,
         )
-        # The order of calls. At the start of a step the profiler decides first whether it runs, which the others read
-        # from the state, and the timer's clock starts last. At the end that clock stops first, the window closes when
-        # all are done with the step, and files are written last: nothing of this is timed or recorded.
+        # The order of calls matters. At the start of a step the profiler decides first whether it runs, and the others
+        # read that from the state; the timer starts last. At the end the timer stops first, then the window closes, and
+        # files are written last. So none of this work is timed or recorded.
         self._tracker = StepTracker(
             state,
             trainer,
@@ -135,34 +143,41 @@ class Fit:
             phases=_present(self._profiler, self._timer),
         )
         self._observing = True
+        self._hook_times = hook_times
         self._profiler_hooks = ProfilerHooks(
             trainer.profiler,
             on_start=self._tracker.on_action_start,
             on_stop=self._tracker.on_action_end,
             on_error=self._give_up,
+            times=hook_times,
         )
         self._optimizer_hooks = OptimizerHooks(
             on_start=self._tracker.on_optimizer_step_start,
-            on_end=self._tracker.on_optimizer_step_end,
+            on_end=self._on_optimizer_step_end,
             on_error=self._give_up,
         )
         if self._captures is not None:
             try:
-                self._captures.listen()  # last: where something above fails nobody would give the signal back
+                self._captures.listen()  # last: if something above fails, nothing would restore the signal handler
             except Exception as error:
                 self._give_up(error)
 
+    def _on_sample(self, sample: StepSample) -> None:
+        self._log.add(sample)
+        if self._captures is not None:
+            self._captures.add(sample)
+
     def unsaved_samples(self) -> tuple[StepSample, ...]:
-        """The step times of this rank that no file holds."""
+        """Return the step times of this rank that could not be saved to a file."""
         return self._log.unsaved()
 
     @property
     def is_empty(self) -> bool:
-        """Whether it came to no whole step and no trace."""
+        """Whether the fit has neither a whole step nor a trace."""
         return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
 
     def notes(self) -> list[str]:
-        """What the user should know of the recording: one line each."""
+        """Return notes on the recording for the user, one line each."""
         notes = [self._shortened] if self._shortened is not None else []
         if self._refusal is not None:
             notes = [self._refusal]
@@ -170,7 +185,7 @@ class Fit:
             steps, recorded = self._state.whole_steps, self._profiler.recorded_steps
             foreign = self._profiler.foreign_profiler
             refused = self._budget.refused if self._budget is not None else 0
-            # What the budget did not allow needs no further reason.
+            # If the budget left windows out, no other reason is needed.
             if refused:
                 notes.append(f"max_overhead is used up: {refused} further windows of the profiler were left out.")
             else:
@@ -179,7 +194,7 @@ class Fit:
             notes.append("Captures take max_bytes of the disk: further ones were left out.")
         return [*notes, *self.errors.messages]
 
-    # Each hook guards itself: one more call between the hook and the trace would cost time in every step.
+    # Each hook has its own try: a shared wrapper would add a call, and so time, to every step.
 
     def on_batch_start(self, batch: Any) -> None:
         """Training on a batch starts."""
@@ -223,7 +238,7 @@ class Fit:
                 self._give_up(error)
 
     def finish(self) -> None:
-        """Training has ended or failed: close what is open, save what there is, give the Trainer its profiler back."""
+        """End the observation: save all data, and give the Trainer its own profiler back."""
         self._remove_hooks()
         if self._observing:
             try:
@@ -256,7 +271,12 @@ class Fit:
                 self._profiler.abandon()
             self._log.write()
         except Exception as further:
-            self.errors.report("what was measured so far may be incomplete", further)
+            self.errors.report("measurements so far may be incomplete", further)
+
+    def _on_optimizer_step_end(self) -> None:
+        self._tracker.on_optimizer_step_end()
+        if self._hook_times is not None:
+            self._hook_times.optimizer_ends()
 
     def _on_window(self, window: RecordedWindow) -> None:
         if self._budget is not None:
@@ -273,8 +293,8 @@ def _present(*observers: T | None) -> list[T]:
 def _loader_facts(trainer: Trainer, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
     try:
         return data_loading(trainer)
-    except Exception as error:  # datasets and samplers may be of any make
-        errors.report("how batches are made is not noted", error)
+    except Exception as error:  # datasets and samplers may come from anywhere
+        errors.report("the settings of the data loader are not recorded", error)
         return {}
 
 
@@ -282,26 +302,15 @@ def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | Non
     if folder is None:
         return "No step was recorded: there is no folder to write traces to."
     place = study_place()
-    # The warm-up of a study is not timed: profiled, it yields the prediction that the study then checks.
+    # The warm-up of a study is not timed, so it can be profiled. Its report predicts the gain that the study measures.
     if study_folder() is not None and (place is None or place.block != 0):
         return "No step was recorded: the run is part of a study, and timed runs are not profiled."
-    # By name: either package has a class of its own.
+    # Compare by name: each Lightning package has a class of its own.
     if any(base.__name__ == "PyTorchProfiler" for base in type(trainer.profiler).__mro__):
         return (
-            "No step was recorded: the Trainer's own PyTorchProfiler records already, and two at a time crash. "
-            'Leave out Trainer(profiler="pytorch") to have this report.'
+            "No step was recorded: the Trainer's own PyTorchProfiler is active, and two profilers at a time crash. "
+            'Leave out Trainer(profiler="pytorch") to get this report.'
         )
     if ranks is not None and trainer.global_rank not in ranks:
-        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) leaves it out."
+        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) does not list it."
     return None
-
-
-def _logger_sender(trainer: Trainer) -> Callable[[dict[str, float], int], None] | None:
-    if not trainer.is_global_zero or not trainer.loggers:
-        return None
-
-    def send(metrics: dict[str, float], step: int) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=step)
-
-    return send

@@ -1,8 +1,8 @@
-"""What differs between `lightning.pytorch` and `pytorch_lightning`, and what Lightning offers no public name for.
+"""Differences between `lightning.pytorch` and `pytorch_lightning`, and access to parts that have no public name.
 
-The two packages install side by side and share no class: each Trainer accepts callbacks of its own package only, so a
-callback for both inherits from both. Neither is loaded here: with both loaded, messages of one appear under the logger
-of the other. Instead, the base class of a package joins as soon as the program itself has loaded it.
+The two packages can be installed side by side and share no class. Each Trainer accepts callbacks of its own package
+only, so a callback for both inherits from both. This module loads neither: with both loaded, messages of one package
+appear under the logger of the other. Instead, it adds a package's base class once the program has loaded the package.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lightning_perf.project import install_command
 
 __all__ = [
     "REPLICATING",
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     class _Plain:
-        """Holds the place of a base: Python lets no class whose only base is `object` change its bases."""
+        """A placeholder: Python does not let a class change its bases if its only base is `object`."""
 
     class LightningCallback(_Plain):
         """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded."""
@@ -47,67 +49,55 @@ _HOMES = ("lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.c
 
 
 def _join(module: ModuleType | None) -> None:
-    """Make the package's `Callback` a base class of ours, and so of all classes derived from it and their objects."""
+    """Make the package's `Callback` a base class of `LightningCallback`, also for subclasses and objects that exist."""
     base = getattr(module, "Callback", None)
     if isinstance(base, type) and base not in LightningCallback.__bases__:
         LightningCallback.__bases__ = (*LightningCallback.__bases__[:-1], base, LightningCallback.__bases__[-1])
 
 
-class _Joining:
-    """The loader of a module that defines `Callback`, which joins as soon as the module has run."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:  # from here on the module is as if nobody had been there
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _join(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
 class _Watch(MetaPathFinder):
-    """Notices when the program loads one of the packages; it finds no module by itself."""
+    """Adds `_join` to the loading of a module that defines `Callback`; the other finders find and load it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname not in _HOMES:
             return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Joining(spec.loader)  # type: ignore[assignment]
-                return spec
-        return None
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((spec for spec in others if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_join(module: ModuleType) -> None:
+            if module.__name__ == fullname:  # a loader of an archive has other modules to load as well
+                loader.exec_module = execute
+            execute(module)
+            if module.__name__ == fullname:
+                _join(module)
+
+        loader.exec_module = execute_and_join
+        return spec
 
 
 def _installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ValueError:  # somebody has put a module without a spec there
+    except ValueError:  # a module without a spec is loaded under this name
         return True
 
 
 if not TYPE_CHECKING:
     if not any(_installed(home.split(".")[0]) for home in _HOMES):
-        raise ImportError('PerfCallback needs Lightning. Install it with: pip install "lightning-perf[train]"')
-    sys.meta_path.insert(0, _Watch())  # before looking, so that no package slips through between
+        raise ImportError(f"PerfCallback needs Lightning. Install it with: {install_command('train')}")
+    sys.meta_path.insert(0, _Watch())  # before the loop, so that no import by another thread is missed
     for _home in _HOMES:
         _join(sys.modules.get(_home))
 
 
 def step_number(trainer: Trainer) -> int:
-    """Return the number of the step under way, on the axis of the Trainer's own logs."""
+    """Return the number of the current step, on the axis of the Trainer's own logs."""
     try:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:
@@ -115,19 +105,19 @@ def step_number(trainer: Trainer) -> int:
 
 
 REPLICATING = ("SingleDeviceStrategy", "DDPStrategy")
-"""Lightning's strategies under which every process has all weights and gradients, and hands precision to its plugin."""
+"""Lightning's strategies that keep all weights and gradients in every process and leave precision to the plugin."""
 
 
 def is_lightnings_own(strategy: type[Any]) -> bool:
-    """Whether a class of strategies stands in either of Lightning's packages."""
+    """Return whether a strategy class is defined in one of Lightning's packages."""
     return strategy.__module__.startswith(("lightning.pytorch.strategies.", "pytorch_lightning.strategies."))
 
 
 def holds_whole_model(trainer: Trainer) -> bool:
-    """Whether each process of a Trainer holds the whole model, so that it can compute with it by itself.
+    """Return whether each process of a Trainer holds the whole model, so that it can compute with it alone.
 
-    DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's: the first of Lightning's own classes
-    decides.
+    DeepSpeed's strategy is derived from DDP's, and XLA's from the single device's, so the first of Lightning's own
+    classes decides.
 
     Args:
         trainer: The Trainer.

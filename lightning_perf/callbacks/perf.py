@@ -1,11 +1,11 @@
-"""`PerfCallback`: what a user adds to a Trainer."""
+"""`PerfCallback`, the callback that users add to a Trainer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
@@ -16,66 +16,72 @@ from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
 from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
-from lightning_perf.callbacks.report import report_fit
+from lightning_perf.callbacks.report import ReportLength, print_line, report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
 
+REPORTS = get_args(ReportLength)
+
 RANKS_WAIT_S = 60.0
-"""Rank 0 waits so long at the end of a fit for files of ranks that share its folder: the last window of a slow disk."""
+"""Time for which rank 0 waits for the files of ranks that share its folder, e.g. the last window on a slow disk."""
 
 FAILED_WAIT_S = 5.0
-"""The same after an error: ranks that are alive are then mostly stuck, waiting for one that is not."""
+"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
 
 
 class PerfCallback(LightningCallback):
-    """Finds out where the step time goes: times every step, records a few, and reports at the end of the fit.
+    """Finds out where the step time goes: times every step, profiles a few, and reports at the end of the fit.
 
-    Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on; it uses no
-    profiler and never waits for the device, logs ``perf/…`` to the Trainer's loggers at the Trainer's cadence, and
-    saves ``steps.rank0.jsonl``. The profiler records a window of whole optimizer steps, from the fetch of the first
-    batch to the end of callbacks and logging, and gets out of the way. An error in here is one warning. Training
-    continues, with the same results as without the callback.
+    Works with the Trainers of `lightning.pytorch` and `pytorch_lightning`. The step timer is always on. It uses no
+    profiler and never waits for the device. It saves ``steps.rank0.jsonl``, and adds ``perf/…`` to the rows that the
+    Trainer logs. The profiler records a window of whole optimizer steps, from the fetch of the first batch to the end
+    of callbacks and logging, and then stops. An error in the callback causes one warning. Training continues, with the
+    same results as without the callback.
 
     Every fit leaves a run record, ``run.jsonl``, for ``lightning-perf compare``: its epochs and metrics, how it ended,
-    and a fingerprint of settings, weights and data. In a study, which names the folder, the timed runs are not profiled
-    (the warm-up is, for its prediction), and neither loss scale nor gradients are monitored in any: so all arms are
-    timed alike.
+    and a fingerprint of settings, weights and data. A study names the folder, profiles only its warm-up (for the
+    prediction), and monitors neither loss scale nor gradients. So all arms are timed alike.
 
-    With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does; a conflict there is
-    an error before the first step. The report says in which precision the fit ran and which FP32 that was, and under
-    ``16-mixed`` what became of the loss scale and of small gradients. For more than the three settings here, put a
-    `PrecisionCallback` beside this one.
+    With `precision` it also switches the Trainer to mixed precision, as `PrecisionCallback` does. A conflict raises an
+    error before the first step. The report names the precision of the fit and the kind of FP32 arithmetic. Under
+    ``16-mixed`` it also covers the loss scale and gradient underflow. If you need more settings than the three here,
+    add a `PrecisionCallback` to the Trainer as well.
 
     Args:
-        precision: ``16-mixed``, ``bf16-mixed`` or ``32-true``; None for what the Trainer has.
-        keep_fp32: Layers that compute in FP32 all the same: names with wildcards, or classes of layers.
+        precision: ``16-mixed``, ``bf16-mixed`` or ``32-true``; None to keep the Trainer's.
+        keep_fp32: Layers that still compute in FP32: names with wildcards, or layer classes.
         tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the fit; None leaves it alone.
-        skip_first: Steps left alone at the start of the fit. None chooses: 10, or fewer in a fit too short for that.
-        wait: Steps left alone at the start of each cycle. None chooses: 0.
-        warmup: Steps in each cycle in which the profiler runs but keeps nothing. None chooses: 3, or fewer in a short
-            fit.
+        skip_first: Steps to skip at the start of the fit. Default: 10, or fewer in a short fit.
+        wait: Steps to skip at the start of each cycle. Default: 0.
+        warmup: Steps in each cycle in which the profiler runs but keeps nothing. Default: 3, or fewer in a short fit.
         active: Steps recorded in each cycle.
-        repeat: Cycles, each written to a trace file of its own; 0 for as many as the fit has room for.
-        record_shapes: Record shapes and types of operator inputs; the report tells by them which arithmetic was used.
+        repeat: Number of cycles, each with its own trace file; 0 to repeat until the fit ends.
+        record_shapes: Record shapes and types of operator inputs. The report needs them to tell which arithmetic was
+            used.
         profile_memory: Record allocations.
         with_stack: Record the Python code that called each operator; slows down the recorded steps.
         with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
-        capture_slow_steps: Record further steps when steps turn slow, or on demand: True for the defaults of
-            `CaptureOptions`, or one of your own.
-        max_overhead: What the profiler may cost: a part of the fit's time (0.02) or a `datetime.timedelta`. A window
-            that would go beyond is left out, but for the first one. None: no limit.
+        capture_slow_steps: Record more steps when steps become slow, or on demand: True for the defaults, or a
+            `CaptureOptions`.
+        max_overhead: The most that the profiler may cost: a fraction of the fit's time (0.02) or a
+            `datetime.timedelta`. A window that would exceed it is left out, except the first one. None for no limit.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
-        dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, …
-            where it is not empty. Default: ``perf`` in the Trainer's log directory.
-        print_report: Print the report on the console at the end of the fit.
+        dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
+            it is not empty. Default: ``perf`` in the Trainer's log directory.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
+            ``light`` skips these hashes. Then ``compare`` cannot tell whether two runs had the same data and weights.
+        report: How much to print at the end of the fit. ``short``: the verdict, the findings' titles and the command
+            for the full report. ``full``: all of it. ``none``: nothing.
+        log_metrics: Log step times to the Trainer's loggers, as ``perf/…`` in the rows that the Trainer logs.
 
     Raises:
         TypeError: A number of steps is not an integer, `keep_fp32` is a single string, or an option has the wrong type.
-        ValueError: A number of steps or a rank is negative, `active` is 0, `max_overhead` is no part, or a precision
-            is unknown.
+        ValueError: A number of steps or a rank is negative, `active` is 0, `max_overhead` is not between 0 and 1, or an
+            option has an unknown value.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -99,9 +105,11 @@ class PerfCallback(LightningCallback):
         with_flops: bool = False,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
-        ranks: Collection[int] | None = None,
+        ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
-        print_report: bool = True,
+        fingerprint: Literal["full", "light"] = "full",
+        report: ReportLength = "short",
+        log_metrics: bool = True,
     ) -> None:
         given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
         self._chosen = frozenset(name for name, value in given.items() if value is None)
@@ -115,7 +123,14 @@ class PerfCallback(LightningCallback):
         self._max_overhead = max_overhead
         self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
-        self._print_report = print_report
+        if report not in REPORTS:
+            raise ValueError(f"report={report!r} is unknown: give one of {', '.join(map(repr, REPORTS))}")
+        if fingerprint not in ("full", "light"):
+            raise ValueError(f"fingerprint={fingerprint!r} is unknown: give 'full' or 'light'")
+        self._fingerprint = fingerprint
+        self._report = report
+        self._log_metrics = log_metrics
+        self._trainer_log: TrainerLog | None = None
         self._fit: Fit | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
@@ -126,16 +141,17 @@ class PerfCallback(LightningCallback):
 
     @property
     def precision_part(self) -> PrecisionCallback | None:
-        """What it does to the training itself, as a callback that does only that; None where it only observes."""
+        """The part that changes the training, as a callback of its own; None if this one only observes."""
         return self._precision.callback if self._precision.asked else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is of the settings: it takes no part in a fit that is under way."""
+        """Copy the settings only: a copy takes no part in a running fit."""
         # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
         return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
             "_fit": None,
             "_record": None,
             "_rank_files": None,
+            "_trainer_log": None,
         }
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
@@ -143,7 +159,7 @@ class PerfCallback(LightningCallback):
         self._precision.setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Refuse what would fail in the first step, and keep layers in FP32."""
+        """Check the precision before the first step, and keep layers in FP32."""
         self._precision.call(self._precision.callback.on_fit_start, trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Module) -> None:
@@ -160,17 +176,26 @@ class PerfCallback(LightningCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to observe the fit."""
-        if self._fit is not None:  # the last fit ended without a word: another callback failed to hear of its error
+        if self._fit is not None:  # the last fit ended without `teardown`: another callback failed in `on_exception`
             self._fit.finish()
             self._fit = None
+        self._close_log()
         errors = ErrorReporter()
-        # All ranks do, whatever goes wrong on one.
+        if trainer.fast_dev_run and study_folder() is None:
+            self._precision.watch(trainer, pl_module, None, errors, None)
+            if self._report != "none" and trainer.is_global_zero:
+                print_line("PerfCallback: nothing is measured under fast_dev_run.")
+            return
+        # A collective call: every rank makes it, even if one of them has failed.
         folder = claim_run_folder(trainer, study_folder() or self._dirpath, errors)
         world_size = int(trainer.world_size)
         self._rank_files = RankFiles(folder, rank=int(trainer.global_rank), world_size=world_size, errors=errors)
-        if study_folder() is None:  # in a study the monitors would cost one arm time and not the other
-            self._precision.watch(trainer, pl_module, folder, errors)
-        self._record = FitRecord(trainer, pl_module, folder, errors, self._precision.fp32_layers)
+        self._trainer_log = TrainerLog(trainer, errors) if self._log_metrics else None
+        if study_folder() is None:  # in a study the monitors would slow down one arm and not the other
+            self._precision.watch(trainer, pl_module, folder, errors, self._trainer_log)
+        self._record = FitRecord(
+            trainer, pl_module, folder, errors, self._precision.fp32_layers, hashed=self._fingerprint == "full"
+        )
         try:
             self._fit = Fit(
                 trainer,
@@ -182,6 +207,7 @@ class PerfCallback(LightningCallback):
                 captures=self._captures,
                 max_overhead=self._max_overhead,
                 ranks=self._ranks,
+                trainer_log=self._trainer_log,
             )
         except Exception as error:
             errors.report("this fit is not profiled", error)
@@ -238,6 +264,7 @@ class PerfCallback(LightningCallback):
         """End the observation."""
         if self._fit is not None:
             self._fit.finish()
+        self._close_log()
         if self._record is not None:
             self._record.metrics_complete()
         self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
@@ -245,41 +272,56 @@ class PerfCallback(LightningCallback):
             self._rank_files.ends()
 
     def on_fit_end(self, trainer: Trainer, pl_module: Module) -> None:
-        """Close the run record, analyse what was recorded, and report."""
+        """Close the run record, analyze the recorded steps, and print the report."""
         if self._record is not None:
             self._record.finishes()
-        self._report(trainer, failed=False)
+        self._report_fit(trainer, failed=False)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
-        """Keep what was recorded so far; the error is training's own and passes unchanged."""
+        """Save everything recorded so far. The error comes from the training and passes unchanged."""
         self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.finish()
+        self._close_log()
         if self._record is not None:
             self._record.fails(exception)
         if self._rank_files is not None:
             self._rank_files.ends()
-        self._report(trainer, failed=True)
+        self._report_fit(trainer, failed=True)
         self._record = None
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
-        """Leave nothing behind in the Trainer."""
+        """Remove everything that the callback added to the Trainer."""
         self._precision.call(self._precision.callback.teardown, trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.finish()
             self._fit = None
-        self._record = None
+        self._close_log()
+        self._trainer_log = self._record = None
         self._rank_files = None
 
-    def _report(self, trainer: Trainer, *, failed: bool) -> None:
+    def _close_log(self) -> None:
+        if self._trainer_log is not None:
+            self._trainer_log.close()
+
+    def _report_fit(self, trainer: Trainer, *, failed: bool) -> None:
         fit, self._fit = self._fit, None
+        log, self._trainer_log = self._trainer_log, None
         files, self._rank_files = self._rank_files, None
-        # Without a step there is nothing to tell beyond the error itself.
+        # Without a step the error itself is all there is to report.
         if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
             return
         wait_s = FAILED_WAIT_S if failed else RANKS_WAIT_S
-        report_fit(fit, files, trainer, precision=self._precision.result, wait_s=wait_s, show=self._print_report)
+        report_fit(
+            fit,
+            files,
+            trainer,
+            precision=self._precision.result,
+            wait_s=wait_s,
+            show=self._report,
+            trainer_log=log,
+        )

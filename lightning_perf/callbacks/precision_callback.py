@@ -1,4 +1,4 @@
-"""`PrecisionCallback`: mixed precision for a Trainer that was built without it, with its numerics in sight."""
+"""`PrecisionCallback`: switches a Trainer to mixed precision and monitors its numerics."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lightning_perf.callbacks.precision.switch import (
 )
 from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arithmetic
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.precision import (
     LossScaleHistory,
     NumericsDrift,
@@ -36,39 +37,40 @@ P = ParamSpec("P")
 Precision = Literal["16-mixed", "bf16-mixed", "32-true"]
 
 _FROM_LIGHTNING = ("log", "log_dict")
-"""Methods of the LightningModule that Lightning puts on its callbacks; a copy of them would hold the module."""
+"""Methods of the LightningModule that Lightning adds to callbacks. A copy of them would hold the module."""
 
 
 class PrecisionCallback(LightningCallback):
-    """Switches a Trainer to mixed precision, and watches what it does to the numbers.
+    """Switches a Trainer to mixed precision, and monitors the loss scale and gradient underflow.
 
-    ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains as ``Trainer(precision="16-mixed")`` does, to the
-    bit, for fit, validate, test and predict, with the scaler's state in checkpoints under Lightning's own name. The
-    one difference: in automatic optimization autocast's weight cache is on, as in plain torch, so that a weight used
-    n times in a forward pass is cast once, and its n gradients are added up in half precision. With `precision` left
-    out the callback adopts the Trainer's precision and monitors that.
+    ``Trainer(callbacks=[PrecisionCallback("16-mixed")])`` trains like ``Trainer(precision="16-mixed")`` for fit,
+    validate, test and predict. Checkpoints hold the scaler's state under Lightning's own name. Results are the same bit
+    for bit, with one exception: in automatic optimization autocast's weight cache is on, as in plain torch. A weight
+    that is used n times in a forward pass is then cast once, and its n gradients are added up in half precision.
+    Without `precision` the callback adopts the Trainer's precision and monitors it.
 
-    Under ``16-mixed`` the loss scale and skipped steps are followed on the host, and gradients are looked at for
-    underflow on sampled steps; neither makes the host wait for the device. Events are saved as
-    ``loss_scale.rank0.jsonl`` and ``underflow.rank0.jsonl``, the summary as ``precision.json``.
+    Under ``16-mixed`` it follows the loss scale and skipped steps on the host, and checks gradients for underflow on
+    sampled steps. Neither makes the host wait for the device. Events are saved as ``loss_scale.rank0.jsonl`` and
+    ``underflow.rank0.jsonl``, the summary as ``precision.json``.
 
     Args:
-        precision: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for what the Trainer has. On a CPU ``16-mixed``
-            becomes ``bf16-mixed``, with a warning.
+        precision: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None to keep the Trainer's. On a CPU, ``16-mixed``
+            becomes ``bf16-mixed`` with a warning.
         keep_fp32: Layers that compute in FP32: names as in ``named_modules()``, with ``*`` (dots too), ``?`` and
             ``[…]``, or classes of layers.
         tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the run; None leaves it alone.
         init_scale: First loss scale of ``16-mixed``; None for torch's own, 65536.
-        underflow_every_n_steps: Steps between two looks at the gradients under ``16-mixed``; 0 for never.
-        locate_overflows: Overflows to find the origin of, by running their batch again; 0 for none.
-        guard_steps: Steps from the start to replay in FP32, to tell whether mixed precision leads the run further
-            away than another seed would; 0 for none, else 2 or more.
+        underflow_every_n_steps: Check gradients for underflow every so many steps under ``16-mixed``; 0 for never.
+        locate_overflows: Number of overflows to find the origin of, by running their batch again; 0 for none.
+        guard_steps: Number of first steps to replay in FP32. This tells whether mixed precision changes the run more
+            than another seed would. 0 for none, otherwise 2 or more.
+        log_metrics: Log the loss scale to the Trainer's loggers, as ``perf/…``.
         dirpath: Folder for the files; with the suffix ``_1``, ``_2``, … where it is not empty. Default: ``perf`` in
             the Trainer's log directory.
 
     Raises:
         TypeError: `keep_fp32` is a single string instead of a sequence.
-        ValueError: An argument has a value that it cannot have.
+        ValueError: An argument has an invalid value.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -85,6 +87,7 @@ class PrecisionCallback(LightningCallback):
         underflow_every_n_steps: int = 100,
         locate_overflows: int = 0,
         guard_steps: int = 0,
+        log_metrics: bool = True,
         dirpath: str | os.PathLike[str] | None = None,
     ) -> None:
         if precision is not None and precision not in PRECISIONS:
@@ -104,6 +107,8 @@ class PrecisionCallback(LightningCallback):
         )
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._switch = PrecisionSwitch(precision, init_scale=init_scale)
+        self._log_metrics = log_metrics
+        self._own_log: TrainerLog | None = None
         self._tf32_override: Tf32Override | None = None
         self._layers: Fp32Layers | None = None
         self.monitors: NumericsMonitors | None = None
@@ -119,9 +124,9 @@ class PrecisionCallback(LightningCallback):
         """The comparison with FP32 replays in the last fit; None where none was asked for, or the fit was too short."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is of the settings: it takes no part in a run that is under way."""
+        """Copy the settings only: a copy takes no part in a running fit."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "monitors": None, "_watches": True}
+        return {**kept, "_tf32_override": None, "_layers": None, "_own_log": None, "monitors": None, "_watches": True}
 
     @property
     def result(self) -> RunPrecision | None:
@@ -131,15 +136,15 @@ class PrecisionCallback(LightningCallback):
         return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
-        """Switch the precision, before anything is built on it."""
+        """Switch the precision before anything depends on it."""
         self._switch.install(trainer)
         if self._tf32 is not None and self._tf32_override is None:
             self._tf32_override = Tf32Override(self._tf32)
 
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
-        """Refuse what would fail in the first step, and keep layers in FP32."""
+        """Check the precision before the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
-        if self._switch.requested is not None:  # else it only watches what the Trainer does
+        if self._switch.requested is not None:  # otherwise the callback only observes
             check_weights(pl_module, self._precision_of(trainer))
             check_optimizers(trainer, self._precision_of(trainer))
 
@@ -159,23 +164,40 @@ class PrecisionCallback(LightningCallback):
         """Start to monitor the numbers."""
         if self._watches:
             errors = ErrorReporter()
-            self.watch(trainer, pl_module, claim_run_folder(trainer, self._dirpath, errors), errors)
+            folder = claim_run_folder(trainer, self._dirpath, errors) if not trainer.fast_dev_run else None
+            self._own_log = TrainerLog(trainer, errors) if self._log_metrics else None
+            self.watch(trainer, pl_module, folder, errors, self._own_log)
 
     def hand_over(self) -> None:
-        """Leave it to another callback to call `watch` with a folder of its own, once training starts."""
+        """Let another callback call `watch` with its own folder once training starts."""
         self._watches = False
 
-    def watch(self, trainer: Trainer, pl_module: Module, folder: Path | None, errors: ErrorReporter) -> None:
-        """Begin to monitor the numbers of a fit.
+    def watch(
+        self,
+        trainer: Trainer,
+        pl_module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None,
+    ) -> None:
+        """Start to monitor the numbers of a fit.
 
         Args:
             trainer: The Trainer, at the start of training.
             pl_module: The LightningModule.
             folder: Where files go; None to write none.
             errors: Where errors are reported.
+            trainer_log: Where the loss scale is logged; None to log none.
         """
         self.loss_scale = self.underflow = self.numerics = None
-        self.monitors = NumericsMonitors(trainer, pl_module, self._options, folder=folder, errors=errors)
+        self.monitors = NumericsMonitors(
+            trainer,
+            pl_module,
+            self._options,
+            folder=folder,
+            errors=errors,
+            trainer_log=trainer_log if self._log_metrics else None,
+        )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
         """Pass the hook to the monitors."""
@@ -211,15 +233,15 @@ class PrecisionCallback(LightningCallback):
         self._switch.add_state(checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
-        """Leave the Trainer as it was built; Lightning calls no teardown after an error."""
+        """Restore the Trainer's own precision: Lightning does not call `teardown` after an error."""
         self._undo()
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
-        """Leave the Trainer as it was built."""
+        """Restore the Trainer's own precision."""
         self._undo()
 
     def _begin(self, trainer: Trainer, module: Module) -> None:
-        """Keep layers in FP32, once all of them are made, and note the setting."""
+        """Keep layers in FP32 once all of them exist, and note the setting."""
         precision = self._precision_of(trainer)
         plugin = trainer.precision_plugin
         mixed = isinstance(plugin, plugin_module(trainer).MixedPrecision)
@@ -245,6 +267,9 @@ class PrecisionCallback(LightningCallback):
         return str(getattr(plugin, "precision", type(plugin).__name__))
 
     def _finish(self) -> None:
+        log, self._own_log = self._own_log, None
+        if log is not None:
+            log.close()
         monitors, self.monitors = self.monitors, None
         if monitors is None:
             return
@@ -267,15 +292,15 @@ class PrecisionCallback(LightningCallback):
 
 
 def _weight_cache(plugin: Any) -> bool | None:
-    """Whether autocast's weight cache is on under a plugin of mixed precision; None where it does not tell."""
+    """Return whether a mixed-precision plugin has autocast's weight cache on; None if that is unknown."""
     return getattr(plugin.autocast_context_manager(), "_cache_enabled", None)
 
 
 class EmbeddedPrecision:
-    """The `PrecisionCallback` inside a `PerfCallback`, which steps back for one that the Trainer has.
+    """The `PrecisionCallback` inside a `PerfCallback`. If the Trainer has another one, it leaves the work to that one.
 
-    Where the user asked for a precision its errors are errors. Where it only watches, its first error is one warning,
-    and ends it.
+    If the user asked for a precision, errors are raised. If it only observes, the first error causes one warning and
+    ends it.
 
     Args:
         callback: The callback.
@@ -291,12 +316,12 @@ class EmbeddedPrecision:
         self._failed = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy is of the settings: it takes no part in a run that is under way."""
+        """Copy the settings only: a copy takes no part in a running fit."""
         return {**self.__dict__, "monitors": None, "_in_force": self.callback, "_failed": False}
 
     @property
     def result(self) -> RunPrecision | None:
-        """The precision of the last run and what it did to the numbers; None before one has started."""
+        """The results of the last run: its precision and the monitors' figures; None before the first run."""
         return self._in_force.result
 
     @property
@@ -325,17 +350,24 @@ class EmbeddedPrecision:
             self._in_force, self._failed = self.callback, False
             self.call(self.callback.setup, trainer, module, stage)
 
-    def watch(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
+    def watch(
+        self,
+        trainer: Trainer,
+        module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None,
+    ) -> None:
         """Start to monitor the numbers of a fit, as `PrecisionCallback.watch` does."""
         if self._in_force is not self.callback:
-            self._in_force.watch(trainer, module, folder, errors)
+            self._in_force.watch(trainer, module, folder, errors, trainer_log)
             return
-        self.call(self.callback.watch, trainer, module, folder, errors)
+        self.call(self.callback.watch, trainer, module, folder, errors, trainer_log)
         monitors = self.callback.monitors
         self.monitors = monitors if monitors is not None and monitors.active and not self._failed else None
 
     def call(self, hook: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a hook of the callback, unless another one is in force, whose hooks the Trainer calls.
+        """Call a hook of the callback. Does nothing if the Trainer has another one: it calls that one's hooks itself.
 
         Args:
             hook: A method of `callback`.

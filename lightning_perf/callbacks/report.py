@@ -1,12 +1,13 @@
-"""The end of a fit: analyse its folder, save ``report.json``, log it, and show it."""
+"""The end of a fit: analyze its folder, save ``report.json``, print the report and log it."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.run_files.notes import write_notes
@@ -16,27 +17,48 @@ if TYPE_CHECKING:
     from lightning_perf.callbacks.fit import Fit
     from lightning_perf.callbacks.lightning_compat import Trainer
     from lightning_perf.callbacks.run_record.run_folder import RankFiles
+    from lightning_perf.callbacks.trainer_log import TrainerLog
     from lightning_perf.report.build import LiveFit
     from lightning_perf.report.document import PerfReport
     from lightning_perf.run_files.precision import RunPrecision
 
-__all__ = ["build_fit_report", "log_report", "print_fit_report", "report_fit", "report_metrics", "stop_live_bar"]
+__all__ = [
+    "ReportLength",
+    "build_fit_report",
+    "log_report",
+    "print_fit_report",
+    "print_line",
+    "report_fit",
+    "report_metrics",
+    "stop_live_bar",
+]
 
-# The report's modules are imported where they are used: a fit imports them when it is over, and not on every rank.
+ReportLength: TypeAlias = Literal["full", "short", "none"]
+"""How much of the report is printed at the end of a fit."""
+
+# The modules of the report are imported inside the functions: only rank 0 needs them, and only after the fit.
 
 
 def report_fit(
-    fit: Fit, files: RankFiles | None, trainer: Trainer, *, precision: RunPrecision | None, wait_s: float, show: bool
+    fit: Fit,
+    files: RankFiles | None,
+    trainer: Trainer,
+    *,
+    precision: RunPrecision | None,
+    wait_s: float,
+    show: ReportLength,
+    trainer_log: TrainerLog | None,
 ) -> None:
-    """Report on a fit that has ended, on its rank 0. An error in here is reported and goes no further.
+    """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
     Args:
         fit: The fit.
-        files: Tells when the other ranks have written theirs; None not to wait.
+        files: Waits for the files of the other ranks; None to skip the wait.
         trainer: The Trainer.
-        precision: The precision of the fit and what it did to the numbers.
+        precision: The precision of the fit, with the results of its monitors.
         wait_s: Longest wait for other ranks, in seconds.
-        show: Whether to print the report.
+        show: How much of the report to print.
+        trainer_log: Where the report's scalars are logged; None to log none.
     """
     try:
         from lightning_perf.report.build import LiveFit
@@ -50,24 +72,25 @@ def report_fit(
     except Exception as error:
         fit.errors.report("the report could not be made", error)
         return
-    # Each for itself: a full disk keeps nothing from the console.
+    # Each step has its own try: with a full disk the report still reaches the console.
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
-    if show:
+    if show != "none":
         _give(fit.errors, "the progress bar is not stopped before the report", stop_live_bar, trainer)
-        _give(fit.errors, "the report is not shown", print_fit_report, report)
-    _give(fit.errors, "the report is not logged", log_report, report, trainer.loggers, trainer.global_step)
+        _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
+    if trainer_log is not None:
+        _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     """Analyse the folder of a fit, as ``lightning-perf analyze`` does.
 
     Args:
-        folder: The folder with the files of all ranks; None when there is none.
-        live: What the fit knows beyond its files.
+        folder: The folder with the files of all ranks; None if it has no folder.
+        live: The part of the fit's data that is not in its files.
 
     Returns:
-        The report; without the traces, which a note says, when none of them can be read.
+        The report. If no trace can be read, it has none, and a note says so.
     """
     from lightning_perf.report.build import analyze, build_report
 
@@ -82,40 +105,36 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:
-    """The scalars of a report.
+    """Return the scalars of a report.
 
     Args:
         report: The report.
 
     Returns:
-        Of the rank that the report speaks of first, the mean recorded step ``perf/recorded/step_ms`` and each category
-        of it, as ``perf/recorded/kernel_launch_ms``; empty when nothing was recorded.
+        For the rank that the verdict is about: the mean recorded step ``perf/recorded/step_ms``, and each category that
+        took any time, e.g. ``perf/recorded/kernel_launch_ms``. Empty if nothing was recorded.
     """
     if report.lead is None:
         return {}
     breakdown = report.ranks[report.lead].breakdown
     rows = {"step": breakdown.wall.mean_ns, **{row.name: row.mean_ns for row in breakdown.categories}}
-    return {f"perf/recorded/{name}_ms": mean_ns / 1e6 for name, mean_ns in rows.items() if mean_ns is not None}
+    return {f"perf/recorded/{name}_ms": mean_ns / 1e6 for name, mean_ns in rows.items() if mean_ns}
 
 
-def log_report(report: PerfReport, loggers: Iterable[Any], step: int) -> None:
-    """Give the scalars of a report to loggers.
+def log_report(report: PerfReport, trainer_log: TrainerLog, trainer: Trainer) -> None:
+    """Log the scalars of a report at the Trainer's last step."""
+    trainer_log.finish(report_metrics(report), int(trainer.global_step))
 
-    Args:
-        report: The report.
-        loggers: The Trainer's loggers.
-        step: The step to log them at.
-    """
-    metrics = report_metrics(report)
-    if metrics:
-        for logger in loggers:
-            logger.log_metrics(metrics, step=step)
+
+def print_line(text: str) -> None:
+    """Print a line on the console."""
+    sys.stdout.write(f"{text}\n")
 
 
 def stop_live_bar(trainer: Trainer) -> None:
-    """Stop a progress bar that rich redraws in place: it would draw over the report, and erase lines of it.
+    """Stop a progress bar that rich redraws in place. It would overwrite lines of the report.
 
-    Training is over, and the bar's own teardown, which stops it again, comes only after the report.
+    Training is over, and the bar's own teardown, which also stops it, comes after the report.
 
     Args:
         trainer: The Trainer.
@@ -128,9 +147,20 @@ def stop_live_bar(trainer: Trainer) -> None:
             progress.stop()
 
 
-def print_fit_report(report: PerfReport) -> None:
-    """Print a report on the console."""
-    report.print()
+def print_fit_report(report: PerfReport, folder: Path | None, length: ReportLength) -> None:
+    """Print a report on the console.
+
+    Args:
+        report: The report.
+        folder: The folder of the fit.
+        length: ``full`` or ``short``.
+    """
+    if length == "full":
+        report.print()
+        return
+    from lightning_perf.report.console.short import print_short_report
+
+    print_short_report(report, folder)
 
 
 def _give(errors: ErrorReporter, otherwise: str, use: Callable[..., object], *arguments: object) -> None:

@@ -1,6 +1,6 @@
-"""Comparing runs: records, statistics over repeated runs, fairness, studies, verdicts.
+"""Compare training runs: read their records, check that they may be compared, run studies, and state verdicts.
 
-The public names load on first use: a study starts, and reads its options, without scipy, torch or Ray.
+The public names load on first use, so a study starts and reads its options without scipy, torch or Ray.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from lightning_perf.compare.engines.slurm import SlurmEngine
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
+    from lightning_perf.compare.records.metrics import METRICS, Metric, Quality, find_quality, run_values
     from lightning_perf.compare.records.record import RunRecord, find_records
+    from lightning_perf.compare.render.console import print_comparison
+    from lightning_perf.compare.render.markdown import render_markdown
     from lightning_perf.compare.study.definition import Study, StudyArm, read_study
     from lightning_perf.compare.study.results import study_arms, study_notes
     from lightning_perf.compare.study.run import run_study
     from lightning_perf.compare.verdicts.build import compare_arms
-    from lightning_perf.compare.verdicts.comparison import Comparison
+    from lightning_perf.compare.verdicts.comparison import Comparison, VerdictKind
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
     from lightning_perf.compare.verdicts.refusal import Unfair, UnfairError
     from lightning_perf.lazy_imports import MissingExtraError, import_extra
@@ -32,12 +35,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "EXIT_CODES": "lightning_perf.compare.commands.compare",
+    "METRICS": "lightning_perf.compare.records.metrics",
     "CompareError": "lightning_perf.compare.errors",
     "Comparison": "lightning_perf.compare.verdicts.comparison",
     "Device": "lightning_perf.compare.engines.block",
     "InvalidRunsError": "lightning_perf.compare.errors",
     "LocalEngine": "lightning_perf.compare.engines.local",
+    "Metric": "lightning_perf.compare.records.metrics",
     "MissingExtraError": "lightning_perf.lazy_imports",
+    "Quality": "lightning_perf.compare.records.metrics",
     "RayEngine": "lightning_perf.compare.engines.ray",
     "RayRecordings": "lightning_perf.compare.engines.ray_cluster",
     "RunRecord": "lightning_perf.compare.records.record",
@@ -47,17 +53,22 @@ _HOMES = {
     "StudyArm": "lightning_perf.compare.study.definition",
     "Unfair": "lightning_perf.compare.verdicts.refusal",
     "UnfairError": "lightning_perf.compare.verdicts.refusal",
+    "VerdictKind": "lightning_perf.compare.verdicts.comparison",
     "compare_arms": "lightning_perf.compare.verdicts.build",
     "compare_runs": "lightning_perf.compare.folders",
     "exit_code": "lightning_perf.compare.commands.compare",
+    "find_quality": "lightning_perf.compare.records.metrics",
     "find_records": "lightning_perf.compare.records.record",
     "import_extra": "lightning_perf.lazy_imports",
     "minimal_detectable_effect": "lightning_perf.statistics.power",
     "parse_devices": "lightning_perf.compare.engines.local",
     "parse_gate": "lightning_perf.compare.verdicts.gates",
+    "print_comparison": "lightning_perf.compare.render.console",
     "read_study": "lightning_perf.compare.study.definition",
+    "render_markdown": "lightning_perf.compare.render.markdown",
     "report_errors": "lightning_perf.compare.commands.compare",
     "run_study": "lightning_perf.compare.study.run",
+    "run_values": "lightning_perf.compare.records.metrics",
     "settle_options": "lightning_perf.compare.commands.study_options",
     "study_arms": "lightning_perf.compare.study.results",
     "study_notes": "lightning_perf.compare.study.results",
@@ -65,12 +76,15 @@ _HOMES = {
 
 __all__ = [
     "EXIT_CODES",
+    "METRICS",
     "CompareError",
     "Comparison",
     "Device",
     "InvalidRunsError",
     "LocalEngine",
+    "Metric",
     "MissingExtraError",
+    "Quality",
     "RayEngine",
     "RayRecordings",
     "RunRecord",
@@ -80,17 +94,22 @@ __all__ = [
     "StudyArm",
     "Unfair",
     "UnfairError",
+    "VerdictKind",
     "compare_arms",
     "compare_runs",
     "exit_code",
+    "find_quality",
     "find_records",
     "import_extra",
     "minimal_detectable_effect",
     "parse_devices",
     "parse_gate",
+    "print_comparison",
     "read_study",
+    "render_markdown",
     "report_errors",
     "run_study",
+    "run_values",
     "settle_options",
     "study_arms",
     "study_notes",

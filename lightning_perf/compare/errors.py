@@ -1,4 +1,4 @@
-"""The errors that comparing and studying raise for what a user can mend."""
+"""Errors that comparisons and studies raise for problems that you can fix."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ __all__ = ["CompareError", "InvalidRunsError"]
 
 
 class CompareError(Exception):
-    """A comparison or a study cannot go on: says what was wrong, where, and what to do."""
+    """A comparison or a study cannot continue. The message names the cause, the place and the fix."""
 
 
 class InvalidRunsError(CompareError):
-    """Too few valid runs are left to compare."""
+    """An arm has no valid run left, or no block has a valid run of both arms."""

@@ -1,4 +1,4 @@
-"""Folders of runs ─► `Comparison`: what ``lightning-perf compare`` does, from Python."""
+"""Folders of runs ─► `Comparison`: the Python function behind ``lightning-perf compare``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.record import RunRecord, find_records
+from lightning_perf.compare.study.definition import read_study
 from lightning_perf.compare.study.results import OPTIONS_NAME, failed_blocks, study_arms, study_notes
 from lightning_perf.compare.verdicts.build import compare_arms
 from lightning_perf.compare.verdicts.comparison import Comparison
@@ -28,19 +29,19 @@ def compare_runs(
     """Compare the arms of a study, or the runs in two or more folders.
 
     Args:
-        arms: The folder of a study; or the runs of each arm by its name, as a folder or as records. The first arm is
-            the baseline.
-        settings: What you declared before looking at the runs. What a study declared holds where you declare nothing
-            else; its treatment and what it allowed are added.
+        arms: The folder of a study, or a mapping from each arm's name to its runs: a folder or records. The first arm
+            is the baseline.
+        settings: Margins, gates and other choices that you made before you saw the runs. Settings that a study
+            declared apply unless you give others. Its treatment and allowed facts are added to yours.
 
     Returns:
-        The comparison, with the notes of the study.
+        The comparison. That of a study includes the study's notes.
 
     Raises:
-        CompareError: There are fewer than two arms, a folder holds no runs, a run is in more than one place, or the
-            metric that should be the accuracy does not exist.
+        CompareError: There are fewer than two arms, a folder holds no runs, a run was given twice, or no run logged
+            the metric that you named.
         InvalidRunsError: An arm has no finished and valid run.
-        UnfairError: Fingerprints differ in more than the treatment and the allowed facts. Its ``refusal`` is the
+        UnfairError: The fingerprints differ in more than the treatment and the allowed facts. Its ``refusal`` is the
             document that lists the differences.
         MissingExtraError: scipy is not installed.
 
@@ -56,7 +57,12 @@ def compare_runs(
     arms_of_study = study_arms(folder)
     settings = (settings or Settings()).over(_declared_settings(folder))
     comparison = compare_arms(arms_of_study, settings, failed_blocks=failed_blocks(folder))
-    return replace(comparison, notes=(*comparison.notes, *study_notes(folder)))
+    study = read_study(folder)
+    return replace(
+        comparison,
+        arms=tuple(replace(arm, command=study.arm(arm.name).shown()) for arm in comparison.arms),
+        notes=(*comparison.notes, *study_notes(folder)),
+    )
 
 
 def _records(runs: _Folder | Sequence[RunRecord]) -> Sequence[RunRecord]:
@@ -68,13 +74,13 @@ class _Declared(msgspec.Struct):
 
 
 def _declared_settings(folder: Path) -> Settings:
-    """Return what a study declared before its runs were looked at; the defaults where it declared nothing.
+    """Return the settings that a study declared before its first run, or the defaults.
 
     Args:
         folder: The study's folder.
 
     Raises:
-        CompareError: The options cannot be read.
+        CompareError: The file of options cannot be read.
     """
     path = folder / OPTIONS_NAME
     try:

@@ -1,1 +1,1 @@
-"""Values ─► `Finding`: one rule a file, each with evidence, an action and a predicted saving."""
+"""Rules: each module has one, and turns the analyses of a rank into a `Finding` or nothing."""

@@ -1,4 +1,4 @@
-"""Whether the recorded training had the cores that it computes on to itself."""
+"""Contention for the cores: whether other programs, or too many threads, slowed the recorded training."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from lightning_perf.units import format_share
 __all__ = ["contention", "is_busy", "is_oversubscribed"]
 
 BUSY_LOAD = 1.5
-"""From so many running processes per processor of the machine on, others wait at any time; and one more than fits."""
+"""Load per processor from which the machine counts as busy, if the load also exceeds the processors by one."""
 
 BUSY_WAIT = 0.1
-"""From this share of its time spent waiting for a core on, the training thread is slowed down by others."""
+"""Share of its time that the training thread waits for a core, from which the machine counts as busy."""
 
 THREADS_PER_CORE = 2
-"""Processors of a core, where a recording knows only its cores."""
+"""Logical processors per core, for recordings that know only the cores."""
 
 
 def contention(processor: Processor | None) -> str:
-    """Say how the processor was contended for, in a sentence.
+    """Return a sentence about the contention for the processor.
 
     Args:
-        processor: The processor and its state, as `PerfCallback` noted them.
+        processor: The processor and its state, from `PerfCallback`.
 
     Returns:
-        The sentence; empty where nothing contended, or nothing is known.
+        The sentence. It is empty if there was no contention, or if the recording does not say.
     """
     if processor is None:
         return ""
@@ -40,12 +40,12 @@ def contention(processor: Processor | None) -> str:
 
 
 def is_busy(processor: Processor | None) -> bool:
-    """Whether anything contended for the processor."""
+    """Return whether there was contention for the processor."""
     return bool(contention(processor))
 
 
 def is_oversubscribed(processor: Processor | None) -> bool:
-    """Whether torch computes on more threads than the process may use processors."""
+    """Return whether torch computes on more threads than the process may use processors."""
     cpus = _cpus(processor) if processor is not None else None
     return processor is not None and cpus is not None and (processor.threads or 0) > cpus
 
@@ -66,7 +66,9 @@ def _is_loaded(processor: Processor) -> bool:
 
 
 def _load_text(processor: Processor) -> str:
-    threads = f", of which torch uses {processor.threads:,}" if processor.threads else ""
+    threads = ""
+    if processor.threads:
+        threads = f", and torch uses {processor.threads:,} thread{'' if processor.threads == 1 else 's'}"
     return f"a load of {processor.load:.1f} on {_processors(_machine(processor) or 0)}{threads}"
 
 

@@ -1,4 +1,4 @@
-"""What a rule finds: a cause of lost time, its evidence, what to do about it, and what that would save."""
+"""A finding: one cause of lost time, with its evidence, its fix and an estimate of the saving."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Severity", "finding", "severity_of"]
+from lightning_perf.findings.pages import rule_page_url
+
+__all__ = ["Finding", "Severity", "finding", "middle_of", "severity_of"]
 
 Severity = Literal["high", "moderate", "low"]
 
 MIN_SHARE = 0.03
 MODERATE_SHARE = 0.05
 HIGH_SHARE = 0.15
-"""Parts of the step time that a cause must be able to save to be reported at all, and to count as moderate and high.
+"""Shares of the step time. A cause is reported if it could save at least the first one. Its severity is moderate or
+high if the middle of its estimate reaches the second or the third.
 
-XProf draws its lines alike: above 20 and 5 % for input, above 15 and 3 % for launches and communication.
+XProf uses similar thresholds: 5 and 20 % for input, 3 and 15 % for launches and communication.
 """
 
 
@@ -24,16 +27,17 @@ class Finding:
     """A cause of lost time.
 
     Attributes:
-        kind: Which rule found it: ``input-bound``, ``launch-bound``, …
-        severity: ``high``, ``moderate`` or ``low``, by the share of the step that could be saved.
-        title: The cause in one clause, with its main number.
-        evidence: Figures from this recording that show it, a sentence each.
-        action: What to change, down to the line of code where there is one.
-        saving_low_ms: Least predicted saving, milliseconds a step; ``None`` where no model gives one.
-        saving_high_ms: Most predicted saving, milliseconds a step.
-        model: How the saving was predicted: which share can shrink, and by what factor.
-        rank: The rank that it was found on, ``None`` in a recording that does not tell.
-        step_ms: That rank's mean step time, which the saving is a part of; ``None`` where no saving is predicted.
+        kind: The ID of the rule that found it: ``input-bound``, ``launch-bound``, …
+        severity: ``high``, ``moderate`` or ``low``, by the middle of the estimated saving as a share of the step.
+        title: The problem in one clause, with its main number.
+        evidence: Figures from this recording that show the problem, one sentence each.
+        action: The fix, with the line of code to change if there is one.
+        saving_low_ms: Least estimated saving in milliseconds per step; ``None`` if no model gives one.
+        saving_high_ms: Most estimated saving in milliseconds per step.
+        model: How the saving was estimated: the share that can shrink, and its factor.
+        rank: The rank that it was found on; ``None`` if the recording does not say.
+        step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
+        page: Address of the page that explains the rule, always the one that belongs to ``kind``.
     """
 
     kind: str
@@ -46,20 +50,31 @@ class Finding:
     model: str
     rank: int | None = None
     step_ms: float | None = None
+    page: str = ""
+
+    def __post_init__(self) -> None:
+        """Derive the page from the rule, also when a document is read: an address in it is not trusted."""
+        object.__setattr__(self, "page", rule_page_url(self.kind))
 
 
-def severity_of(saving_ms: float, step_ms: float) -> Severity:
-    """How much a cause matters, by the most that removing it could save.
+def middle_of(low: float, high: float) -> float:
+    """Return the middle of an estimate, which decides its severity and its place in the list."""
+    return (low + high) / 2
+
+
+def severity_of(low: float, high: float, step: float) -> Severity:
+    """Return the severity of a cause, by the middle of its estimated saving.
 
     Args:
-        saving_ms: Most predicted saving a step.
-        step_ms: Step time.
+        low: Least estimated saving per step.
+        high: Most estimated saving per step, in the same unit.
+        step: Step time, in the same unit.
 
     Example:
-        >>> severity_of(20, 100), severity_of(8, 100), severity_of(1, 100)
+        >>> severity_of(10, 30, 100), severity_of(0, 20, 100), severity_of(0, 6, 100)
         ('high', 'moderate', 'low')
     """
-    share = saving_ms / step_ms if step_ms > 0 else 0.0
+    share = middle_of(low, high) / step if step > 0 else 0.0
     return "high" if share >= HIGH_SHARE else "moderate" if share >= MODERATE_SHARE else "low"
 
 
@@ -74,22 +89,22 @@ def finding(
     model: str,
     rank: int | None,
 ) -> Finding:
-    """Make a finding whose severity follows from its saving.
+    """Make a finding with an estimated saving and the severity that follows from it.
 
     Args:
-        kind: Which rule found it.
-        title: The cause in one clause.
+        kind: The ID of the rule.
+        title: The problem in one clause.
         evidence: Figures that show it.
-        action: What to change.
-        saving_ns: Least and most predicted saving, nanoseconds a step; what exceeds the step is cut off.
+        action: The fix.
+        saving_ns: Least and most estimated saving in nanoseconds per step. A saving never exceeds the step.
         step_ns: Mean step time of the rank.
-        model: How the saving was predicted.
+        model: How the saving was estimated.
         rank: The rank that it was found on.
     """
     low, high = (min(saving, step_ns) if step_ns > 0 else saving for saving in sorted(saving_ns))
     return Finding(
         kind=kind,
-        severity=severity_of(high, step_ns),
+        severity=severity_of(low, high, step_ns),
         title=title,
         evidence=tuple(evidence),
         action=action,

@@ -1,4 +1,4 @@
-"""All rules, and the one function that applies them."""
+"""All rules, and the function that applies them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
+from lightning_perf.analysis.steps.step_times import StepTimes
 from lightning_perf.findings.cpu.cpu_bf16 import cpu_bf16
 from lightning_perf.findings.cpu.cpu_channels_last import cpu_channels_last
 from lightning_perf.findings.cpu.cpu_overhead import cpu_overhead
 from lightning_perf.findings.cpu.cpu_page_faults import cpu_page_faults
+from lightning_perf.findings.cpu.cpu_pauses import cpu_pauses
 from lightning_perf.findings.cpu.cpu_threads import cpu_threads
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.finding import Finding, middle_of
 from lightning_perf.findings.host.cold_start import cold_start
 from lightning_perf.findings.host.host_work import host_work
 from lightning_perf.findings.host.input_bound import input_bound
 from lightning_perf.findings.host.launch_bound import launch_bound
 from lightning_perf.findings.host.pageable_copies import pageable_copies
+from lightning_perf.findings.host.periodic_steps import periodic_steps
 from lightning_perf.findings.host.queued_stalls import queued_stalls
 from lightning_perf.findings.host.small_kernels import small_kernels
 from lightning_perf.findings.host.stop_flags import stop_flags
@@ -35,10 +38,11 @@ from lightning_perf.findings.ranks.data_parallel import data_parallel
 from lightning_perf.findings.ranks.exposed_communication import exposed_communication, exposed_ns
 from lightning_perf.findings.ranks.rank_imbalance import rank_imbalance
 
-__all__ = ["RULES", "RUN_RULES", "Rule", "RunRule", "find"]
+__all__ = ["LOG_RULES", "RULES", "RUN_RULES", "LogRule", "Rule", "RunRule", "find"]
 
 Rule = Callable[[RankAnalysis], "Finding | None"]
 RunRule = Callable[[Distributed], "Finding | None"]
+LogRule = Callable[[StepTimes, "RankAnalysis | None"], "Finding | None"]
 
 RULES: tuple[Rule, ...] = (
     allocator,
@@ -49,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     cpu_channels_last,
     cpu_overhead,
     cpu_page_faults,
+    cpu_pauses,
     cpu_threads,
     cudnn_benchmark,
     data_parallel,
@@ -71,7 +76,10 @@ RULES: tuple[Rule, ...] = (
 
 
 RUN_RULES: tuple[RunRule, ...] = (rank_imbalance,)
-"""Rules that weigh ranks against each other."""
+"""Rules that compare ranks with each other."""
+
+LOG_RULES: tuple[LogRule, ...] = (periodic_steps,)
+"""Rules about the step log of the whole run, which `lightning_perf.findings.whole_run` applies."""
 
 
 def _flag_ns(analysis: RankAnalysis) -> float:
@@ -80,23 +88,22 @@ def _flag_ns(analysis: RankAnalysis) -> float:
 
 
 SHARED_WAITS: dict[Rule, Callable[[RankAnalysis], float]] = {exposed_communication: exposed_ns, stop_flags: _flag_ns}
-"""Waits that end for all ranks at once, and how long a rank's are: the rank that arrives last has nothing but the
-transfer, and what the others have beyond that is their wait for it. So the rank with the least speaks, and none does if
-it has none worth telling."""
+"""Rules about waits that end for all ranks at once, and the length of a rank's waits. The rank that arrives last has
+only the transfer, and the others also wait for that rank. The rank with the shortest waits therefore decides."""
 
 
 def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) -> tuple[Finding, ...]:
     """Apply every rule to every rank, and those of the run to all ranks together.
 
-    A truncated recording yields nothing: its device events are missing, and rules weigh shares of time. Of what several
-    ranks share, the rank with the most to save speaks.
+    A truncated recording has no findings: its device events are missing, and rules need shares of time. If several
+    ranks have the same finding, the one with the most to save is kept.
 
     Args:
-        ranks: The ranks' analyses.
-        distributed: The ranks compared; ``None`` for a run of one.
+        ranks: The analyses of the ranks.
+        distributed: The comparison of the ranks; ``None`` for a run of one rank.
 
     Returns:
-        Findings, the most to save first; those without a predicted saving last.
+        Findings, the most to save first. Those without an estimate come last.
     """
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated]
     findings = []
@@ -114,4 +121,4 @@ def find(ranks: Iterable[RankAnalysis], distributed: Distributed | None = None) 
 def _weight(finding: Finding) -> tuple[float, float]:
     if finding.saving_low_ms is None or finding.saving_high_ms is None:
         return (-1.0, -1.0)
-    return ((finding.saving_low_ms + finding.saving_high_ms) / 2, finding.saving_high_ms)
+    return (middle_of(finding.saving_low_ms, finding.saving_high_ms), finding.saving_high_ms)

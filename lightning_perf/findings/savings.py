@@ -1,8 +1,7 @@
-"""What a change can save of a step: only the share that can shrink does (Amdahl, AFIPS 1967).
+"""Estimates of the step time that a change saves: only the share that can shrink does (Amdahl, AFIPS 1967).
 
-Device work saves step time only while it is what the step waits for, and a step is never shorter than the host needs
-to issue it. So savings of kernel time are scaled to the time in which compute is exposed, and capped by the host's
-work.
+Faster device work saves step time only while the step waits for it, and a step is never shorter than the work of the
+host. Savings of kernel time are therefore scaled to the time in which compute is exposed, and limited by the host.
 """
 
 from __future__ import annotations
@@ -10,40 +9,62 @@ from __future__ import annotations
 from lightning_perf.analysis.host.host_pace import bounded_by_host
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import MIN_SHARE
-from lightning_perf.units import format_share
+from lightning_perf.units import format_count, format_share
 
-__all__ = ["device_saving_ns", "each", "share_of_step", "step_ns", "whole", "worth_it"]
+__all__ = [
+    "RECORD_STACKS",
+    "counted",
+    "device_saving_ns",
+    "each",
+    "share_of_step",
+    "step_ns",
+    "whole",
+    "worth_it",
+]
+
+RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
+"""Advice for findings about Python code in a recording without stacks."""
 
 
 def step_ns(analysis: RankAnalysis) -> float:
-    """Mean step time, 0 when there is none."""
+    """Return the mean step time in nanoseconds, or 0 without steps."""
     return analysis.breakdown.wall.mean_ns or 0.0
 
 
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "launch", "launches"), counted(1541, "launch", "launches"), counted(2.5, "kernel")
+        ('1 launch', '1,541 launches', '2.50 kernels')
+    """
+    return f"{format_count(number)} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def share_of_step(time_ns: float, analysis: RankAnalysis) -> str:
-    """A time as a part of the step, in words: at most all of it, though threads may add up to more."""
+    """Return a time as a share of the step, as text. It is at most 100 %, though several threads may add up to more."""
     step = step_ns(analysis)
     return format_share(min(1.0, time_ns / step) if step > 0 else None)
 
 
 def worth_it(saving_ns: float, analysis: RankAnalysis) -> bool:
-    """Whether a saving a step is large enough to report."""
+    """Return whether a saving per step is large enough to report."""
     step = step_ns(analysis)
     return step > 0 and saving_ns >= MIN_SHARE * step
 
 
 def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
-    """The step time won when compute kernels take less time.
+    """Return the step time that faster compute kernels save.
 
     Args:
         analysis: The rank.
-        least_ns: Least kernel time saved a step, summed over kernels.
-        most_ns: Most kernel time saved a step.
+        least_ns: Least kernel time saved per step, summed over kernels.
+        most_ns: Most kernel time saved per step.
 
     Returns:
-        Least and most saving, nanoseconds a step: less where kernels overlap each other or the device waits for the
-        host anyway. The most leaves the host the time that its operators take. The least is half of what leaves a host
-        that is as slow as under the profiler its time: on the edge it becomes what the step waits for.
+        Least and most saving in nanoseconds per step. It is smaller if kernels overlap, or if the device waits for the
+        host anyway. The most leaves the host the time of its operators. The least assumes a host that is as slow as
+        under the profiler, and counts half of the rest, because the host then begins to set the pace.
     """
     arithmetic, launches = analysis.arithmetic, analysis.launches
     if arithmetic is None or not arithmetic.compute_ns:
@@ -56,10 +77,10 @@ def device_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) ->
 
 
 def whole(analysis: RankAnalysis) -> str:
-    """What shares are of: the step, or a recording that marks none."""
+    """Return the name of the whole that shares are parts of: the step, or a recording without marked steps."""
     return "the step" if analysis.breakdown.marked else "the recording"
 
 
 def each(analysis: RankAnalysis) -> str:
-    """What figures are for: each step, or a recording that marks none."""
-    return "a step" if analysis.breakdown.marked else "in the recording"
+    """Return the text behind a figure: per step, or in a recording without marked steps."""
+    return "per step" if analysis.breakdown.marked else "in the recording"

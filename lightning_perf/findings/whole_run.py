@@ -1,4 +1,4 @@
-"""Findings come from a few recorded steps. Here the whole run confirms, narrows or holds back each of them."""
+"""The check of findings against the whole run: it confirms, narrows or holds back each of them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from lightning_perf.findings.contention import contention, is_busy, is_oversubsc
 from lightning_perf.findings.finding import MIN_SHARE, Finding, severity_of
 from lightning_perf.findings.host.input_bound import MIN_SHARE as MIN_WAIT_SHARE
 from lightning_perf.findings.host.input_bound import input_bound
+from lightning_perf.findings.host.periodic_steps import periodic_steps
 from lightning_perf.units import format_count, format_duration, format_ratio, format_share
 
 __all__ = ["NOTABLE", "Checked", "HeldBack", "Stretch", "check_findings", "stretch"]
 
 NOTABLE = 1.2
-"""From this ratio on between recorded steps and the run's median step, the recording shows another stretch."""
+"""Ratio of recorded steps to the run's median step from which the recording shows an unusual stretch."""
 
 UNLIKE = 2.0
-"""From this ratio on, shares of the recorded steps say nothing about the run's usual step."""
+"""Ratio from which shares of the recorded steps do not apply to the run's usual step."""
 
 HOST_PACED = frozenset({"host-work", "launch-bound"})
-"""Findings of a training on a device that a busy host makes by itself."""
+"""Rules for trainings on a device that a busy host triggers by itself."""
+
+SEEN_IN_EVERY_STEP = frozenset({"cpu-pauses"})
+"""Rules that allow for a busy machine themselves: they need the cost in each recorded step."""
 
 LEAST_RUN_STEPS = 5
-"""Fewer steps outside of the recording cannot contradict it."""
+"""Steps outside of the recording that are needed to contradict it."""
 
 LEAST_STRETCH_STEPS = 10
-"""Fewer have no usual step that a stretch could differ from."""
+"""Steps of a run that are needed to know its usual step."""
 
 LEAST_RECORDED = 4
-"""With fewer recorded steps none can be told from the others."""
+"""Recorded steps that are needed to identify outliers."""
 
 CATEGORIES = {
     "allocator": "runtime_alloc",
@@ -46,7 +50,7 @@ CATEGORIES = {
     "pageable-copies": "memcpy_h2d",
     "sync-points": "runtime_sync",
 }
-"""The category of the step time in which each kind of finding lies; that of the others cannot be told."""
+"""The category of the step time that each rule is about. Other rules have no single category."""
 
 LABELS = {
     "allocator": "asked the driver for memory",
@@ -61,7 +65,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class HeldBack:
-    """A finding of the recorded steps that the whole run does not bear out.
+    """A finding of the recorded steps that the whole run does not confirm.
 
     Attributes:
         finding: The finding, with the figures of the recorded steps.
@@ -79,9 +83,9 @@ class Stretch:
     Attributes:
         recorded_ns: Median recorded step.
         usual_ns: Median step of the run.
-        ratio: The first over the second.
-        kind: ``usual``; ``fast`` or ``slow``, a stretch of the run unlike the rest; ``profiled``, where the profiler
-            itself may be what made the steps slow.
+        ratio: The recorded step divided by the usual step.
+        kind: ``usual``; ``fast`` or ``slow`` for an unusual stretch of the run; ``profiled`` if the profiler itself may
+            have made the steps slow.
     """
 
     recorded_ns: float
@@ -92,14 +96,13 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Checked:
-    """The findings after the whole run was asked.
+    """The findings after the check against the whole run.
 
     Attributes:
-        findings: Those that hold, the most to save first, with the run's figures where it has any.
-        held_back: Those that do not.
-        notes: What one or two recorded steps caused: outliers, and no causes.
-        headline: What a reader must know before the verdict: the machine was busy, or the stretch unusual. Empty where
-            there is nothing.
+        findings: Confirmed findings, the most to save first, with the figures of the run if it has any.
+        held_back: Findings that the run does not confirm.
+        notes: Outliers: findings that come from one or two recorded steps.
+        headline: A warning before the verdict: the machine was busy, or the stretch unusual. Usually empty.
     """
 
     findings: tuple[Finding, ...]
@@ -112,12 +115,12 @@ def stretch(lead: RankAnalysis | None, run: StepTimes | None, trusted: Trust | N
     """Compare the recorded steps with those of the run.
 
     Args:
-        lead: The rank that the report speaks of first.
+        lead: The rank that the report describes first.
         run: The steps of the run that were not recorded.
-        trusted: What the profiler did to the run.
+        trusted: The effect of the profiler on the run.
 
     Returns:
-        The comparison; None where there is nothing to compare.
+        The comparison, or None if there is nothing to compare.
     """
     if lead is None or run is None or run.only_profiled or not lead.breakdown.marked or not run.p50_ns:
         return None
@@ -147,23 +150,23 @@ def check_findings(
     lead: RankAnalysis | None = None,
     trusted: Trust | None = None,
 ) -> Checked:
-    """Set the findings of the recorded steps against the whole run.
+    """Check the findings of the recorded steps against the whole run.
 
-    What was estimated while others competed for the cores is held back. Waits for data are judged by the step log,
-    which measured them in every step. What one or two recorded steps cause is an outlier. Recorded steps that are much
-    faster or slower than the run's are not what its steps look like.
+    Estimates made while others competed for the cores are held back. Waits for data are judged by the step log, which
+    measured them in every step. One or two slow recorded steps count as outliers. Recorded steps that are much faster
+    or slower than the run's are not representative.
 
     Args:
-        found: The findings, from `find`.
-        ranks: The analyses that they were found in.
+        found: The findings from `find`.
+        ranks: The analyses that they come from.
         run: The step log of the run; None for a recording without one.
-        run_rank: The rank that wrote the step log; None where it is not known.
+        run_rank: The rank that wrote the step log; None if it is unknown.
         other_ranks: The step logs of other ranks, at least of those that findings are about.
-        lead: The rank that the report speaks of first.
-        trusted: What the profiler did to the run.
+        lead: The rank that the report describes first.
+        trusted: The effect of the profiler on the run.
 
     Returns:
-        What holds, what does not, and why.
+        Confirmed findings, findings that are held back with the reason, and notes.
     """
     usable = _usable(run)
     analyses = {analysis.rank: analysis for analysis in ranks}
@@ -185,6 +188,9 @@ def check_findings(
         missed = _missed_waits(ranks, usable, run_rank)
         if missed is not None:
             findings.append(missed)
+    periodic = periodic_steps(usable, lead) if usable is not None else None
+    if periodic is not None:
+        findings.append(periodic)
     findings = [_with_busy_cores(finding, analyses.get(finding.rank, lead)) for finding in findings]
     busy = contention(lead.metadata.processor) if lead is not None else ""
     headline = f"{busy} {_headline(place)}".strip()
@@ -196,12 +202,12 @@ def _usable(run: StepTimes | None) -> StepTimes | None:
 
 
 def _with_busy_cores(finding: Finding, analysis: RankAnalysis | None) -> Finding:
-    """Worker processes need cores, too: where those are busy, they may win nothing."""
+    """Lower the estimate for worker processes to zero if the cores that they need are busy."""
     if finding.kind != "input-bound" or "num_workers" not in finding.action:
         return finding
     if analysis is None or not is_busy(analysis.metadata.processor):
         return finding
-    warning = "The cores are busy: further worker processes compete for them, and may make the training slower."
+    warning = "The cores are busy. More worker processes compete for them and may make the training slower."
     return replace(finding, saving_low_ms=0.0, evidence=(*finding.evidence, warning))
 
 
@@ -217,7 +223,7 @@ def _order(finding: Finding) -> tuple[float, float, str]:
 def _judge(
     finding: Finding, analysis: RankAnalysis, run: StepTimes | None, place: Stretch | None
 ) -> Finding | HeldBack | str:
-    if finding.saving_high_ms is None:
+    if finding.saving_high_ms is None or finding.kind in SEEN_IN_EVERY_STEP:
         return finding
     if finding.kind == "input-bound" and run is not None:
         return _waits(finding, analysis, run)
@@ -225,14 +231,14 @@ def _judge(
     if finding.kind != "input-bound" and processor is not None and (processor.trains or finding.kind in HOST_PACED):
         if is_oversubscribed(processor):
             enough = f"torch.set_num_threads({processor.cores or processor.cpus})"
-            return HeldBack(finding, f"Estimated on oversubscribed cores. Compute on fewer threads: {enough}.")
+            return HeldBack(finding, f"Estimated on oversubscribed cores. Use fewer threads: {enough}.")
         if is_busy(processor):
             fewer = ", or with fewer threads: torch.set_num_threads(1)" if (processor.threads or 1) > 1 else ""
             return HeldBack(finding, f"Estimated while the machine was busy. Record again on a quiet machine{fewer}.")
     if place is not None and run is not None and place.kind in ("slow", "fast") and _unlike(place):
         reason = (
             f"The recorded steps took {format_duration(place.recorded_ns)}, the run's median step "
-            f"{format_duration(place.usual_ns)}: their shares are not those of its usual step. Record other steps: "
+            f"{format_duration(place.usual_ns)}, so their shares do not apply to the usual step. Record other steps: "
             "PerfCallback(skip_first=…, repeat=3)."
         )
         return HeldBack(finding, reason)
@@ -244,27 +250,27 @@ def _unlike(place: Stretch) -> bool:
 
 
 def _waits(finding: Finding, analysis: RankAnalysis, run: StepTimes) -> Finding | HeldBack | str:
-    """The waits for data by the step log, as far as nothing on a device hides them."""
+    """Judge waits for data by the step log, as far as no device work hides them."""
     share, steady = _exposed_waits(analysis, run)
     recorded = analysis.breakdown.category("input").share or 0.0
     said = f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}"
     hiccup = _hiccup_text(finding, analysis)
     if steady < MIN_WAIT_SHARE:
         if share >= MIN_WAIT_SHARE:
-            return f"{said}, but {format_share(steady)} without the {HICCUPS} longest waits: an outlier, and no cause."
+            return f"{said}, but {format_share(steady)} without the {HICCUPS} longest waits: an outlier."
         if hiccup:
-            return f"{hiccup} {said}: an outlier, and no cause."
+            return f"{hiccup} {said}: an outlier."
         reason = f"{said}, {format_share(recorded)} only in the {analysis.breakdown.averaged_steps} recorded steps."
         return HeldBack(finding, reason)
     judged = input_bound(analysis, wait_ns=share * run.mean_ns, step_ns=run.mean_ns)
     if judged is None:
         return finding
-    evidence = f"{said}; the {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
+    evidence = f"{said}. The {analysis.breakdown.averaged_steps} recorded steps waited {format_share(recorded)}."
     return replace(judged, evidence=(*judged.evidence, evidence))
 
 
 def _exposed_waits(analysis: RankAnalysis, run: StepTimes) -> tuple[float, float]:
-    """The run's share of waits, and that without its longest ones; less what a device hid in the recorded steps."""
+    """Return the run's share of waits with and without the longest ones, as far as no device work hid them."""
     exposed = 1.0
     loading = analysis.loading
     if analysis.breakdown.has_device and loading is not None and loading.fetch_ns:
@@ -275,7 +281,7 @@ def _exposed_waits(analysis: RankAnalysis, run: StepTimes) -> tuple[float, float
 
 
 def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int | None) -> Finding | None:
-    """Waits that the recorded steps happen not to show. On a device they might be hidden: then nobody knows."""
+    """Find waits of the run that the recorded steps do not show. On a device they might be hidden and are left out."""
     for analysis in ranks:
         if analysis.breakdown.truncated or analysis.breakdown.has_device or not analysis.breakdown.marked:
             continue
@@ -288,7 +294,7 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
         if found is not None:
             recorded = analysis.breakdown.category("input").share
             evidence = (
-                f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}; the recorded steps "
+                f"Over the run's {format_count(run.steps)} steps the wait is {format_share(share)}. The recorded steps "
                 f"hardly show it ({format_share(recorded)})."
             )
             return replace(found, evidence=(*found.evidence, evidence))
@@ -296,7 +302,7 @@ def _missed_waits(ranks: Sequence[RankAnalysis], run: StepTimes, run_rank: int |
 
 
 def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) -> Finding | str:
-    """The finding by the median of the recorded steps, where one or two of them make its mean."""
+    """Judge a finding by the median recorded step if one or two steps dominate its mean."""
     times = _recorded(finding, analysis)
     if times is None:
         return finding
@@ -309,16 +315,16 @@ def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) ->
         rest = ""
         if run is not None and run.total_ns:
             share = format_share(run.outlier_excess_ns / run.total_ns)
-            rest = f" Slow steps have {share} of the run's time."
-        return f"{text} The median step has {format_duration(usual_ns)} of it: an outlier, and no cause.{rest}"
+            rest = f" Slow steps take {share} of the run's time."
+        return f"{text} The median step has {format_duration(usual_ns)} of it: an outlier.{rest}"
     if finding.kind == "input-bound":
         judged = input_bound(analysis, wait_ns=usual_ns, step_ns=wall_ns)
         if judged is not None:
-            return replace(judged, evidence=(*judged.evidence, f"{text} Judged by the median step."))
+            return replace(judged, evidence=(*judged.evidence, f"{text} The saving is that of the median step."))
     return replace(
         finding,
         evidence=(*finding.evidence, f"{text} The saving is that of the median step."),
-        severity=severity_of(high_ms, wall_ns / 1e6),
+        severity=severity_of(low_ms, high_ms, wall_ns / 1e6),
         saving_low_ms=low_ms,
         saving_high_ms=high_ms,
         step_ms=wall_ns / 1e6,
@@ -326,7 +332,7 @@ def _hiccups(finding: Finding, analysis: RankAnalysis, run: StepTimes | None) ->
 
 
 def _recorded(finding: Finding, analysis: RankAnalysis) -> tuple[np.ndarray, np.ndarray] | None:
-    """The finding's time in each recorded step and their wall times, where one or two steps have most of it."""
+    """Return a finding's time and the wall time per recorded step, if one or two steps have most of the time."""
     name = CATEGORIES.get(finding.kind)
     steps = analysis.breakdown.steps
     complete = np.array([step.complete for step in steps], dtype=np.bool_)
@@ -345,7 +351,7 @@ def _recorded(finding: Finding, analysis: RankAnalysis) -> tuple[np.ndarray, np.
 
 
 def _hiccup_text(finding: Finding, analysis: RankAnalysis) -> str:
-    """Which recorded steps have most of the time; empty where it is spread over all."""
+    """Return a sentence about the recorded steps with most of the time; empty if it is spread over all steps."""
     times = _recorded(finding, analysis)
     if times is None:
         return ""

@@ -1,113 +1,181 @@
-"""``lightning-perf infer``: measure the ways to run a model."""
+"""``lightning-perf infer``: measure the variants of a trained model."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_perf.arguments import (
     add_count,
+    add_list,
+    add_outputs,
+    add_printed_list,
     at_least,
+    describe,
     input_shape,
-    plot_file,
     positive,
-    print_progress,
-    within,
+    progress_printer,
+    share_or_zero,
+    thread_count,
     write_output,
 )
+from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.inference.results.tradeoff import Tradeoff
 
-__all__ = ["HELP", "add_arguments", "add_measuring", "exit_code", "require_packages", "run", "write_outputs"]
+__all__ = [
+    "HELP",
+    "INFER_EXIT_CODES",
+    "add_arguments",
+    "add_device",
+    "add_measuring",
+    "choose_device",
+    "exit_code",
+    "require_packages",
+    "run",
+    "to_points",
+    "write_outputs",
+]
 
-SUCCESS = 0
-NONE_FITS = 1
+HELP = "measure variants of a trained model: accuracy, latency, size"
 
-HELP = "measure the ways to run a model: accuracy, latency, size"
-
-_EPILOG = "Exit codes: 0 measured, or a variant keeps the limits; 1 none keeps them; 2 wrong usage, or input of no use."
+INFER_EXIT_CODES = {
+    ExitCode.SUCCESS: "measured; with limits, at least one variant keeps them",
+    ExitCode.CHECK_FAILED: "no variant keeps the limits",
+}
+"""The meanings of the exit codes of ``infer``, also in the recipe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = (
-        "Build variants of a trained model (compiled, exported, int8, pruned), check each against the original on "
-        "held-out data, and measure them in turns."
+    describe(
+        parser,
+        "Build variants of a trained model (compiled, exported, int8, pruned), check each one against the original "
+        "on held-out data, and measure them alternately.",
+        usage="[OPTIONS] MODEL",
+        examples=(
+            "lightning-perf infer best.ckpt --module mypackage:Model \\",
+            "    --data mypackage:Data --max-latency-ms 5 --max-accuracy-drop 0.01",
+            "lightning-perf infer mypackage:make_model --shape 3,224,224 \\",
+            "    --variants compile,onnxruntime-int8",
+        ),
+        exit_codes=INFER_EXIT_CODES,
     )
-    parser.epilog = _EPILOG
     parser.add_argument(
         "model",
-        metavar="MODULE_OR_CHECKPOINT",
-        help="package.module:name of a module or of what makes one without arguments; or a .ckpt, with --module",
+        metavar="MODEL",
+        help="a .ckpt file, with --module; or package.module:name of a module, or of a function without arguments "
+        "that returns one",
     )
     parser.add_argument("--module", metavar="PKG:CLASS", help="the LightningModule class of the checkpoint")
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data",
         metavar="PKG:NAME",
-        help="what gives the data without arguments: a LightningDataModule (calibrates and fine-tunes on its training "
-        "data), or a DataLoader or Dataset of held-out (input, label)",
-    )
-    add_count(data, "--limit", "held-out inputs to use (default: %(default)s)", default=2000)
-    add_count(data, "--calibration", "training inputs to calibrate with (default: %(default)s)", default=256)
-    add_count(
-        data,
-        "--fine-tune-epochs",
-        "passes over the training data after pruning and the like (default: %(default)s)",
-        default=1,
+        help="package.module:name of a LightningDataModule (its training data calibrates and fine-tunes), of a "
+        "DataLoader or Dataset of held-out (input, label) pairs, or of a function without arguments that returns one",
     )
     data.add_argument(
         "--shape",
         type=input_shape,
         metavar="C,H,W",
-        help="shape of one input, for latency and size only, without --data",
+        help="shape of one input, to measure only latency and size without --data",
     )
+    add_count(data, "--limit", help="held-out inputs to use at most (default: %(default)s)", default=2000)
+    add_count(data, "--calibration", help="training inputs for int8 calibration (default: %(default)s)", default=256)
+    add_count(data, "--fine-tune-epochs", help="training epochs after a change such as pruning (default: 1)", default=1)
     add_measuring(parser)
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add what is measured, and where it goes."""
+    """Add the options of the measurement and of its results."""
     group = parser.add_argument_group("measurement")
-    group.add_argument(
+    add_list(
+        group,
         "--variants",
-        nargs="+",
         metavar="NAME",
-        help="transforms and a runtime joined by +, as onnxruntime-int8 or prune-50+onnxruntime (default: a choice "
-        "that needs no training); a name that there is not lists all",
+        default=None,
+        help="transforms and a runtime joined by +, e.g. onnxruntime-int8,prune-50+onnxruntime (default: those that "
+        "need no training)",
     )
-    group.add_argument(
-        "--batch-sizes", nargs="+", type=at_least(1), default=[1, 32], metavar="N", help="inputs a call (default: 1 32)"
+    add_printed_list(group, _variant_lines, things="the transforms and runtimes")
+    add_list(
+        group,
+        "-b",
+        "--batch-sizes",
+        kind=at_least(1),
+        default=(1, 32),
+        metavar="N",
+        help="inputs per call (default: 1,32)",
     )
-    group.add_argument(
-        "--threads", nargs="+", type=at_least(1), default=[1], metavar="N", help="CPU threads (default: 1)"
+    add_list(
+        group,
+        "-t",
+        "--threads",
+        kind=thread_count,
+        default=(1,),
+        metavar="N",
+        help="CPU threads; 'all' is one per core (default: 1)",
     )
-    group.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
+    add_device(group)
     group.add_argument(
         "--seconds",
         type=positive,
         default=3.0,
-        metavar="S",
+        metavar="SECONDS",
         help="time for each variant, batch size and number of threads (default: 3)",
     )
-    group.add_argument(
-        "--max-latency-ms", type=positive, metavar="MS", help="recommend one that nine calls of ten keep"
-    )
-    group.add_argument(
+    limits = parser.add_argument_group("limits", "The result recommends the best variant that keeps all limits.")
+    limits.add_argument("--max-latency-ms", type=positive, metavar="MS", help="largest p90 latency")
+    limits.add_argument(
         "--max-accuracy-drop",
-        type=within(0, 100),
-        metavar="POINTS",
-        help="recommend one whose accuracy is lower by no more, in percentage points",
+        type=share_or_zero,
+        metavar="SHARE",
+        help="largest loss of accuracy, e.g. 0.01 for one percentage point",
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="write the whole document as JSON to standard output")
-    output.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown, too")
-    output.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
-    output.add_argument("--plot", type=plot_file, metavar="FILE", help="write a plot: .png, .svg or .pdf")
-    output.add_argument("--out", type=Path, metavar="FOLDER", help="keep the built variants and the document there")
+    add_outputs(parser, plot="file", out="keep the built variants and the document (tradeoff.json) there")
+
+
+def add_device(group: argparse._ActionsContainer) -> None:
+    """Add the option for the device of a measurement. `choose_device` reads it."""
+    group.add_argument(
+        "-d",
+        "--device",
+        default="auto",
+        metavar="DEVICE",
+        help="auto, cpu, cuda or cuda:N; auto is the GPU if PyTorch sees one (default: auto)",
+    )
+
+
+def choose_device(name: str) -> str:
+    """Return the device for the value of ``--device``.
+
+    Args:
+        name: As given; ``auto`` is ``cuda`` if PyTorch sees a GPU, else ``cpu``.
+    """
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def to_points(drop: float | None) -> float | None:
+    """Convert a loss of accuracy from a share to percentage points.
+
+    Args:
+        drop: The share; None for no limit.
+
+    Example:
+        >>> to_points(0.005)
+        0.5
+    """
+    return None if drop is None else round(100 * drop, 9)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -119,16 +187,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def exit_code(tradeoff: Tradeoff) -> int:
-    """Return the exit code of a measurement: 1 when there are limits and no variant keeps them, else 0."""
+    """Return the exit code of a measurement: ``CHECK_FAILED`` if there are limits and no variant keeps them."""
     recommendation = tradeoff.recommendation
-    return NONE_FITS if recommendation is not None and recommendation.variant is None else SUCCESS
+    failed = recommendation is not None and recommendation.variant is None
+    return ExitCode.CHECK_FAILED if failed else ExitCode.SUCCESS
 
 
 def require_packages(*, plot: bool) -> None:
-    """See that what measuring needs is there, before anything is measured.
+    """Check that all needed packages are installed before anything is measured.
 
     Args:
-        plot: Whether a plot is wanted.
+        plot: Whether a plot was asked for.
 
     Raises:
         MissingExtraError: A package is not installed.
@@ -147,7 +216,7 @@ def write_outputs(
     html: Path | None = None,
     plot: Path | None = None,
 ) -> None:
-    """Show a trade-off and write the files that were asked for, also when one of them cannot be written.
+    """Print a trade-off and write the files that were asked for. One that fails does not stop the others.
 
     Raises:
         InferenceError: A file cannot be written.
@@ -155,7 +224,7 @@ def write_outputs(
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.page.html import PageError
 
-    with suppress(BrokenPipeError):  # the reader has left; the files are wanted all the same
+    with suppress(BrokenPipeError):  # the reader has exited, and the files are still wanted
         if as_json:
             sys.stdout.write(tradeoff.to_json())
         else:
@@ -189,20 +258,22 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
     from lightning_perf.inference.training.fine_tune import FineTuner
     from lightning_perf.inference.variants.variant import parse_variants
 
-    parse_variants(options.variants or ())  # a wrong name is said before the data are read
-    if (options.data is None) == (options.shape is None):
+    parse_variants(options.variants or ())  # report a wrong name before reading the data
+    if options.data is None and options.shape is None:
         raise InferenceError(
-            "no validation data: give --data, or --shape for latency and size alone."
-            if options.data is None
-            else "--data and --shape exclude each other: the data have a shape."
+            "no validation data: add --data PKG:NAME, or --shape C,H,W to measure only latency and size."
         )
+    if options.data is not None and options.shape is not None:
+        raise InferenceError("--shape: does not go with --data, which has a shape. Leave one of them out.")
+    device = choose_device(options.device)
     module, name = load_model(options.model, options.module)
     inputs = samples = fine_tune = None
     notes = []
     if options.shape is not None:
         inputs = torch.randn(max(options.batch_sizes), *options.shape, generator=torch.Generator().manual_seed(0))
         notes.append(
-            "Inputs are noise: latency and size hold, but what int8 and others give for real inputs is unknown."
+            "The inputs are random noise: latency and size are valid, but the outputs of int8 and other lossy variants "
+            "on real inputs are unknown."
         )
     else:
         given = find_object(options.data, "--data")
@@ -210,7 +281,7 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
         inputs = samples.inputs
         notes += samples.notes
         if samples.training is not None:
-            fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=options.device)
+            fine_tune = FineTuner(samples.training, epochs=options.fine_tune_epochs, device=device)
     return measure_variants(
         module,
         inputs=inputs,
@@ -221,13 +292,28 @@ def _measure(options: argparse.Namespace) -> Tradeoff:
             variants=options.variants,
             batch_sizes=options.batch_sizes,
             threads=options.threads,
-            device=options.device,
+            device=device,
             effort=Effort(seconds=options.seconds),
             max_latency_ms=options.max_latency_ms,
-            max_accuracy_drop_points=options.max_accuracy_drop,
+            max_accuracy_drop_points=to_points(options.max_accuracy_drop),
             name=name,
             notes=notes,
             out=options.out,
         ),
-        on_progress=print_progress,
+        on_progress=progress_printer(options.quiet),
     )
+
+
+def _variant_lines() -> Iterator[str]:
+    from lightning_perf.lazy_imports import import_extra
+
+    import_extra("torch", "infer")
+    from lightning_perf.inference.runtimes.registry import RUNTIMES
+    from lightning_perf.inference.transforms.registry import TRANSFORM_NAMES, find_transform
+
+    yield "Runtimes (one per variant, the last part of its name):"
+    for runtime in RUNTIMES:
+        yield f"  {runtime.name:<26}{runtime.summary}"
+    yield "Transforms (any number, before the runtime):"
+    for name in TRANSFORM_NAMES:
+        yield f"  {name:<26}{find_transform(name).summary}"

@@ -1,1 +1,1 @@
-"""The page: one set of assets, shown by TensorBoard's tab and in a self-contained HTML file."""
+"""The page: one set of assets for TensorBoard's tab and for self-contained HTML files."""

@@ -1,4 +1,4 @@
-"""The page as one self-contained HTML file: style, modules, charts and the document in it, nothing fetched."""
+"""Write a document as one self-contained HTML file with its style, modules and charts. The file fetches nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["run", "trace", "diff", "study", "inference"]
 
 
 class PageError(Exception):
-    """The page cannot be written; the message says what to do about it."""
+    """The page cannot be written. The message says how to fix that."""
 
 
 _ASSETS = files("lightning_perf.page").joinpath("assets")
@@ -32,7 +32,7 @@ _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-
 _PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
-# Everything is in the file; 'unsafe-inline' for styles is what Plotly's own style element needs.
+# Everything is in the file. Plotly's own style element needs 'unsafe-inline' for styles.
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -42,13 +42,13 @@ _POLICY = (
 def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     """Put a document into a page that opens from disk, offline.
 
-    The page has the charts if the package ``plotly`` is installed (the extra ``view``); without it the charts' places
-    say so, and the tables have every figure.
+    The page has charts if the package ``plotly`` is installed (the extra ``view``). Without it the page says so, and
+    its tables have every figure.
 
     Args:
-        document_json: A ``PerfReport``, ``Compared``, ``Comparison`` (or why there is none) or ``Tradeoff`` as JSON.
-            Its text may come from a stranger.
-        kind: Which of them.
+        document_json: A ``PerfReport``, ``Compared``, ``Comparison``, ``Unfair`` or ``Tradeoff`` as JSON. Its text is
+            not trusted.
+        kind: The kind of document.
         title: Name of the run or study.
 
     Returns:
@@ -71,13 +71,13 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     ]
     charts = _plotly()
     if charts is not None:
-        # After the modules, so that they need not wait for it; taken out of its packing when a chart comes into sight.
+        # After the modules, so that they do not wait for it. It is unpacked when the first chart comes into sight.
         body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
     return page.replace(_MODULE, "\n".join(body)).encode(errors="replace")
 
 
 def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None:
-    """Write a document as a page; the arguments are those of `render_html`.
+    """Write a document as a page. The arguments are those of `render_html`.
 
     Raises:
         PageError: The file cannot be written.
@@ -86,7 +86,7 @@ def write_html(document_json: bytes, kind: Kind, title: str, path: Path) -> None
         path.write_bytes(render_html(document_json, kind, title))
     except OSError as error:
         raise PageError(
-            f"Cannot write {path} ({error.strerror}). Name a file in a folder that you may write to."
+            f"Cannot write {path} ({error.strerror}). Choose a file in a folder that you can write to."
         ) from error
 
 
@@ -103,12 +103,12 @@ def _data_block(identity: str, text: str, attributes: str = "") -> str:
 
 
 def _inert(json_text: str) -> str:
-    """JSON in which nothing ends the element that holds it or begins a comment; it means the same."""
+    """Escape JSON so that nothing in it ends its element or starts a comment. Its meaning stays the same."""
     return json_text.replace("<", "\\u003c")
 
 
 def _modules() -> dict[str, str]:
-    """The page's modules as ``data:`` addresses, by the names that an import map gives them."""
+    """Return the page's modules as ``data:`` addresses, by their names in the import map."""
     modules: dict[str, str] = {}
     waiting = [_MAIN]
     while waiting:
@@ -123,7 +123,7 @@ def _modules() -> dict[str, str]:
 
 
 def _bind(path: str) -> tuple[str, list[str]]:
-    """A module whose imports are by name (a ``data:`` address has no neighbours), and the paths of what it imports."""
+    """Return a module with imports by name, and the paths of its imports: relative paths need a real address."""
     imported: list[str] = []
 
     def rename(match: re.Match[str]) -> str:
@@ -143,7 +143,7 @@ def _read(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _plotly() -> str | None:
-    """Plotly's script, packed; ``None`` where it is not installed. The module is looked up and not imported."""
+    """Return Plotly's script, packed, or ``None`` if it is not installed. The package is found without importing it."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         script = Path(folder) / "package_data" / "plotly.min.js"

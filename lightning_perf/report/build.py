@@ -1,4 +1,4 @@
-"""Trace files ─► `PerfReport`."""
+"""Builds a `PerfReport` from trace files."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ __all__ = ["LiveFit", "analyze", "build_report"]
 
 
 MISSING_NAMED = 8
-"""Ranks without a trace that are named."""
+"""Missing ranks that a note names."""
 
 DRIVING_SHARE = 0.05
-"""From this part of the step in calls of a device's runtime on, the host drives a device, whether it shows or not."""
+"""From this share of the step in runtime calls on, the host drives a device, even if no device work was recorded."""
 
 
 EARLY_SHARE = 0.01
-"""From this part of the device's work on that begins before its launch, the clocks' disagreement is said."""
+"""From this share of device work that begins before its launch on, a note says that the clocks disagree."""
 
 
 @dataclass(frozen=True)
 class LiveFit:
-    """What a fit that has just ended knows beyond the files of its folder.
+    """Facts of a fit that has just ended, beyond the files in its folder.
 
     Attributes:
-        notes: What the user should know of the recording, in place of the notes in the folder.
-        precision: The precision of the fit and what it did to the numbers, in place of the summary in the folder.
-        unsaved: Step times that no file holds, since the disk is full or there is no folder.
+        notes: Remarks on the recording, in place of the notes in the folder.
+        precision: The precision of the fit and its effects, in place of the summary in the folder.
+        unsaved: Step times that are in no file, because the disk is full or there is no folder.
     """
 
     notes: Sequence[str] = ()
@@ -68,22 +68,22 @@ def analyze(
     executor: RecordingExecutor = analyze_recordings,
     live: LiveFit | None = None,
 ) -> PerfReport:
-    """Analyse a trace, or all traces of a run.
+    """Analyze a trace, or all traces of a run.
 
     Args:
-        path: A trace file (``.json`` or ``.json.gz``), or the folder of one run: its ranks are compared, the windows
-            of each rank analysed together, and step times that `PerfCallback` left there are read too.
-        by_shape: Whether operators are told apart by the shapes of their inputs.
-        executor: Where the ranks' recordings are analysed: in processes of this machine, or on a Ray cluster by
+        path: A trace file (``.json`` or ``.json.gz``), or the folder of one run. For a folder, the ranks are compared,
+            the windows of each rank are analyzed together, and the step times that `PerfCallback` left are included.
+        by_shape: Whether operators with different input shapes get rows of their own.
+        executor: Where to analyze the recordings of the ranks: in processes of this machine, or on a Ray cluster with
             `lightning_perf.compare.RayRecordings`.
-        live: What `PerfCallback` knows at the end of its fit. The report then is made without traces where none can be
-            read.
+        live: Facts that `PerfCallback` knows at the end of its fit. With them, a report is made even if no trace can
+            be read.
 
     Returns:
         The report.
 
     Raises:
-        TraceError: When there is no trace, or none can be read.
+        TraceError: There is no trace, or none can be read.
 
     Example:
         >>> import lightning_perf
@@ -132,12 +132,12 @@ def analyze(
     except TraceError as error:
         if live is None:
             raise
-        # The training is over and cannot be repeated for its report: step times are reported all the same.
+        # The training is over and cannot be repeated for its report, so its step times are reported anyway.
         return build((), notes=[*notes, f"Left out, unreadable: {error}"])
 
 
 def _folder(path: Path, traces: Sequence[Path]) -> Path | None:
-    """The folder whose other files belong to the traces; a trace that is named alone stands for itself."""
+    """Return the folder with the other files of the traces; None for a single trace file."""
     return (traces[0].parent if traces else path) if path.is_dir() else None
 
 
@@ -154,19 +154,19 @@ def build_report(
     """Build the report of one run from its parts.
 
     Args:
-        traces: Its trace files, of any rank and window. With none, the report tells of step times alone.
+        traces: Its trace files, of any rank and window. Without any, the report holds step times only.
         samples: Step times by the always-on timer, of one rank.
-        notes: What else a reader must know.
-        precision: The run's precision and what it did to the numbers.
-        by_shape: Whether operators are told apart by the shapes of their inputs.
-        folder: The run's folder, for what the profiler did to the run and for captures; None where there is none.
-        executor: Where the ranks' recordings are analysed.
+        notes: Further remarks for the reader.
+        precision: The run's precision and its effects.
+        by_shape: Whether operators with different input shapes get rows of their own.
+        folder: The run's folder, which holds the profiler's cost and captures; None if there is no such folder.
+        executor: Where to analyze the recordings of the ranks.
 
     Returns:
         The report.
 
     Raises:
-        TraceError: When there are traces, but none can be read.
+        TraceError: There are traces, but none can be read.
     """
     paths = [Path(trace) for trace in traces]
     results = executor(group_windows(paths), by_shape=by_shape) if paths else []
@@ -219,13 +219,13 @@ def build_report(
 
 
 def _logged_rank(folder: Path | None) -> int | None:
-    """The rank whose step log is read: the first one in the folder."""
+    """Return the rank of the step log that is read: the first one in the folder."""
     logs = STEPS.paths(folder) if folder is not None else []
     return rank_in_name(logs[0].name) if logs else None
 
 
 def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int, StepTimes]:
-    """The step times of some ranks, as far as they can be read: without them, findings of a rank stay unchecked."""
+    """Read the step times of some ranks, as far as possible. Without them, findings of a rank stay unchecked."""
     found = {}
     for rank in ranks:
         path = STEPS.path(folder, rank) if folder is not None and rank is not None else None
@@ -241,7 +241,7 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
 
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:
-    """What the profiler did on the rank whose step times are read, too: the first one."""
+    """Read the profiler's log of the same rank as the step times: the first one."""
     files = WINDOWS.paths(folder) if folder is not None else []
     logs = STEPS.paths(folder) if folder is not None else []
     same = [path for path in files if logs and rank_in_name(path.name) == rank_in_name(logs[0].name)]
@@ -250,15 +250,15 @@ def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]
     try:
         return WINDOWS.read(same[0]), []
     except TraceError as error:
-        return (), [f"What the profiler cost is left out: {error}"]
+        return (), [f"The profiler's cost is left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:
-    """The rank that a report speaks of first: the one that the others wait for, or else the one with the longest steps.
+    """Return the rank that a report describes first: the one that others wait for, or the one with the longest steps.
 
     Args:
         ranks: The ranks.
-        compared: The ranks compared; ``None`` for a run of one.
+        compared: The comparison of the ranks; ``None`` for a run of one.
     """
     sound = [analysis for analysis in ranks if not analysis.breakdown.truncated] or list(ranks)
     if compared is not None and compared.straggler is not None:
@@ -274,17 +274,17 @@ def _notes(ranks: Sequence[RankAnalysis], errors: Sequence[TraceError]) -> list[
     if missing:
         some = ", ".join(map(str, missing[:MISSING_NAMED]))
         more = f" and {len(missing) - MISSING_NAMED} more" if len(missing) > MISSING_NAMED else ""
-        notes.append(f"The run has {world} ranks; there is no trace of {count_of(len(missing), 'rank')}: {some}{more}.")
+        notes.append(f"The run has {world} ranks, but {count_of(len(missing), 'rank')} left no trace: {some}{more}.")
     for rank, number in sorted(Counter(analysis.rank for analysis in ranks if analysis.rank is not None).items()):
         if number > 1:
-            notes.append(f"{number} recordings say that they are rank {rank}; they are analysed apart.")
+            notes.append(f"{number} recordings say that they are rank {rank}. They are analyzed separately.")
     for analysis in ranks:
         notes += _recording_notes(analysis, Path(analysis.sources[0]).name)
     return notes
 
 
 def _drives_device(breakdown: Breakdown) -> bool:
-    """Whether the host launched work, or was in a device's runtime for more than the few calls of the profiler."""
+    """Whether the host launched work, or made more runtime calls than the few of the profiler itself."""
     rows = [breakdown.category(name) for name in ("kernel_launch", "runtime")]
     return bool(rows[0].mean_ns) or (rows[1].share or 0.0) >= DRIVING_SHARE
 
@@ -293,24 +293,24 @@ def _recording_notes(analysis: RankAnalysis, name: str) -> list[str]:
     notes = []
     problems, breakdown, processor = analysis.problems, analysis.breakdown, analysis.metadata.processor
     if problems.truncated:
-        notes.append(f"{name} ends early: times are lower bounds, and shares are not given.")
+        notes.append(f"{name} ends early: its times are lower bounds, and shares are left out.")
     if not breakdown.marked:
-        notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are of the whole recording.")
+        notes.append(f"{name} marks no steps (ProfilerStep#n): the figures are for the whole recording.")
     elif breakdown.averages_cut_steps:
-        notes.append(f"{name} holds no complete step: the averages are over steps that the recording cut off.")
+        notes.append(f"{name} holds no complete step: the averages include steps that the recording cut off.")
     if not breakdown.has_device and _drives_device(breakdown):
         notes.append(
-            f"{name} holds calls to a device but none of its work, which was not recorded: activities= of the profiler "
-            "lacks the device, or another profiler held its recorder. The figures are of the host alone."
+            f"{name} holds calls to a device but no device work: activities= of the profiler lacks the device, or "
+            "another profiler used its recorder. The figures are for the host only."
         )
     elif not breakdown.has_device and not (processor is not None and processor.trains):
-        notes.append(f"{name} holds no device work: this is a recording of the host alone.")
+        notes.append(f"{name} holds no device work: this is a recording of the host only.")
     skew = analysis.clock_skew
     if skew is not None and skew.early >= EARLY_SHARE * skew.linked:
         notes.append(
             f"{name}: {format_share(skew.early / skew.linked)} of the device's work begins before the call that "
-            f"launched it, by up to {format_duration(skew.lead_ns)}: the clocks of host and device disagree by at "
-            "least that. What is hidden, exposed or idle cannot be told; the times of kernels and operators hold."
+            f"launched it, by up to {format_duration(skew.lead_ns)}. The clocks of host and device disagree by that or "
+            "more. Hidden, exposed and idle times are unknown. The times of kernels and operators are right."
         )
     for number, what in (
         (problems.repaired_events, "was repaired"),

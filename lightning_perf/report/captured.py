@@ -1,4 +1,4 @@
-"""Captures of a run: when steps turned slow, how slow, and what differed from the usual window."""
+"""The captures of a run: the moment, how slow the steps were, and the differences to the scheduled window."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["Captured", "captured"]
 
 NAMED_CHANGES = 3
 NAMED_SHARE = 0.1
-"""Of what changed, the largest parts are named, and none below a tenth of the whole change."""
+"""The largest parts of a change are named, up to three, and none below a tenth of the whole change."""
 
 AS_USUAL = 1.1
-"""A captured step within a tenth of the usual one is slow no longer."""
+"""A captured step within a tenth of the usual one is no longer slow."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Captured:
     """One capture.
 
     Attributes:
-        folder: Its folder in that of the run.
-        trigger: What asked for it.
-        step: The step after which it was asked for.
-        slowdown: How slow the steps were that asked for it; None for one on demand.
+        folder: Its folder inside the run's folder.
+        trigger: The event that asked for it.
+        step: The step after which it was requested.
+        slowdown: The slow steps that asked for it; None for a capture on demand.
         ranks: Ranks that recorded it.
-        rank: The rank that the following is of, the one with the longest steps; None when nothing can be read.
+        rank: The rank that the following fields describe, the one with the longest steps; None if none can be read.
         recorded_steps: Complete steps in it.
         step_ns: Their mean time.
-        diff: What differs from the same rank's scheduled window; None when there is none to compare with.
-        distributed: The ranks compared; None for one.
-        evidence: When, how slow, and what differed, a sentence each.
+        diff: The differences to the scheduled window of the same rank; None without such a window.
+        distributed: The comparison of the ranks; None for one.
+        evidence: The moment, how slow the steps were, and the differences, in sentences.
     """
 
     folder: str
@@ -59,7 +59,7 @@ class Captured:
 
 
 def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Captured, ...], list[str]]:
-    """Analyse the captures of a run.
+    """Analyze the captures of a run.
 
     Args:
         folder: The run's folder.
@@ -75,7 +75,7 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
         try:
             for record in CAPTURES.read(path):
                 if not is_capture_name(record.folder):
-                    raise TraceError(path, f"names no folder of a capture: {record.folder!r}", "Remove that line")
+                    raise TraceError(path, f"does not name a capture's folder: {record.folder!r}", "Remove that line")
                 records.setdefault(record.folder, {})[rank] = record
         except TraceError as error:
             notes.append(f"Captures of rank {rank} are left out: {error}")
@@ -84,7 +84,7 @@ def captured(folder: Path, ranks: Sequence[RankAnalysis]) -> tuple[tuple[Capture
         try:
             results = analyze_recordings(group_windows(find_traces(folder / name)))
         except TraceError:
-            results = []  # it ended before its first whole step, which the evidence says
+            results = []  # it ended before its first whole step, as the evidence says
         notes += [f"Left out, unreadable: {error}" for result in results for error in result.errors]
         found.append(_captured(name, of_ranks, results, ranks))
     return tuple(sorted(found, key=lambda each: (each.step, each.folder))), notes
@@ -128,13 +128,13 @@ def _evidence(
         lines.append(
             f"{count_of(len(slowdown.step_ns), 'step')} up to step {record.step} took {format_duration(slow_ns)} on "
             f"average, {format_ratio(slow_ns / max(slowdown.usual_ns, 1))} the usual "
-            f"{format_duration(slowdown.usual_ns)}; {format_duration(slowdown.limit_ns)} was the limit."
+            f"{format_duration(slowdown.usual_ns)}. The limit was {format_duration(slowdown.limit_ns)}."
         )
     else:
         how = "SIGUSR2" if record.trigger is CaptureTrigger.SIGNAL else "the file profile-now"
-        lines.append(f"Asked for by {how} at step {record.step}.")
+        lines.append(f"Requested by {how} at step {record.step}.")
     if lead is None:
-        lines.append("No whole step was captured: the fit ended before, or the trace was lost.")
+        lines.append("No whole step was captured: the fit ended before that, or the trace was lost.")
     elif changed is None:
         lines.append("There is no scheduled window of this rank to compare it with.")
     else:
@@ -147,16 +147,16 @@ def _differences(changed: Diff, *, by_request: bool) -> list[str]:
     lines = [
         (
             f"A captured step takes {format_duration(step.after_ns)} (mean of {changed.after_steps}), "
-            f"one of the scheduled window {format_duration(step.before_ns)} (mean of {changed.before_steps})."
+            f"a step of the scheduled window {format_duration(step.before_ns)} (mean of {changed.before_steps})."
         )
     ]
     if (step.ratio or 0.0) < AS_USUAL:
         if not by_request:
-            lines.append("The steps were as usual again when the profiler came: their slowness was over by then.")
+            lines.append("The steps were as fast as usual again by the time that the profiler recorded.")
         return lines
     categories = _largest(changed.categories, CATEGORY_LABELS)
     if categories:
-        lines.append(f"What takes longer: {', '.join(categories)}.")
+        lines.append(f"Longer than usual: {', '.join(categories)}.")
     for table, what in ((changed.operators_host, "operators on the host"), (changed.kernels, "device work")):
         names = _largest(table, {}, of_ns=step.change_ns) if table is not None else []
         if names:
@@ -165,7 +165,7 @@ def _differences(changed: Diff, *, by_request: bool) -> list[str]:
 
 
 def _largest(table: DiffTable, labels: dict[str, str], of_ns: float | None = None) -> list[str]:
-    """The rows that grew most, with their growth."""
+    """Return the rows that grew most, with their growth."""
     least_ns = NAMED_SHARE * max(table.change_ns if of_ns is None else of_ns, 0.0)
     grown = [row for row in table.rows if row.change_ns > 0 and row.change_ns >= least_ns and row.name is not None]
     return [

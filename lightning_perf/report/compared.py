@@ -1,12 +1,13 @@
-"""Two reports side by side: the document behind ``lightning-perf diff``."""
+"""The comparison of two reports, the document behind ``lightning-perf diff``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
 from lightning_perf import __version__
+from lightning_perf.analysis.comparability import Comparability, check_comparable, other_changes
 from lightning_perf.analysis.diff import Diff, diff
 from lightning_perf.analysis.precision.amp_gain import AmpCheck, check_prediction
 from lightning_perf.analysis.rank import RankAnalysis
@@ -22,26 +23,28 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Compared", "compare_reports"]
 
 SCHEMA_VERSION = 1
-"""Version of the document's layout: raised by every change that an old reader would misread."""
+"""Version of the document's layout. Every change that an old reader would misread raises it."""
 
 MIXED_SHARE = 0.10
-"""Part of compute in 16 bits from which the second recording is one of mixed precision."""
+"""From this share of 16-bit compute on, the second recording counts as one of mixed precision."""
 
 
 @dataclass(frozen=True)
 class Compared(PageDocument, SavedDocument):
-    """What changed from one recording to another.
+    """The changes from one recording to another.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
         before: The first recording's files.
         after: The second recording's files.
-        diff: The changes, as means a step. A single pair of recordings shows what changed, not that it will again.
-        notes: What a reader must know: of both, or of the one that the note begins with.
-        headline: How long a step took and takes, or a whole recording that marks none.
-        mixed_precision: What mixed precision was predicted to gain from the first recording, beside what the second
-            shows; ``None`` unless the second is in mixed precision and the first is not.
+        diff: The changes, as means per step. A single pair of recordings shows what changed, but cannot show that it
+            would change again.
+        notes: Remarks to read first, on both recordings or on the one that the note begins with.
+        headline: The time of a step before and after, or of a whole recording without marked steps.
+        mixed_precision: The gain that the first recording predicts for mixed precision, and the measured gain.
+            ``None`` if the recordings are not comparable, or something other than the precision changed too.
+        comparability: Whether both recordings show the same training. If not, no verdict calls one of them faster.
     """
 
     schema_version: int
@@ -52,6 +55,7 @@ class Compared(PageDocument, SavedDocument):
     notes: tuple[str, ...]
     headline: str
     mixed_precision: AmpCheck | None = None
+    comparability: Comparability = field(default_factory=Comparability)
 
     _format = Format("comparison of two recordings", "comparison", SCHEMA_VERSION, "compare them again", ReportError)
 
@@ -59,9 +63,9 @@ class Compared(PageDocument, SavedDocument):
         """Print the comparison: in colour on a terminal, as plain text anywhere else.
 
         Args:
-            file: Where to; standard output when not given.
+            file: The stream to print to; standard output by default.
             top: Rows of each table.
-            width: Columns; those of the terminal when not given.
+            width: Columns; those of the terminal by default.
         """
         from lightning_perf.report.console.compared import print_compared
 
@@ -89,18 +93,23 @@ def compare_reports(before: PerfReport, after: PerfReport) -> Compared:
         after: The second.
 
     Raises:
-        TraceError: When either is truncated, so that its times are only lower bounds.
+        TraceError: One of them is truncated, so that its times are only lower bounds.
     """
     first, second = _lead(before), _lead(after)
+    checked = check_comparable(first, second)
+    comparable = not checked.mismatches
+    check = _check(first, second) if comparable else None
+    changes = other_changes(first, second) if check is not None else ()
     return Compared(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         before=before.sources,
         after=after.sources,
-        diff=diff(first, second),
-        notes=_notes(before.notes, after.notes),
+        diff=diff(first, second, comparable=comparable),
+        notes=(*checked.notes, *_notes(before.notes, after.notes), *_unjoined(changes)),
         headline=_headline(first.breakdown, second.breakdown),
-        mixed_precision=_check(first, second),
+        mixed_precision=check if not changes else None,
+        comparability=checked,
     )
 
 
@@ -112,7 +121,7 @@ def _headline(before: Breakdown, after: Breakdown) -> str:
 
 
 def _notes(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """The notes of either, each with whose it is where it is not of both."""
+    """Return the notes of both. A note on one of them only says on which."""
     return (
         *(note if note in after else f"Before: {note}" for note in before),
         *(f"After: {note}" for note in after if note not in before),
@@ -128,10 +137,21 @@ def _check(before: RankAnalysis, after: RankAnalysis) -> AmpCheck | None:
     return check_prediction(before.amp_gain, step_ns) if mixed else None
 
 
+def _unjoined(changes: Sequence[str]) -> tuple[str, ...]:
+    if not changes:
+        return ()
+    return (
+        (
+            "The predicted gain of mixed precision is not compared with the measured one, because something else "
+            f"changed too: {', '.join(changes)}."
+        ),
+    )
+
+
 def _lead(report: PerfReport) -> RankAnalysis:
     if report.lead is None:
-        raise TraceError("the report", "holds no recording", "Compare reports of traces")
+        raise TraceError("the report", "holds no recording", "Compare reports that were made from traces")
     lead = report.ranks[report.lead]
     if lead.breakdown.truncated:
-        raise TraceError(lead.sources[0], "ends early, so its times are no more than lower bounds", "Record it again")
+        raise TraceError(lead.sources[0], "ends early, so its times are only lower bounds", "Record it again")
     return lead

@@ -1,4 +1,4 @@
-"""The report as a document: what it holds, its methods, and reading it back."""
+"""The report as a document: its fields and methods, and reading it back."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ __all__ = [
 
 
 SCHEMA_VERSION = 1
-"""Version of the document's layout: raised by every change that an old reader would misread."""
+"""Version of the document's layout. Every change that an old reader would misread raises it."""
 
 TOP = 8
-"""Rows of a table of operators or kernels, unless asked for more."""
+"""Rows of a table of operators or kernels, unless you ask for more."""
 
 
 class ReportError(ValueError):
-    """A document could not be read as a report; the message says why."""
+    """A file could not be read as a report. The message says why."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer in three parts, a sentence or two each.
+    """The answer in three parts, one or two sentences each.
 
     Attributes:
         where: Where the time goes.
@@ -63,25 +63,25 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PerfReport(PageDocument, SavedDocument):
-    """What is known of one run.
+    """The report of one run: verdict, findings, and the analyses of every rank.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf that wrote it.
-        sources: The trace files it was made from.
-        verdict: Where the time goes, why, and what next.
-        notes: What a reader must know before trusting the figures: missing ranks, unreadable files, no step marks.
-        findings: Causes of lost time, the most to save first.
-        lead: Row in ``ranks`` of the one that the verdict speaks of, which others wait for or which is the slowest;
-            ``None`` when nothing was recorded.
+        sources: The trace files that it was made from.
+        verdict: Where the time goes, why, and what to do next.
+        notes: Remarks to read before you trust the figures: missing ranks, unreadable files, no step marks.
+        findings: Causes of lost time, the largest saving first.
+        lead: Row in ``ranks`` of the rank that the verdict describes: the one that others wait for, or the slowest.
+            ``None`` if nothing was recorded.
         ranks: The analyses of each rank.
-        distributed: The ranks compared; ``None`` for a run of one.
-        step_times: Step times by the always-on timer, ``None`` when there was none.
-        precision: The run's precision and what it did to the numbers, ``None`` when nothing was recorded of it.
-        trust: How far the recording can be trusted; ``None`` when nothing was recorded.
-        captures: Windows outside of the schedule, because steps turned slow or somebody asked.
-        who_waits: Which rank the others wait for and which has the most to do, in sentences; empty for a run of one.
-        held_back: Findings of the recorded steps that the whole run or the state of the machine does not bear out.
+        distributed: The comparison of the ranks; ``None`` for a run of one.
+        step_times: Step times by the always-on timer; ``None`` without them.
+        precision: The run's precision and its effects; ``None`` if nothing was recorded of it.
+        trust: How far to trust the recording; ``None`` if nothing was recorded.
+        captures: Windows outside of the schedule, because steps turned slow or somebody asked for one.
+        who_waits: Which rank the others wait for and which has the most work, in sentences; empty for a run of one.
+        held_back: Findings of the recorded steps that the whole run or the state of the machine contradicts.
 
     Example:
         >>> import lightning_perf
@@ -113,9 +113,9 @@ class PerfReport(PageDocument, SavedDocument):
         """Print the report: in colour on a terminal, as plain text anywhere else.
 
         Args:
-            file: Where to; standard output when not given.
+            file: The stream to print to; standard output by default.
             top: Rows of the tables of operators, kernels and the like.
-            width: Columns; those of the terminal when not given.
+            width: Columns; those of the terminal by default.
         """
         from lightning_perf.report.console.render import print_report
 
@@ -128,7 +128,7 @@ class PerfReport(PageDocument, SavedDocument):
             top: Rows of the tables of operators, kernels and the like.
 
         Returns:
-            What `print` shows: verdict, notes and findings first, then the tables, folded away.
+            The report as `print` shows it: verdict, notes and findings first, then the tables, folded away.
         """
         from lightning_perf.report.markdown import report_to_markdown
 
@@ -141,7 +141,7 @@ class PerfReport(PageDocument, SavedDocument):
             other: The report after the change.
 
         Returns:
-            What got faster or slower, as ``lightning-perf diff`` shows it.
+            The changes, as ``lightning-perf diff`` shows them.
 
         Raises:
             TraceError: One of the recordings is truncated, so that its times are only lower bounds.
@@ -155,7 +155,7 @@ class PerfReport(PageDocument, SavedDocument):
 
 
 def run_name(sources: tuple[str, ...]) -> str:
-    """Name the run of trace files: by the file, or by the folder of several."""
+    """Name the run of trace files: by the file, or by the folder that holds several."""
     if not sources:
         return "run"
     path = Path(sources[0])
@@ -167,7 +167,7 @@ class _ReportRank(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What a record takes from a report."""
+    """The fields of a report that a record needs."""
 
     schema_version: int
     lead: int | None
@@ -181,7 +181,7 @@ def read_predicted_speedup(folder: Path) -> tuple[float, float] | None:
         folder: The folder of the run.
 
     Returns:
-        Least and most speed-up of a step; None if there is no report of the present version, or no prediction in it.
+        Smallest and largest speed-up of a step. None without a report of the current version, or without a prediction.
     """
     report = read_report_fields(folder, _Report)
     if report is None or report.schema_version != SCHEMA_VERSION:

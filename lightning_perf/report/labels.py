@@ -40,7 +40,7 @@ CATEGORY_CLAUSES: dict[str, str] = {
     "host_compute": "runs operators on the host",
     "host_other": "is Python, the framework or waiting",
 }
-"""The same as the end of a sentence that begins with a share."""
+"""The same categories as the end of a sentence that begins with a share."""
 
 GAP_LABELS: dict[str, str] = {
     "kernel_gap": "work was queued",
@@ -52,7 +52,7 @@ GAP_LABELS: dict[str, str] = {
     "host_compute": "operators on the host",
     "host_other": "Python and waiting",
 }
-"""What the host did while the device idled."""
+"""Activities of the host while the device was idle."""
 
 PHASE_LABELS: dict[str, str] = {
     "fetch": "fetch batch",
@@ -67,7 +67,7 @@ PHASE_LABELS: dict[str, str] = {
 
 
 def count_of(number: int, noun: str) -> str:
-    """A number with its noun.
+    """Return a number with its noun.
 
     Example:
         >>> count_of(1, "step"), count_of(1200, "step")
@@ -77,7 +77,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def processor_text(processor: Processor) -> str:
-    """A processor in a few words, with what of it computes.
+    """Describe a processor in a few words.
 
     Example:
         >>> processor_text(Processor("AMD EPYC 9654", cores=8, threads=1, bf16=("avx512_bf16",)))

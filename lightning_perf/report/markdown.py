@@ -1,4 +1,4 @@
-"""Reports as Markdown, for a pull request: the parts that the console prints, converted one by one."""
+"""Reports as Markdown, e.g. for a pull request: the parts that the console prints, converted one by one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, ConsoleRenderable, Group, RenderableType
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -19,10 +20,10 @@ from lightning_perf.terminal_text import UNBREAKABLE, Label, plain
 __all__ = ["compared_to_markdown", "report_to_markdown"]
 
 NARROW = 72
-"""Columns of a page on which tables have no bars; Markdown has none either."""
+"""Columns of a page on which tables have no bars. Markdown has no bars either."""
 
 UNFOLDED = ("Findings", "Held back", "By category")
-"""Sections that are shown at once; the first other one and all after it are folded away."""
+"""Sections that are always shown. The first other section, and all after it, are folded away."""
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
@@ -55,7 +56,7 @@ def _document(parts: Iterable[RenderableType]) -> str:
 
 
 def _title(part: RenderableType) -> str | None:
-    """The title of the section that begins with this part; None for any other part."""
+    """Return the title of the section that begins with this part; None for any other part."""
     is_title = isinstance(part, Text) and part.plain.startswith("\n") and part.style == "bold"
     return part.plain.strip() if is_title and isinstance(part, Text) else None
 
@@ -69,7 +70,8 @@ def _blocks(part: RenderableType) -> Iterator[str]:
     elif isinstance(part, Table):
         yield from _table(part)
     elif isinstance(part, (str, Text)):
-        lines = [_escape(line) for line in _text(part).splitlines() if line.strip()]
+        text = part if isinstance(part, Text) else Text(part)
+        lines = [_linked(line) for line in text.split("\n") if line.plain.strip()]
         if lines:
             yield lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
     elif isinstance(part, ConsoleRenderable):  # a part that lays itself out by the width of the page
@@ -81,11 +83,11 @@ def _blocks(part: RenderableType) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """A table with heads as such, and one without, which hangs text behind labels, as paragraphs."""
+    """Convert a table. One without a header, which puts text behind labels, becomes paragraphs."""
     rows = list(zip(*(column.cells for column in table.columns), strict=True))
     if not table.show_header:
         for label, text in rows:
-            yield f"**{_escape(_text(label))}** {_escape(_text(text))}"
+            yield f"**{_escape(_text(label))}** {_linked(text) if isinstance(text, Text) else _escape(_text(text))}"
         return
     if rows:
         heads = [column.header for column in table.columns]
@@ -103,6 +105,17 @@ def _text(cell: RenderableType) -> str:
     return (cell.plain if isinstance(cell, Text) else str(cell)).replace(UNBREAKABLE, " ")
 
 
+def _linked(text: Text) -> str:
+    """Text as Markdown, with its links as links."""
+    parts, end = [], 0
+    for span in sorted(text.spans):
+        if isinstance(span.style, Style) and span.style.link:
+            before, linked = text[end : span.start], text[span.start : span.end]
+            parts += [_escape(_text(before)), f"[{_escape(_text(linked))}]({span.style.link})"]
+            end = span.end
+    return "".join([*parts, _escape(_text(text[end:]))])
+
+
 def _escape(text: str) -> str:
-    """Text that shows as itself: no markup in it does anything."""
+    """Escape text so that no markup in it has an effect."""
     return _SPECIAL.sub(r"\\\1", plain(text).plain)

@@ -1,4 +1,4 @@
-"""The traces of a run, analyzed rank by rank: here, in worker processes, or elsewhere."""
+"""Analyzes the traces of a run rank by rank: in this process, in worker processes, or elsewhere."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Recording:
-    """What came of the files of one process.
+    """The analyses of the files of one process.
 
     Attributes:
-        analyses: One analysis of all windows together, or one a file where the files overlap in time and so cannot be
-            windows of one process; none when no file could be read.
-        times: What the comparison of ranks needs, one for each analysis whose rank is known.
+        analyses: One analysis of all windows together. If the files overlap in time, they cannot be windows of one
+            process, and each has an analysis of its own. Empty if no file could be read.
+        times: The input for the comparison of ranks, one for each analysis with a known rank.
         errors: One for each file that could not be read.
     """
 
@@ -55,7 +55,7 @@ class Recording:
 
 
 def analyze_recording(paths: Sequence[Path], *, by_shape: bool = False) -> Recording:
-    """Read the windows of one process, and analyse them together."""
+    """Read the windows of one process, and analyze them together."""
     traces: list[Trace] = []
     errors: list[TraceError] = []
     for path in paths:
@@ -92,19 +92,19 @@ class _Message(msgspec.Struct):
 
 
 def encode_recording(recording: Recording) -> bytes:
-    """A recording for another process: JSON, without a newline."""
+    """Encode a recording for another process, as JSON without a newline."""
     errors = [(error.where, error.problem, error.action) for error in recording.errors]
     return msgspec.json.encode(_Message(recording.analyses, recording.times, errors))
 
 
 def decode_recording(message: bytes) -> Recording:
-    """What `encode_recording` encoded."""
+    """Decode the output of `encode_recording`."""
     told = msgspec.json.decode(message, type=_Message)
     return Recording(told.analyses, told.times, tuple(TraceError(*error) for error in told.errors))
 
 
 class Analyze(Message, frozen=True):
-    """Read the files of one process and analyse them together."""
+    """Asks a worker to read the files of one process and to analyze them together."""
 
     paths: tuple[str, ...]
     by_shape: bool
@@ -117,7 +117,7 @@ class Analyzed(Message, frozen=True):
 
 
 def main(channel: Channel) -> None:
-    """Analyse recordings until the supervisor asks to stop."""
+    """Analyze recordings until the supervisor asks to stop."""
     while True:
         task = channel.receive(Analyze)
         recording = analyze_recording([Path(path) for path in task.paths], by_shape=task.by_shape)
@@ -125,11 +125,11 @@ def main(channel: Channel) -> None:
 
 
 LARGE_BYTES = 4 << 20
-"""Files of a recording from here on are worth further processes, which take a few tenths of a second to start."""
+"""Files of this size and more are worth worker processes, which take a few tenths of a second to start."""
 
 
 class RecordingExecutor(Protocol):
-    """Analyses the recordings of a run, as `analyze_recordings` does on this machine."""
+    """Analyzes the recordings of a run, as `analyze_recordings` does on this machine."""
 
     def __call__(self, groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:
         """See `analyze_recordings`."""
@@ -137,24 +137,24 @@ class RecordingExecutor(Protocol):
 
 
 def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:
-    """Analyse the recordings of a run, as many at once as there are cores.
+    """Analyze the recordings of a run, as many at once as there are cores.
 
     Args:
         groups: The files of each process.
-        by_shape: Whether operators are told apart by the shapes of their inputs.
+        by_shape: Whether operators with different input shapes get rows of their own.
 
     Returns:
-        One result a group, in their order.
+        One result per group, in the same order.
     """
     sizes = [sum(map(_size, group)) for group in groups]
     workers = min(sum(size >= LARGE_BYTES for size in sizes), _cores())
     if workers < 2 or not sys.executable:
         return [analyze_recording(group, by_shape=by_shape) for group in groups]
-    # The largest first, so that no core is left with a large one at the end.
+    # The largest first, so that no core still has a large one at the end.
     waiting = deque(sorted(range(len(groups)), key=lambda number: -sizes[number]))
     results: dict[int, Recording] = {}
     running: dict[WorkerProcess, int] = {}
-    idle: list[WorkerProcess | None] = [None] * workers  # None for one that has to be started
+    idle: list[WorkerProcess | None] = [None] * workers  # None for one that is not yet started
     with ExitStack() as stack:
         while waiting or running:
             while waiting and idle:
@@ -181,7 +181,7 @@ def analyze_recordings(groups: Sequence[Sequence[Path]], *, by_shape: bool = Fal
 
 
 def _analyze_here(paths: Sequence[Path], by_shape: bool, error: WorkerError) -> Recording:
-    """Analyse a recording whose worker process has failed: here it either works or raises what is wrong.
+    """Analyze a recording after its worker process failed. Here it either succeeds or raises the real error.
 
     Raises:
         KeyboardInterrupt: The worker process was interrupted.
@@ -199,4 +199,4 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return 0  # reading it will tell what is wrong
+        return 0  # reading it will raise the error

@@ -1,25 +1,26 @@
-"""Sentences of a report: how far its figures can be trusted, and which rank the others wait for."""
+"""Sentences of a report: how far to trust its figures, which rank the others wait for, how recordings differ."""
 
 from __future__ import annotations
 
+from lightning_perf.analysis.comparability import Comparability, Throughput
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.trust import Trust, WindowTrust
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of
 from lightning_perf.statistics.ranks import Ratio
-from lightning_perf.units import format_duration, format_ratio, format_share
+from lightning_perf.units import format_duration, format_rate, format_ratio, format_share
 
-__all__ = ["trust_line", "who_waits"]
+__all__ = ["mismatch_sentence", "throughput_sentence", "trust_line", "who_waits"]
 
 
 def trust_line(trust: Trust) -> str:
-    """Say what is missing from a recording, what the profiler cost, and whether the step time returned after it.
+    """Say how complete a recording is, how much the profiler cost, and whether the step time recovered afterwards.
 
     Args:
-        trust: How far the recording can be trusted.
+        trust: The facts about the recording.
 
     Example:
         >>> trust_line(Trust(5, 0, 0, 0, 0, 0, 0))
-        '5 of 5 steps whole, no event lost.'
+        '5 of 5 steps complete, no event lost.'
     """
     recording = ", ".join(_recording(trust))
     sentences = [f"{recording[0].upper()}{recording[1:]}."]
@@ -37,7 +38,7 @@ def trust_line(trust: Trust) -> str:
 
 def _recording(trust: Trust) -> list[str]:
     whole = trust.steps - trust.incomplete_steps
-    parts = [f"{whole} of {count_of(trust.steps, 'step')} whole"] if trust.steps else []
+    parts = [f"{whole} of {count_of(trust.steps, 'step')} complete"] if trust.steps else []
     parts.append(f"{count_of(trust.lost_events, 'event')} lost" if trust.lost_events else "no event lost")
     if trust.truncated_ranks:
         parts.append(f"{count_of(trust.truncated_ranks, 'recording')} cut short")
@@ -62,9 +63,9 @@ def _around(window: WindowTrust) -> list[str]:
         sentences.append(f"Steps under the profiler took {_with_interval(window.overhead)} the time of those before.")
     if window.lasting is not None:
         after = {
-            True: "Afterwards the step time was back",
-            False: "Afterwards the step time did not come back",
-            None: "Whether the step time came back afterwards cannot be told",
+            True: "Afterwards the step time recovered",
+            False: "Afterwards the step time did not recover",
+            None: "Whether the step time recovered afterwards is unknown",
         }[window.returned]
         sentences.append(f"{after}: {_with_interval(window.lasting)}.")
     return sentences
@@ -72,19 +73,19 @@ def _around(window: WindowTrust) -> list[str]:
 
 def _with_interval(ratio: Ratio) -> str:
     return (
-        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % interval "
+        f"{format_ratio(ratio.estimate)} ({round(100 * ratio.level)} % CI "
         f"{format_ratio(ratio.low)} to {format_ratio(ratio.high)})"
     )
 
 
 def who_waits(compared: Distributed | None) -> tuple[str, ...]:
-    """Say which rank holds the others up and why, as far as the recordings tell.
+    """Say which rank delays the others and why, as far as the recordings show.
 
     Args:
-        compared: The ranks compared; ``None`` for a run of one.
+        compared: The comparison of the ranks; ``None`` for a run of one.
 
     Returns:
-        One or two sentences; none where fewer than two ranks were read.
+        One or two sentences. Empty if fewer than two ranks were read.
     """
     if compared is None or len(compared.ranks) < 2:
         return ()
@@ -94,22 +95,51 @@ def who_waits(compared: Distributed | None) -> tuple[str, ...]:
         name = CATEGORY_LABELS.get(straggler.category, straggler.category)
         waited = awaited is not None and awaited.rank == straggler.rank
         lines.append(
-            f"Rank {straggler.rank} {'is what others wait for' if waited else 'has the most work of its own'}: "
-            f"{format_duration(straggler.excess_ns)} a step more in {name}; evenly spread, a step would take "
+            f"{'The others wait for rank' if waited else 'The most work is on rank'} {straggler.rank}: "
+            f"{format_duration(straggler.excess_ns)} per step more in {name}. Evenly spread, a step would take "
             f"{format_duration(compared.balanced_saving_ns)} less."
         )
     if awaited is not None and (straggler is None or awaited.rank != straggler.rank):
         line = (
-            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} a "
+            f"In collectives the others wait longest for rank {awaited.rank}: {format_duration(awaited.wait_ns)} per "
             f"step, {format_share(awaited.share)} of all waits."
         )
         if awaited.late_ns is not None:
             line += (
-                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason that "
-                "lies before it."
+                f" It began the recording {format_duration(awaited.late_ns)} after the first rank, for a reason before "
+                "the recording."
             )
         lines.append(line)
     if not lines:
         who = "None of the ranks that were read" if compared.missing_ranks else "No rank"
         lines.append(f"{who} keeps the others waiting.")
     return tuple(lines)
+
+
+def mismatch_sentence(checked: Comparability) -> str:
+    """Name the aspects in which two recordings differ.
+
+    Example:
+        >>> from lightning_perf.analysis.comparability import Mismatch
+        >>> mismatch_sentence(Comparability((Mismatch("device", "V100", "H100"), Mismatch("ranks", "1", "2")), ()))
+        'the recordings differ in device and ranks.'
+    """
+    *most, last = (mismatch.aspect for mismatch in checked.mismatches)
+    return f"the recordings differ in {', '.join(most)}{' and ' if most else ''}{last}."
+
+
+def throughput_sentence(throughput: Throughput) -> str:
+    """Give the throughput of both recordings.
+
+    Example:
+        >>> throughput_sentence(Throughput(32, 256, 1000.0, 2500.0))
+        'Throughput: 1,000 samples/s before (32 samples per step), 2,500 samples/s after (256 samples per step), 2.50×.'
+    """
+    before, after = (
+        f"{format_rate(rate, 'samples')} {when} ({count_of(samples, 'sample')} per step)"
+        for rate, when, samples in (
+            (throughput.before_per_s, "before", throughput.before_samples),
+            (throughput.after_per_s, "after", throughput.after_samples),
+        )
+    )
+    return f"Throughput: {before}, {after}, {format_ratio(throughput.after_per_s / throughput.before_per_s)}."

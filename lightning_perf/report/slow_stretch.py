@@ -1,4 +1,4 @@
-"""Whether the recorded steps were slower than the rest of the run, and what slowed them."""
+"""Notes on recorded steps that were slower than the rest of the run, and on the cause."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lightning_perf.units import format_duration, format_ratio
 __all__ = ["slowness_notes"]
 
 NOTABLE = 1.2
-"""From this ratio on, of recorded to usual step time or of a mean with slow steps to that without, it is said."""
+"""Ratios from here on get a note: of recorded to usual step time, or of a mean with slow steps to that without."""
 
 
 def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trusted: Trust | None) -> list[str]:
-    """Say what to think of recorded steps that are much slower than those of the run, or than each other.
+    """Explain recorded steps that are much slower than those of the run, or than each other.
 
     Args:
-        lead: The rank that the report speaks of first.
+        lead: The rank that the report describes first.
         step_times: The steps of the run that were not recorded.
-        trusted: What the profiler did to the run.
+        trusted: The profiler's effect on the run.
 
     Returns:
-        One line each; none where recorded steps are like the others.
+        One line each. Empty if the recorded steps are like the others.
     """
     if lead is None or step_times is None or step_times.only_profiled or not lead.breakdown.marked:
         return []
@@ -39,21 +39,21 @@ def slowness_notes(lead: RankAnalysis | None, step_times: StepTimes | None, trus
         return [
             *stalls,
             (
-                f"{slower} the run's median step ({format_duration(usual_ns)}), and so did the steps just before them: "
-                "the recording shows a slow stretch of the run, not its usual step."
+                f"{slower} the run's median step ({format_duration(usual_ns)}), and so did the steps just before them. "
+                "The recording shows a slow stretch of the run, not its usual step."
             ),
         ]
     return [
         *stalls,
         (
-            f"{slower} steps without the profiler ({format_duration(usual_ns)}): its cost, or other work on the "
-            "machine just then, slowed the host down, so that the host's shares are smaller than shown."
+            f"{slower} steps without the profiler ({format_duration(usual_ns)}). The profiler, or other work on the "
+            "machine at that time, slowed the host down. The host's true shares are smaller than those shown."
         ),
     ]
 
 
 def _stalls(breakdown: Breakdown) -> tuple[list[str], float | None]:
-    """What to think of averages that a few steps make; and the mean of the other steps, which the rest is judged by."""
+    """Explain averages that a few steps dominate, and return the mean of the other steps."""
     wall = breakdown.wall
     apart = {outlier.number for outlier in breakdown.outliers if outlier.excess_ns > 0}
     others = [step.wall_ns for step in breakdown.steps if step.complete and step.number not in apart]
@@ -69,7 +69,7 @@ def _stalls(breakdown: Breakdown) -> tuple[list[str], float | None]:
         slow = f"{count_of(len(apart), 'recorded step')} took up to {longest_time} (step {longest.number})"
     return [
         (
-            f"{slow}, the other recorded steps {format_duration(others_ns)} on average: the means, which are of all of "
-            f"them ({format_duration(wall.mean_ns)}), are lifted by that."
+            f"{slow}, the other recorded steps {format_duration(others_ns)} on average. The means "
+            f"({format_duration(wall.mean_ns)}) include the slow ones and are higher because of them."
         )
     ], others_ns

@@ -1,4 +1,4 @@
-"""The verdict: where the time goes, why, and what next, in plain sentences with numbers."""
+"""The verdict: where the time goes, why, and what to do next, in plain sentences with numbers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["judge", "saving_text"]
 
 NAMED_SHARE = 0.05
 NAMED_CATEGORIES = 3
-"""The verdict names the largest categories only, and none that matters little."""
+"""The verdict names the largest categories only, and none below this share."""
 
 TELLING_SHARE = 0.9
-"""A part of a category from this share on is named instead of it."""
+"""From this share of its category on, a part is named instead of the category."""
 
 BUSY_SHARE = 0.80
-"""Device compute above this part of the step: faster arithmetic or less of it is what is left to win."""
+"""From this share of device compute on, only faster or less arithmetic can save time."""
 
 
 def judge(
@@ -35,14 +35,14 @@ def judge(
     held_back: Sequence[HeldBack] = (),
     headline: str = "",
 ) -> Verdict:
-    """Say where the time goes, why, and what next.
+    """Say where the time goes, why, and what to do next.
 
     Args:
-        lead: The rank to speak of, or ``None`` when nothing was recorded.
+        lead: The rank to describe, or ``None`` if nothing was recorded.
         findings: Causes of lost time, the most to save first.
         step_times: Step times by the always-on timer.
-        held_back: Findings that the whole run or the state of the machine does not bear out.
-        headline: What a reader must know first.
+        held_back: Findings that the whole run or the state of the machine contradicts.
+        headline: A warning that must come first.
 
     Returns:
         The verdict.
@@ -53,13 +53,13 @@ def judge(
     if lead.breakdown.truncated:
         return Verdict(
             where=where,
-            why="The trace file ends early. Device events come last in it, so any share of time would mislead.",
+            why="The trace file ends early. Device events come last in it, so any share of time would mislead you.",
             next="Record again, let the export finish, and analyze that trace.",
         )
     if findings:
         top = findings[0]
         rest = f" {count_of(len(findings) - 1, 'more finding')} below." if len(findings) > 1 else ""
-        little = "Little that a known change would win back. The most: " if top.severity == "low" else ""
+        little = "A known change would save little. The most: " if top.severity == "low" else ""
         return Verdict(
             where=where,
             why=f"{little}{_whose(top, lead)}{top.title}.{f' {top.evidence[0]}' if top.evidence else ''}",
@@ -69,11 +69,11 @@ def judge(
         number = count_of(len(held_back), "finding")
         why = f"{number} of the recorded steps held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
-    return Verdict(where=where, why="No rule found time that a known change would win back.", next=_healthy(lead))
+    return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
 
 
 def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
-    """The predicted saving as a sentence, empty when the finding predicts none.
+    """Return the estimated saving as a sentence; empty if the finding has no estimate.
 
     Args:
         finding: The finding.
@@ -82,16 +82,16 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "a step" if lead is None else each(lead)
+    of_what = "per step" if lead is None else each(lead)
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
-        return f"Predicted saving: {high_text} {of_what}."
+        return f"Estimated saving: {high_text} {of_what}."
     shares = ""
     if finding.step_ms:
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Predicted saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
+    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:
@@ -105,7 +105,7 @@ def _whose(finding: Finding, lead: RankAnalysis) -> str:
 def _where(lead: RankAnalysis) -> str:
     breakdown = lead.breakdown
     if breakdown.truncated:
-        return f"The readable part of the trace spans {format_duration(lead.recording_ns)}; what is missing is unknown."
+        return f"The readable part of the trace spans {format_duration(lead.recording_ns)}. The rest of it is missing."
     wall = format_duration(breakdown.wall.mean_ns)
     rank = "" if lead.rank is None or (lead.metadata.world_size or 1) <= 1 else f" on rank {lead.rank}"
     if breakdown.marked:
@@ -127,7 +127,7 @@ def _parts(breakdown: Breakdown) -> list[str]:
 
 
 def _telling(breakdown: Breakdown, row: CategoryTime) -> str:
-    """The part that nearly all of a category is, where there is one, else the category."""
+    """Return the part that makes up nearly all of a category, if there is one, else the category."""
     parts = [part for part in breakdown.categories if part.parent == row.name and part.name in CATEGORY_CLAUSES]
     least_ns = TELLING_SHARE * (row.mean_ns or 0.0)
     return next((part.name for part in parts if (part.mean_ns or 0.0) >= least_ns), row.name)
@@ -141,14 +141,14 @@ def _healthy(lead: RankAnalysis) -> str:
         who = "device" if breakdown.has_device else "host"
         name, time_ns = costliest
         return (
-            f"The {who} computes nearly all the time, so what is left to win is in the computing itself: "
+            f"The {who} computes nearly all the time, so only the computation itself can become faster. "
             f"{name} takes most, {format_duration(time_ns)} {each(lead)}."
         )
-    return "Compare with a second recording before changing anything; the tables below show the largest parts."
+    return "Compare with a second recording before you change anything. The tables below show the largest parts."
 
 
 def _costliest(lead: RankAnalysis) -> tuple[str, float] | None:
-    """The operator with most time of its own, where there is one, and that time a step."""
+    """Return the operator with the most time of its own, if there is one, and that time per step."""
     operators = lead.operators
     if operators is None or not operators.rows:
         return None
@@ -170,9 +170,9 @@ def _unrecorded(step_times: StepTimes | None) -> Verdict:
             f"A step takes {format_duration(step_times.p50_ns)} (median of {step_times.steps}{rate}), "
             f"{format_share(step_times.data_wait_share)} of it waiting for the next batch."
         ),
-        why="No step was profiled, so there is no more to say about where the time goes.",
+        why="No step was profiled, so where the rest of the time goes is unknown.",
         next=(
-            "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or clear away what "
-            "a note names as the reason."
+            "Train for more steps, let PerfCallback skip fewer of them (skip_first, wait, warmup), or remove the cause "
+            "that a note names."
         ),
     )

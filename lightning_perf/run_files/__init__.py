@@ -1,19 +1,17 @@
 """The files that a run leaves: one module per kind of file, with its values, its writer and its reader.
 
-| file | module |
-|---|---|
-| ``rank0.….pt.trace.json.gz`` | `traces` |
-| ``steps.rank0.jsonl``: step times | `steps` |
-| ``windows.rank0.jsonl``: cost of the profiler | `windows` |
-| ``captures.rank0.jsonl``, ``slow-step-120/``, ``on-demand-300/`` | `captures` |
-| ``loss_scale.rank0.jsonl`` | `loss_scale` |
-| ``underflow.rank0.jsonl``: gradients by magnitude | `gradient_samples` |
-| ``notes.rank0.jsonl`` | `notes` |
-| ``precision.json`` | `precision` |
-| ``report.json`` | `report` |
-| ``run.jsonl``: the run record | `run_record` |
-| ``blocks/block001.jsonl``: the journal of a study | `journal` |
-| ``.lightning_perf``, ``.rank0.done``, ``profile-now``: markers and requests | `run_folder` |
+- ``rank0.….pt.trace.json.gz``: `traces`
+- ``steps.rank0.jsonl``, step times: `steps`
+- ``windows.rank0.jsonl``, cost of the profiler: `windows`
+- ``captures.rank0.jsonl``, ``slow-step-120/``, ``on-demand-300/``: `captures`
+- ``loss_scale.rank0.jsonl``: `loss_scale`
+- ``underflow.rank0.jsonl``, gradients by magnitude: `gradient_samples`
+- ``notes.rank0.jsonl``: `notes`
+- ``precision.json``: `precision`
+- ``report.json``: `report`
+- ``run.jsonl``, the run record: `run_record`
+- ``blocks/block001.jsonl``, the journal of a study: `journal`
+- ``.lightning_perf``, ``.rank0.done``, ``profile-now``, markers and requests: `run_folder`
 
 Logs that grow with a run go through `jsonl`, files that are replaced go through `atomic`.
 """

@@ -18,7 +18,7 @@ __all__ = ["atomic_file", "encode_document", "replace_file", "write_document"]
 def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of `path` when the block ends.
 
-    If the block fails, the temporary file is removed and `path` stays as it was.
+    If the block fails, the temporary file is removed and `path` stays unchanged.
 
     Args:
         path: The file to write or replace.
@@ -58,7 +58,7 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a file atomically.
 
     Args:
-        path: The file to write or replace. If writing fails, it stays as it was.
+        path: The file to write or replace. If writing fails, it stays unchanged.
         content: The new content.
 
     Raises:
@@ -83,7 +83,7 @@ def write_document(path: Path, document: object) -> None:
 
     Args:
         path: The file to write or replace.
-        document: Any value that msgspec encodes, such as a dataclass.
+        document: Any value that msgspec encodes, e.g. a dataclass.
 
     Raises:
         OSError: The file cannot be written.

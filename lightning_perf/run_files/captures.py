@@ -50,10 +50,10 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class CaptureRecord:
-    """Why a capture was made.
+    """The reason for a capture.
 
     Attributes:
-        folder: Its folder, beside this file: ``slow-step-120``, ``on-demand-300``.
+        folder: Its folder, next to this file, e.g. ``slow-step-120`` or ``on-demand-300``.
         trigger: The event that triggered it.
         step: The step after which it was triggered, the last of the slow ones.
         slowdown: How slow the steps were; None for a capture on demand.
@@ -83,7 +83,7 @@ def capture_name(trigger: CaptureTrigger, step: int) -> str:
 
 
 def is_capture_name(name: str) -> bool:
-    """Whether a name is one that `capture_name` gives.
+    """Return whether `capture_name` makes such a name.
 
     Example:
         >>> is_capture_name("slow-step-120"), is_capture_name("../slow-step-120")
@@ -93,5 +93,5 @@ def is_capture_name(name: str) -> bool:
 
 
 def is_capture_folder(folder: Path) -> bool:
-    """Whether a folder holds a capture: it has such a name, and a run has logged captures beside it."""
+    """Return whether a folder holds a capture: it has such a name, and a run has logged captures next to it."""
     return is_capture_name(folder.name) and bool(CAPTURES.paths(folder.parent))

@@ -44,7 +44,7 @@ class GradientSample:
         scale: The loss scale.
         layers: The gradients of each layer, by name, in the order of the module.
         hidden: For layers with zeros only: their gradients at a much larger scale, counted as if at this one. Non-zero
-            values had underflowed; if there are none, no gradient reaches the layer.
+            values had underflowed. Without them, no gradient reaches the layer.
     """
 
     step: int

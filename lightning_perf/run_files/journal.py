@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from lightning_perf.run_files.jsonl import JsonLines
+from lightning_perf.units import format_duration
 
 __all__ = [
     "STUDY_NAME",
@@ -20,6 +21,7 @@ __all__ = [
     "Lost",
     "RunBegan",
     "RunOver",
+    "Stale",
     "append",
     "device_warm_ups",
     "has_begun",
@@ -48,8 +50,8 @@ class RunOver(msgspec.Struct, frozen=True, tag="run over"):
     Attributes:
         arm: The run's arm.
         attempt: The attempt of the block.
-        seconds: How long it took.
-        problem: Why it does not count, or None.
+        seconds: Its duration.
+        problem: The reason why it does not count, or None.
         revision: The code that it ran.
         invalid: Whether it trained to its end and only its times do not count.
     """
@@ -76,10 +78,20 @@ class BlockOver(msgspec.Struct, frozen=True, tag="block over"):
 
 
 class Again(msgspec.Struct, frozen=True, tag="again"):
-    """The study was run again after the block had been given up: the block gets all its attempts again."""
+    """The study was run again after the block had been given up. The block gets all its attempts again."""
 
 
-Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again
+class Stale(msgspec.Struct, frozen=True, tag="stale"):
+    """The finished runs of a block that was cut off are too old to be compared with new ones: the block starts again.
+
+    Attributes:
+        gap_s: Seconds since the last of them ended.
+    """
+
+    gap_s: float
+
+
+Entry: TypeAlias = RunBegan | RunOver | Lost | BlockOver | Again | Stale
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class CodeSeen:
     Attributes:
         arm: The run's arm.
         revision: The code's revision.
-        began_unix_s: When the run began.
+        began_unix_s: Start of the run.
     """
 
     arm: str
@@ -110,12 +122,14 @@ class BlockState:
         device: Device of the last run, or None.
         seconds: Duration of each finished run, in all attempts.
         code: The code of each finished run, in all attempts, where it is known.
-        events: What went wrong, in order, for the user.
+        events: The problems so far, in order, for the user.
         over: Whether the block needs nothing more.
         done: Whether all its runs are finished.
-        problem: What went wrong last in a run, or None.
+        problem: The last problem of a run, or None.
         failure: Why it was given up, or None.
         failed: Arms with a run that did not finish, in all attempts.
+        finished_unix_s: When the last finished run of this attempt ended; None without one, or if it is not known.
+        stale_attempts: Attempts that were started again because their finished runs were too old.
     """
 
     attempt: int
@@ -132,6 +146,8 @@ class BlockState:
     problem: str | None
     failure: str | None
     failed: frozenset[str] = frozenset()
+    finished_unix_s: float | None = None
+    stale_attempts: frozenset[int] = frozenset()
 
 
 # The driver of a block may die at any byte, and another one then continues in the same file.
@@ -151,7 +167,7 @@ def device_warm_ups(folder: Path) -> tuple[str, ...]:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether any run of a study has begun; before that its definition may still change."""
+    """Whether any run of a study has begun. Before that, its definition may still change."""
     return any((folder / "blocks").glob("*.jsonl"))
 
 
@@ -195,27 +211,35 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
     events: list[str] = []
     problem: str | None = None
     over: BlockOver | None = None
+    finished_unix_s: float | None = None
+    stale: set[int] = set()
     for entry in _entries(journal_path(folder, block, device)):
         if isinstance(entry, RunBegan):
             if open_run is not None and not told:
-                events.append(f"the run of {open_run.arm} was cut off and run anew.")
+                events.append(f"the run of {open_run.arm} was cut off and started again.")
             attempt, open_run, last_run, begun, told = entry.attempt, entry, entry, begun + 1, False
         elif isinstance(entry, RunOver):
             began_unix_s = open_run.unix_s if open_run is not None else 0.0
             open_run = None
             if entry.problem is None:
                 finished.add(entry.arm)
+                finished_unix_s = began_unix_s + entry.seconds if began_unix_s else None
                 seconds.append(entry.seconds)
                 if entry.revision is not None:
                     code.append(CodeSeen(entry.arm, entry.revision, began_unix_s))
             else:
                 failed |= set() if entry.invalid else {entry.arm}
                 problem = f"the run of {entry.arm} failed ({entry.problem})"
-                events.append(f"{problem}; the whole block is repeated.")
+                events.append(f"{problem}. The whole block is repeated.")
                 attempt, failures, finished = entry.attempt + 1, failures + 1, set()
         elif isinstance(entry, Lost):
-            events.append(f"{entry.problem}; resumed with the runs that were missing.")
+            events.append(f"{entry.problem}. It resumed with the missing runs.")
             told = True
+        elif isinstance(entry, Stale):
+            gap = format_duration(entry.gap_s * 1e9)
+            events.append(f"its finished runs were {gap} old when it was resumed; the whole block is repeated.")
+            stale.add(attempt)
+            attempt, finished, open_run = attempt + 1, set(), None
         elif isinstance(entry, Again):
             events.append("had been given up and was tried again.")
             over, failures = None, 0
@@ -236,6 +260,8 @@ def read_block(folder: Path, block: int, device: str | None = None) -> BlockStat
         problem=problem,
         failure=over.problem if over is not None else None,
         failed=frozenset(failed),
+        finished_unix_s=finished_unix_s if finished else None,
+        stale_attempts=frozenset(stale),
     )
 
 

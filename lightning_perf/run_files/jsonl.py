@@ -6,16 +6,16 @@ A killed run loses at most the line that it was writing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from lightning_perf.errors import TraceError
 
-__all__ = ["Count", "JsonLines", "LogWriter", "RankLog", "append"]
+__all__ = ["Count", "JsonLines", "Log", "LogWriter", "RankLog", "append"]
 
 Value = TypeVar("Value")
 
@@ -71,13 +71,21 @@ class JsonLines(Generic[Value]):
         Raises:
             TraceError: The file cannot be read, or a line other than the last cannot be decoded.
         """
+        return tuple(self.iterate(path))
+
+    def iterate(self, path: str | Path) -> Iterator[Value]:
+        """Read the values of a file one after the other, without keeping all of them.
+
+        Raises:
+            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
+        """
         try:
             content = Path(path).read_bytes()
         except OSError as error:
             raise TraceError(
                 path, f"cannot be read ({error.strerror})", "Check the path and its permissions"
             ) from error
-        return self.decode(content, path)
+        return self._decode_lines(content, path)
 
     def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
         """Decode the content of a file. Empty lines and an incomplete last line are skipped.
@@ -89,18 +97,20 @@ class JsonLines(Generic[Value]):
         Raises:
             TraceError: A line other than the last cannot be decoded.
         """
+        return tuple(self._decode_lines(content, path))
+
+    def _decode_lines(self, content: bytes, path: str | Path) -> Iterator[Value]:
         lines = content.split(b"\n")
-        values: list[Value] = []
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                values.append(self._decode_line(line))
+                value = self._decode_line(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if number == len(lines) or self._own_lines:
                     continue
                 raise TraceError(path, f"line {number} is no {self._what} ({error})", "Remove that line") from error
-        return tuple(values)
+            yield value
 
     def _decode_line(self, line: bytes) -> Value:
         try:
@@ -139,6 +149,16 @@ class RankLog(JsonLines[Value]):
         return sorted(folder.glob(f"{self._stem}.rank*.jsonl"))
 
 
+Written = TypeVar("Written", contravariant=True)
+
+
+class Log(Protocol[Written]):
+    """A format that appends values to a file."""
+
+    def append(self, path: Path, /, *values: Written) -> None:
+        """Append values to a file."""
+
+
 class LogWriter(Generic[Value]):
     """Appends to one log until a write fails; that is reported once, and nothing is written afterwards.
 
@@ -146,11 +166,11 @@ class LogWriter(Generic[Value]):
         log: The format.
         path: The file; None to write nothing.
         report: Is called with `consequence` and the error of the failed write.
-        consequence: What the user loses, e.g. ``step times are no longer saved``.
+        consequence: The loss to the user, e.g. ``step times are no longer saved``.
     """
 
     def __init__(
-        self, log: JsonLines[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
+        self, log: Log[Value], path: Path | None, report: Callable[[str, OSError], None], consequence: str
     ) -> None:
         self._log, self._report, self._consequence = log, report, consequence
         self.path = path

@@ -35,11 +35,11 @@ class ScaleEvent:
         scale: The scale from here on.
         attempts: Optimizer steps tried so far, skipped ones included.
         trained_ns: Wall time of the training batches so far, without the waits for data.
-        wasted_ns: For an overflow: wall time of the batches whose gradients were thrown away, else 0.
+        wasted_ns: For an overflow: wall time of the batches with discarded gradients, else 0.
         optimizer: For an overflow: index of the optimizer, else 0.
         scheduler_steps: For an overflow: steps that the learning-rate schedulers of this optimizer still made.
         steps_since_change: Executed steps since the scale changed, before this event.
-        origin: For an overflow: where it came from, if that was looked for and found.
+        origin: For an overflow: its origin, if that was searched for and found.
     """
 
     kind: Literal["start", "overflow", "growth", "end"]

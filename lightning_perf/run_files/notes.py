@@ -1,4 +1,4 @@
-"""``notes.rank0.jsonl``: what the callback noticed in a fit and the report repeats, one note per line."""
+"""``notes.rank0.jsonl``: the remarks of the callback on a fit, which the report repeats, one note per line."""
 
 from __future__ import annotations
 

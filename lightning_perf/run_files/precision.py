@@ -1,4 +1,4 @@
-"""``precision.json``: the precision that a run trained in, and what it did to the numbers."""
+"""``precision.json``: the precision that a run trained in, and its effects on loss scale, gradients and loss."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Fp32Arithmetic:
     """The meaning of "FP32" for matrix products and convolutions in this process.
 
     From Ampere on, NVIDIA GPUs can round the inputs of FP32 products to TF32 (10 bits of mantissa) and use Tensor
-    Cores. torch does so for convolutions by default, and for matrix products only on request
-    (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices).
+    Cores. PyTorch does so for convolutions by default, and for matrix products only on request. See
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices.
 
     Attributes:
         device_has_tf32: Whether the device has TF32; without it the flags below have no effect.
@@ -136,7 +136,7 @@ class LossScaleHistory:
 
     @property
     def goodput(self) -> float:
-        """Share of the training time whose gradients were used, 0 to 1."""
+        """Share of the training time with gradients that were used, 0 to 1."""
         return 1 - self.wasted_ns / self.trained_ns if self.trained_ns else 1.0
 
 
@@ -146,15 +146,15 @@ class LayerUnderflow:
 
     Attributes:
         name: The layer.
-        arithmetic: Type its parameters were computed in.
-        values: Gradient values looked at.
+        arithmetic: Type that its parameters were computed in.
+        values: Number of gradient values counted.
         zero_share: Share of them that is exactly zero. That alone is no underflow: a ReLU makes zeros in FP32 as well.
         subnormal_share: Share of the non-zero ones that is subnormal in fp16, below 2⁻¹⁴.
-        vanished: Whether all values were zero and a larger scale showed that they had underflowed; None where there
-            are other values or it was not tried.
-        median_exponent: Power of two of the median non-zero magnitude; None where there is none.
-        headroom_doublings: How often the scale may double before the largest value seen overflows; None where there
-            is none.
+        vanished: Whether all values were zero and a larger scale showed that they had underflowed; None if there are
+            other values or it was not tried.
+        median_exponent: Power of two of the median non-zero magnitude; None without such values.
+        headroom_doublings: How often the scale may double before the largest value seen overflows; None without such a
+            value.
         underflows: Whether fp16 loses gradients in this layer.
         first_exponent: Power of two of the first count.
         counts: Non-zero values by power of two; of a vanished layer those that the larger scale showed.
@@ -175,11 +175,11 @@ class LayerUnderflow:
 
 @dataclass(frozen=True)
 class PrecisionAdvice:
-    """The change that cures underflow.
+    """The change that fixes underflow.
 
     Attributes:
         action: ``init_scale``, ``keep_fp32`` or ``bf16``.
-        text: What to do and why, a sentence.
+        text: The change and its reason, in a sentence.
         init_scale: The scale to start with, if that is the action.
         keep_fp32: The layers to keep in FP32, if that is.
     """
@@ -199,7 +199,7 @@ class UnderflowTable:
         scale: The loss scale at the last sample.
         headroom_doublings: How often the scale may double before the largest gradient seen in fp16 overflows.
         layers: One row per layer, in the order of the module.
-        advice: What to change, or None when no layer underflows.
+        advice: The recommended change, or None if no layer underflows.
     """
 
     samples: int
@@ -231,7 +231,7 @@ class LayerDrift:
 class NumericsDrift:
     """The first steps of a mixed-precision run, compared with FP32 replays of the same batches from the same weights.
 
-    A loss that is NaN or infinite is None here: JSON has no such numbers.
+    JSON has no numbers for NaN and the infinities. Such a loss is stored as ``null``.
 
     Attributes:
         precision: The run's precision.
@@ -240,9 +240,9 @@ class NumericsDrift:
         mixed_end: Mean FP32 loss over all these batches with the final weights of the mixed run.
         fp32_end: The same with the weights of the FP32 replay.
         seed_ends: The same with the weights of FP32 replays with other seeds.
-        expected_low: Where an FP32 run with another seed ends, with 95 % probability: lower end.
-        expected_high: Upper end.
-        beyond_seed_noise: Whether the mixed run ends outside of that.
+        expected_low: Range of the final loss of an FP32 run with another seed, with 95 % probability: lower end.
+        expected_high: Upper end of that range.
+        beyond_seed_noise: Whether the mixed run ends outside of that range.
         layers: Drift of the layers' outputs on the first batch, in the order of computing.
     """
 
@@ -270,7 +270,7 @@ def finite_or_none(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class RunPrecision:
-    """The precision that a run trained in, and what it did to the numbers.
+    """The precision that a run trained in, and its effects.
 
     Attributes:
         setting: The precision, and the meaning of FP32.
@@ -307,6 +307,6 @@ def read_precision(path: str | Path) -> RunPrecision:
         return msgspec.json.decode(Path(path).read_bytes(), type=RunPrecision)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        raise TraceError(path, problem, "Give the path of a precision.json file") from error
+        raise TraceError(path, problem, "Pass the path of a precision.json file") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TraceError(path, f"is no description of a run's precision ({error})", "Remove it") from error

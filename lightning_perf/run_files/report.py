@@ -1,4 +1,4 @@
-"""``report.json``: the report of a run, beside its traces."""
+"""``report.json``: the report of a run, next to its traces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_report_fields(folder: Path, kind: type[Fields]) -> Fields | None:
         kind: A msgspec struct with the fields.
 
     Returns:
-        The fields; None when there is no report, or it does not have them.
+        The fields; None without a report, or if it does not have them.
     """
     try:
         return msgspec.json.decode((folder / REPORT_NAME).read_bytes(), type=kind)

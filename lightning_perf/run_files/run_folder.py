@@ -1,4 +1,4 @@
-"""The folder of a run: making one, and the marker files in it by which processes find each other."""
+"""The folder of a run: making one, and the marker files in it through which processes find each other."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = [
 ]
 
 FOLDER_MARKER = ".lightning_perf"
-"""An empty file that claims a folder. Other files may follow seconds later, and of two processes that start at once
-only one can make it."""
+"""An empty file that claims a folder. Other files may follow seconds later. Of two processes that start at the same
+time, only one can make it."""
 
 REQUEST_NAME = "profile-now"
-"""The file whose appearance asks for a capture."""
+"""The file that asks for a capture when it appears."""
 
 START_NAME = ".profile-at"
-"""The file in which rank 0 says at which step all ranks start a capture."""
+"""The file in which rank 0 writes the step at which all ranks start a capture."""
 
 
 def make_run_folder(path: str) -> Path:
@@ -61,7 +61,7 @@ def make_run_folder(path: str) -> Path:
 
 
 class RankMarkers:
-    """The files by which the ranks of a run tell each other that they have written theirs.
+    """The files by which the ranks of a run show each other that they have written theirs.
 
     Each rank makes ``.rank3.running`` when the fit begins and renames it to ``.rank3.done`` when its files are written.
 
@@ -97,7 +97,7 @@ class RankMarkers:
         return self._done(rank).exists()
 
     def is_dead(self, rank: int) -> bool:
-        """Whether the process of a rank is gone; False where that cannot be seen from this machine."""
+        """Whether the process of a rank is gone; False if this machine cannot see that."""
         try:
             pid, host = self._running(rank).read_text(encoding="utf-8").split(maxsplit=1)
             if host != socket.gethostname():
@@ -126,13 +126,13 @@ def take_capture_request(folder: Path) -> bool:
     """Remove the file ``profile-now``, and return whether it was there."""
     try:
         (folder / REQUEST_NAME).unlink()
-    except OSError:  # it is not there, or not ours to delete: then it would be taken again and again
+    except OSError:  # it is missing, or not ours to delete: then it would be taken again and again
         return False
     return True
 
 
 def write_capture_start(folder: Path, step: int) -> None:
-    """Tell all ranks at which step to start a capture.
+    """Write the step at which all ranks start a capture.
 
     Raises:
         OSError: The file cannot be written.
@@ -141,7 +141,7 @@ def write_capture_start(folder: Path, step: int) -> None:
 
 
 def read_capture_start(folder: Path) -> int | None:
-    """Read the step that `write_capture_start` wrote last; None when there is none."""
+    """Read the last step that `write_capture_start` wrote; None without one."""
     try:
         return int((folder / START_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""``run.jsonl``, the run record: what a run trained, its epochs and metrics, and how it ended.
+"""``run.jsonl``, the run record: the settings of a training, its epochs and metrics, and how it ended.
 
 Each line is on the disk before the run continues, so a killed run loses at most the line that it was writing.
 """
@@ -134,7 +134,7 @@ RUN_RECORD: JsonLines[Line] = JsonLines(Line, "line of a run record", durable=Tr
 class RunRecorder:
     """Writes the record of one run.
 
-    Only a run in the folder that the study assigned has a place in the study: a further fit of the same process gets
+    Only a run in the folder that the study assigned has a place in the study. A further fit of the same process gets
     another folder, and is recorded as a run outside the study.
 
     Args:
@@ -194,12 +194,12 @@ class RunRecorder:
         other_cpu_share: float | None = None,
         cpu_throttled_share: float | None = None,
     ) -> None:
-        """Record the end; a second end is ignored.
+        """Record the end. A second end is ignored.
 
         Args:
             outcome: How the run ended.
-            error: What ended it, when it failed.
-            peak_device_bytes: Most device memory allocated at once.
+            error: The error that ended it, if it failed.
+            peak_device_bytes: Largest amount of device memory allocated at once.
             other_cpu_share: Share of the usable processors' time that other processes took during training.
             cpu_throttled_share: Share of the training during which a CPU quota held the run back.
         """

@@ -1,23 +1,43 @@
-"""``steps.rank0.jsonl``: how long each step took, measured without the profiler."""
+"""``steps.rank0.jsonl``: how long each step took, measured without the profiler.
+
+A line holds a block of consecutive steps, one array per column, which takes about 20 bytes per step. Files of earlier
+versions have one step per line and are read as well.
+"""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = ["STEPS", "StepSample"]
+__all__ = ["STEPS", "StepSample", "StepSamples", "StepsLog"]
+
+BLOCK_STEPS = 1000
+"""Steps in a line at most."""
+
+UNKNOWN = -1
+"""Marks a missing count in a column of integers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepSample:
     """The times of one step, as the step timer measured them.
 
     Attributes:
         step: The step's number, counted over the whole fit.
-        step_ns: Wall time of the step, fetching its batches included.
-        data_wait_ns: Time the training thread waited for batches; part of ``step_ns``.
-        device_ns: Device time between the step's first and last device event, or None when not measured.
+        step_ns: Time of the step, including the wait for its batches. On CUDA it is measured by events on the device,
+            because the host may run ahead. Elsewhere it is measured by the host's clock.
+        data_wait_ns: Time for which the training thread waited for batches.
+        device_ns: The part of ``step_ns`` in which the device did not wait for a batch. It lasts from the end of each
+            fetch to the end of the work launched after it, and includes gaps between kernels. None if not measured.
         samples: Samples trained on in the step, or None when the batch does not show it.
         profiled: Whether the profiler ran, warm-up and export included: the time then contains its cost.
     """
@@ -30,5 +50,185 @@ class StepSample:
     profiled: bool
 
 
-# Samples are flat objects, so the last brace of a line opens the sample that was written after an incomplete one.
-STEPS: RankLog[StepSample] = RankLog(StepSample, "steps", "step sample", restart=b"{")
+class StepSamples(Sequence[StepSample]):
+    """Many step samples in columns: 41 bytes each, where an object takes some 250.
+
+    Args:
+        columns: The arrays of the attributes below, all of one length.
+
+    Attributes:
+        step: Step numbers.
+        step_ns: Wall times.
+        data_wait_ns: Waits for batches.
+        device_ns: Device times, -1 where not measured.
+        samples: Samples trained on, -1 where unknown.
+        profiled: Whether the profiler ran.
+
+    Example:
+        >>> samples = StepSamples.of([StepSample(7, 20, 5, None, 32, False), StepSample(8, 30, 5, None, 32, False)])
+        >>> int(samples.step_ns.sum()), samples[1].step, samples[:1].device_ns
+        (50, 8, array([-1]))
+    """
+
+    def __init__(self, *columns: npt.NDArray[Any]) -> None:
+        self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.profiled = columns
+
+    @classmethod
+    def of(cls, samples: Iterable[StepSample]) -> StepSamples:
+        """Return samples in columns: the same object if they are already."""
+        if isinstance(samples, cls):
+            return samples
+        builder = _Columns()
+        for sample in samples:
+            builder.add(sample)
+        return builder.build()
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @overload
+    def __getitem__(self, index: int) -> StepSample: ...
+
+    @overload
+    def __getitem__(self, index: slice | npt.NDArray[Any]) -> StepSamples: ...
+
+    def __getitem__(self, index: int | slice | npt.NDArray[Any]) -> StepSample | StepSamples:
+        """Return one sample, or those of a slice, a mask or an array of rows."""
+        if not isinstance(index, (int, np.integer)):
+            return StepSamples(*(column[index] for column in self._columns()))
+        step, step_ns, wait_ns, device_ns, samples = (int(column[index]) for column in self._columns()[:5])
+        return StepSample(
+            step,
+            step_ns,
+            wait_ns,
+            None if device_ns == UNKNOWN else device_ns,
+            None if samples == UNKNOWN else samples,
+            bool(self.profiled[index]),
+        )
+
+    def __iter__(self) -> Iterator[StepSample]:
+        return (self[row] for row in range(len(self)))
+
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        return (self.step, self.step_ns, self.data_wait_ns, self.device_ns, self.samples, self.profiled)
+
+
+class _Line(msgspec.Struct):
+    """A line: one step with plain values, or a block with a list for each column.
+
+    In a block, ``step`` is the first step's number. A column of equal values may be stored as that one value, and
+    ``profiled`` may list the profiled rows.
+    """
+
+    step: Count
+    step_ns: Count | list[Count]
+    data_wait_ns: Count | list[Count]
+    device_ns: Count | list[Count | None] | None
+    samples: Count | list[Count | None] | None
+    profiled: bool | list[Count]
+
+
+class StepsLog:
+    r"""Writes and reads ``steps.rank0.jsonl`` and its siblings of other ranks.
+
+    Example:
+        >>> STEPS.encode(StepSample(7, 20, 5, None, 32, False), StepSample(8, 30, 5, None, 32, False))
+        b'{"step":7,"step_ns":[20,30],"data_wait_ns":[5,5],"device_ns":null,"samples":32,"profiled":false}\n'
+    """
+
+    def __init__(self) -> None:
+        # A line holds one flat object, so its last brace opens the object written after an incomplete one.
+        self._lines: RankLog[_Line] = RankLog(_Line, "steps", "step sample", restart=b"{")
+        self.path: Callable[[Path, int], Path] = self._lines.path
+        self.paths: Callable[[Path], list[Path]] = self._lines.paths
+
+    def encode(self, *samples: StepSample) -> bytes:
+        """Encode samples as lines, each with its newline."""
+        return self._lines.encode(*_blocks(samples))
+
+    def append(self, path: Path, *samples: StepSample) -> None:
+        """Append samples to a file, which is created if needed.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        self._lines.append(path, *_blocks(samples))
+
+    def read(self, path: str | Path) -> StepSamples:
+        """Read the samples of a file, in the order in which they were written.
+
+        Raises:
+            TraceError: The file cannot be read, or a line other than the last cannot be decoded.
+        """
+        columns = _Columns()
+        for line in self._lines.iterate(path):
+            columns.add_line(line)
+        return columns.build()
+
+
+class _Columns:
+    """Columns under construction."""
+
+    def __init__(self) -> None:
+        self._numbers = tuple(array("q") for _ in range(5))
+        self._profiled = array("b")
+
+    def add(self, sample: StepSample) -> None:
+        values = (sample.step, sample.step_ns, sample.data_wait_ns, sample.device_ns, sample.samples)
+        for column, value in zip(self._numbers, values, strict=True):
+            column.append(UNKNOWN if value is None else value)
+        self._profiled.append(sample.profiled)
+
+    def add_line(self, line: _Line) -> None:
+        step_ns = line.step_ns if isinstance(line.step_ns, list) else [line.step_ns]
+        count = len(step_ns)
+        step, *others = self._numbers
+        step.extend(range(line.step, line.step + count))
+        for column, values in zip(others, (step_ns, line.data_wait_ns, line.device_ns, line.samples), strict=True):
+            if not isinstance(values, list):
+                values = [values] * count
+            # A list of another length cannot come from `encode`; the columns must stay equally long all the same.
+            known = [UNKNOWN if value is None else value for value in values[:count]]
+            column.extend(known + [UNKNOWN] * (count - len(known)))
+        profiled = bytearray(count) if isinstance(line.profiled, list) else bytearray([line.profiled]) * count
+        for row in line.profiled if isinstance(line.profiled, list) else ():
+            if row < count:
+                profiled[row] = 1
+        self._profiled.frombytes(profiled)
+
+    def build(self) -> StepSamples:
+        numbers = (_as_numpy(column, np.int64) for column in self._numbers)
+        return StepSamples(*numbers, _as_numpy(self._profiled, np.bool_))
+
+
+def _as_numpy(column: array[int], dtype: Any) -> npt.NDArray[Any]:
+    return np.frombuffer(column, dtype=dtype) if column else np.empty(0, dtype=dtype)  # numpy refuses an empty buffer
+
+
+def _blocks(samples: Sequence[StepSample]) -> Iterator[_Line]:
+    """Split samples into blocks of consecutive steps."""
+    begin = 0
+    for row in range(1, len(samples) + 1):
+        full = row - begin == BLOCK_STEPS
+        if row == len(samples) or full or samples[row].step != samples[row - 1].step + 1:
+            yield _block(samples[begin:row])
+            begin = row
+
+
+def _block(samples: Sequence[StepSample]) -> _Line:
+    profiled = [row for row, sample in enumerate(samples) if sample.profiled]
+    return _Line(
+        samples[0].step,
+        [sample.step_ns for sample in samples],
+        [sample.data_wait_ns for sample in samples],
+        _constant([sample.device_ns for sample in samples]),
+        _constant([sample.samples for sample in samples]),
+        len(profiled) == len(samples) if len(profiled) in (0, len(samples)) else profiled,
+    )
+
+
+def _constant(values: list[int | None]) -> Any:
+    return values[0] if len(set(values)) == 1 else values
+
+
+STEPS = StepsLog()

@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 PROFILER_SUFFIXES = (".pt.trace.json", ".pt.trace.json.gz")
-"""What ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` append to a trace's name."""
+"""The ends of the names of traces that ``torch.profiler.tensorboard_trace_handler`` and `PerfCallback` write."""
 
 JSON_SUFFIXES = (".json", ".json.gz")
 
 NO_TRACES = (PRECISION_NAME, REPORT_NAME)
-"""What `PerfCallback` itself writes beside its traces."""
+"""JSON files of `PerfCallback` next to its traces, which are not traces."""
 
 GZIP_LEVEL = 1
 """Traces are packed between two steps: speed matters more than a quarter of their size."""
@@ -52,13 +52,13 @@ class Exportable(Protocol):
 
 
 def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> Path:
-    """Write what torch's profiler recorded to a packed trace file, whole or not at all.
+    """Write the recording of torch's profiler to a packed trace file, completely or not at all.
 
     Args:
         stopped: A `torch.profiler.profile` that has recorded and was stopped.
         folder: The folder of the run or capture.
         rank: The rank that recorded it.
-        unix_ns: The time, by which the windows of a rank differ.
+        unix_ns: The time, which distinguishes the windows of a rank.
 
     Returns:
         The file, ``rank0.1700000000000000000.pt.trace.json.gz``.
@@ -90,8 +90,8 @@ def export_trace(stopped: Exportable, folder: Path, rank: int, unix_ns: int) -> 
 def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """List the trace files that a path names, sorted by name.
 
-    A file is taken as it is, whatever its name. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, when
-    there is none, its ``*.json[.gz]`` files. A folder with none of them may hold one folder below it that does.
+    A file counts as a trace, whatever its name. A folder is one run: its ``*.pt.trace.json[.gz]`` files or, without
+    such files, its ``*.json[.gz]`` files. A folder without either may hold one folder below it that has some.
 
     Args:
         path: A trace file or a run's folder.
@@ -100,15 +100,15 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
         At least one path.
 
     Raises:
-        TraceError: When nothing is there, or when several folders below hold traces, so that the run is ambiguous.
+        TraceError: Nothing is there, or several folders below hold traces, so that the run is ambiguous.
     """
     path = Path(path)
     try:
         if path.is_file():
             return (path,)
         if not path.is_dir():
-            found = "there is neither a file nor a folder here" if not path.exists() else "this is no regular file"
-            raise TraceError(path, found, "Name a trace (.json or .json.gz) or the folder of one run")
+            found = "there is neither a file nor a folder here" if not path.exists() else "this is not a regular file"
+            raise TraceError(path, found, "Pass a trace (.json or .json.gz) or the folder of one run")
         here = _traces_in(path)
         if here:
             return here
@@ -118,19 +118,19 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
     profiled = {folder: traces for folder, traces in below.items() if traces[0].name.endswith(PROFILER_SUFFIXES)}
     candidates = profiled or below
     if not candidates:
-        raise TraceError(path, "holds no trace (*.json or *.json.gz)", "Name the folder that the profiler wrote to")
+        raise TraceError(path, "holds no trace (*.json or *.json.gz)", "Pass the folder that the profiler wrote to")
     if len(candidates) > 1:
         newest = sorted(candidates, key=lambda folder: (_newest_s(candidates[folder]), folder), reverse=True)[:3]
         raise TraceError(
             path,
             f"holds the traces of {len(candidates)} runs",
-            f"Name one of their folders, the newest are {', '.join(map(str, newest))}",
+            f"Pass one of their folders, the newest are {', '.join(map(str, newest))}",
         )
     return next(iter(candidates.values()))
 
 
 def group_windows(paths: Iterable[Path]) -> tuple[tuple[Path, ...], ...]:
-    """Group the files of a run by the process that recorded them: those of one group are its windows.
+    """Group the files of a run by the process that recorded them: the files of a group are its windows.
 
     Files belong together by the rank in their names, or by the worker before the time stamp that the profiler's
     handlers append (``worker.1623143089861.pt.trace.json``). A file with neither in its name is a group of its own.
@@ -174,7 +174,7 @@ def _newest_s(traces: Iterable[Path]) -> float:
 
 
 def _folders_below(folder: Path) -> list[Path]:
-    # os.walk does not follow links, so a link cannot lead out of the folder or round in circles.
-    # A capture belongs to the run beside it, and is a run's folder only where it is named.
+    # os.walk does not follow links, so a link cannot lead out of the folder or around in circles.
+    # A capture belongs to the run next to it. Its folder counts as a run's folder only if it is passed by name.
     below = (Path(root) for root, _, _ in os.walk(folder))
     return [each for each in below if each != folder and not is_capture_folder(each)]

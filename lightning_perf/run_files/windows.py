@@ -1,4 +1,4 @@
-"""``windows.rank0.jsonl``: what each window of the profiler cost the run."""
+"""``windows.rank0.jsonl``: the cost of each window of the profiler to the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordedWindow:
         recorded_steps: Whole steps in its trace.
         pause_ns: Time in which training waited for the profiler to prepare, start and stop.
         export_ns: Time in which it waited for the trace to be written and packed.
-        trace_bytes: Size of the trace file; 0 when none was written.
+        trace_bytes: Size of the trace file; 0 if none was written.
     """
 
     capture: str

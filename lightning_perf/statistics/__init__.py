@@ -1,4 +1,4 @@
-"""Statistics of repeated runs: pure functions over a number a run, each result a frozen value.
+"""Statistics of repeated runs: pure functions over one number per run. Each result is a frozen value.
 
-What cannot be computed is `None` with a reason beside it, never a number that looks like one.
+A figure that cannot be computed is `None` with a reason, never a number that looks like a result.
 """

@@ -1,4 +1,4 @@
-"""Time until a goal that not every run reaches: a run that ended first is censored, not slow and not missing."""
+"""Time until a goal that not every run reaches. A run that ended first is censored, not slow and not missing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ReachTime", "first_to_reach", "kaplan_meier_median"]
 
 @dataclass(frozen=True)
 class ReachTime:
-    """When one run reached the goal.
+    """The time at which one run reached the goal.
 
     Attributes:
-        time_s: Training time at which it did, or at which the run ended without.
-        reached: Whether it did.
+        time_s: Training time at which it did, or at which the run ended without it.
+        reached: Whether it reached the goal.
     """
 
     time_s: float
@@ -28,10 +28,10 @@ def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
     """Time by which half of the runs have reached the goal (Kaplan & Meier, 1958).
 
     Args:
-        runs: One entry a run.
+        runs: One entry per run.
 
     Returns:
-        Seconds, or None when too few runs reached it for a median.
+        Seconds, or None if too few runs reached it for a median.
 
     Example:
         >>> kaplan_meier_median([ReachTime(30, True), ReachTime(40, True), ReachTime(60, False)])
@@ -49,15 +49,15 @@ def kaplan_meier_median(runs: Sequence[ReachTime]) -> float | None:
 def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTime | None]) -> Probability:
     """Sign test over blocks: which of a block's two runs reached the goal first.
 
-    A run that reached it beats one that had not by that time. Blocks in which neither did, or that cannot be told
-    (one reached it after the other run had ended), do not count.
+    A run that reached it beats a run that had not by that time. A block does not count if neither did, or if one run
+    reached it after the other had ended.
 
     Args:
-        base: One entry a block.
-        candidate: The same of the candidate, in the same order.
+        base: One entry per block.
+        candidate: The candidate's, in the same order.
 
     Returns:
-        The p-value; None when no block tells.
+        The p-value; None if no block counts.
     """
     method = "sign test over blocks"
     if len(base) != len(candidate):
@@ -71,7 +71,7 @@ def first_to_reach(base: Sequence[ReachTime | None], candidate: Sequence[ReachTi
 
 
 def _winner(base: ReachTime | None, candidate: ReachTime | None) -> int:
-    """1 when the candidate reached the goal first, -1 the baseline, 0 when that cannot be told."""
+    """Return 1 if the candidate reached the goal first, -1 for the baseline, 0 if that is unknown."""
     if base is None or candidate is None:
         return 0
     if _beats(candidate, base):

@@ -1,4 +1,4 @@
-"""Runs that failed to learn, or did not finish. Counted as an endpoint of their own, not averaged in."""
+"""Runs that failed to learn, or did not finish. They are counted as an endpoint of their own, not averaged in."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lightning_perf.statistics.values import Estimate, Numbers, finite
 __all__ = ["CollapseCounts", "baseline_limit", "clopper_pearson", "collapse_limit", "fisher_exact_p"]
 
 LEAST_DROP = 0.10
-"""Accuracy below the median of all runs that a collapse has at least."""
+"""The smallest distance of a collapsed run's accuracy below the median of all runs."""
 
 MAD_FACTOR = 5 * 1.4826
 """A collapse is also beyond five robust standard deviations (1.4826 MAD is the SD of normal values)."""
 
 
 LEAST_SHARE = 0.5
-"""Share of the baseline's median by which a loss or score is worse at least before its run counts as diverged."""
+"""A loss or score that is worse than the baseline's median by at least this share makes a run diverged."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CollapseCounts:
 
     @property
     def p(self) -> float | None:
-        """Two-sided p-value of equal shares (Fisher's exact test), or None when an arm has no runs."""
+        """Two-sided p-value of equal shares (Fisher's exact test), or None if an arm has no runs."""
         return fisher_exact_p(self.baseline, self.of_baseline, self.candidate, self.of_candidate)
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class CollapseCounts:
 
 
 def collapse_limit(accuracies: Numbers) -> float | None:
-    """Accuracy below which a run counts as collapsed, when none was declared.
+    """Return the accuracy below which a run counts as collapsed, if none was declared.
 
     Args:
         accuracies: The runs of all arms together, as shares of 1, so that a collapsed arm cannot set its own measure.
@@ -75,14 +75,14 @@ def collapse_limit(accuracies: Numbers) -> float | None:
 
 
 def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: float | None = None) -> float | None:
-    """Value beyond which a run is far worse than the baseline: five robust standard deviations from its median.
+    """Return the value beyond which a run is far worse than the baseline: five robust deviations from its median.
 
-    Unlike `collapse_limit` it does not depend on the candidates, so it also finds one whose runs all failed to learn.
+    Unlike `collapse_limit` it does not depend on the candidates, so it also finds an arm in which all runs fail.
 
     Args:
         values: The baseline's runs.
         higher_is_better: Which direction is good.
-        least: The least distance from the median; None for half of the median's size.
+        least: The smallest distance from the median; None for half of the median's size.
 
     Returns:
         The limit, or None with fewer than two runs.
@@ -101,18 +101,18 @@ def baseline_limit(values: Numbers, *, higher_is_better: bool = True, least: flo
 
 
 def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
-    """Share of runs with its exact interval (Clopper & Pearson, 1934).
+    """Return a share of runs with its exact interval (Clopper & Pearson, 1934).
 
     Args:
         count: Runs that have the property.
         n: All runs.
-        confidence: The least coverage.
+        confidence: The smallest coverage.
 
     Returns:
         The share.
 
     Raises:
-        ValueError: Not 0 <= count <= n.
+        ValueError: `count` is not between 0 and `n`.
 
     Example:
         >>> none_of_six = clopper_pearson(0, 6)
@@ -128,7 +128,7 @@ def clopper_pearson(count: int, n: int, confidence: float = 0.95) -> Estimate:
 
 
 def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | None:
-    """Two-sided p-value of equal shares (Fisher's exact test: all tables no more likely than the observed one).
+    """Return the two-sided p-value of equal shares (Fisher's exact test).
 
     Args:
         count_a: Runs of one arm that have the property.
@@ -137,7 +137,7 @@ def fisher_exact_p(count_a: int, n_a: int, count_b: int, n_b: int) -> float | No
         n_b: All runs of that arm.
 
     Returns:
-        The p-value, or None when an arm has no runs.
+        The p-value, or None if an arm has no runs.
     """
     if not n_a or not n_b:
         return None

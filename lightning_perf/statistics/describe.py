@@ -1,4 +1,4 @@
-"""Describing the runs of one arm."""
+"""Describes the runs of one arm."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Summary", "describe"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What the runs of one arm measured. With few runs the percentiles describe these runs and estimate nothing.
+    """The measurements of one arm's runs. With few runs the percentiles describe these runs and estimate nothing.
 
     Attributes:
-        n: Runs with a number.
+        n: Runs with a finite number.
         missing: Runs without one (None, nan or infinite).
         mean: Mean.
         sd: Standard deviation with n - 1; None for a single run.
         median: Median.
-        q1: First quartile, linear between order statistics as `numpy.percentile` has it.
+        q1: First quartile, linear between order statistics like `numpy.percentile`.
         q3: Third quartile.
         p90: 90th percentile.
         min: Smallest.
         max: Largest.
-        reason: Why figures are None.
+        reason: The reason for missing figures.
     """
 
     n: int
@@ -43,15 +43,15 @@ class Summary:
 
     @property
     def constant(self) -> bool:
-        """Whether there are at least two runs and all gave the very same number."""
+        """Whether there are at least two runs and all have exactly the same number."""
         return self.n > 1 and self.min == self.max
 
 
 def describe(values: Numbers) -> Summary:
-    """Summarise one number a run.
+    """Summarize one number per run.
 
     Args:
-        values: The numbers; None where a run has none.
+        values: The numbers; None for a run without one.
 
     Returns:
         The summary.

@@ -1,6 +1,6 @@
-"""scipy, imported on first use: its tests, and quantiles and cumulative distributions as plain functions.
+"""Imports scipy on first use, and wraps its quantiles and cumulative distributions as plain functions.
 
-The latter come from scipy.special, which imports faster than scipy.stats: tune needs nothing else.
+These come from scipy.special, which imports faster than scipy.stats. tune needs nothing else.
 """
 
 from __future__ import annotations

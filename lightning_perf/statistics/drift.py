@@ -1,4 +1,4 @@
-"""Whether runs became slower or faster in the order in which they ran, whatever their setting."""
+"""Detects whether runs became slower or faster in the order in which they ran, whatever their setting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Drift:
     Attributes:
         change: Time of the last run over that of the first by a straight line through the logarithms, minus 1.
         p: p-value of no change, or None.
-        residuals: Each run's time over its arm's geometric mean, minus 1, in the order of the runs; None where a run
-            has no number.
+        residuals: Each run's time over its arm's geometric mean, minus 1, in the order of the runs; None for a run
+            without a number.
     """
 
     change: Estimate
@@ -36,14 +36,14 @@ def measure_drift(
     blocks: Sequence[int] | None = None,
     confidence: float = 0.95,
 ) -> Drift:
-    """Fit one line over run order to the logarithms of all runs, with a mean of its own for each arm.
+    """Fit one line over run order to the logarithms of all runs, with a separate mean for each arm.
 
     Args:
-        values: One positive value a run, in the order in which the runs ran.
+        values: One positive value per run, in the order in which the runs ran.
         arms: The arm of each.
         blocks: The block of each. The runs of a block share more than their place in the order, so the line is then
-            fitted to the blocks' means; counted as separate runs they would claim drift in one study out of eight.
-        confidence: Wanted coverage.
+            fitted to the blocks' means. Counted as separate runs, they would claim drift in one study out of eight.
+        confidence: The requested coverage.
 
     Returns:
         The drift.

@@ -1,4 +1,4 @@
-"""How far apart two arms are: mean differences and ratios with Student's t, paired by block or not."""
+"""The distance between two arms: mean differences and ratios with Student's t, paired by block or not."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference, candidate minus baseline, with what an interval needs.
+    """A mean difference, candidate minus baseline, with the inputs of its interval.
 
     Attributes:
         value: The mean difference, or None.
         standard_error: Its standard error, or None.
-        df: Degrees of freedom of that, or None.
-        n: Pairs, or the smaller arm's runs when not paired.
-        method: How it was computed.
-        reason: Why something is None.
+        df: Its degrees of freedom, or None.
+        n: Pairs, or the smaller arm's runs if not paired.
+        method: The method of computation.
+        reason: The reason for a missing value.
     """
 
     value: float | None
@@ -48,15 +48,15 @@ class Difference:
 
 
 def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
-    """Mean of candidate minus baseline over blocks.
+    """Return the mean of candidate minus baseline over blocks.
 
     Args:
-        base: One value a block; None where a run has none, its block is then left out.
-        candidate: The same of the candidate, in the same order of blocks.
+        base: One value per block; None for a run without one. Its block is then left out.
+        candidate: The candidate's values, in the same order of blocks.
 
     Returns:
-        The difference; standard error with n - 1 degrees of freedom. It is 0 when all differences are equal: they are
-        then their own interval.
+        The difference, and a standard error with n - 1 degrees of freedom. The error is 0 if all differences are equal:
+        they are then their own interval.
     """
     pairs = finite_pairs(base, candidate)
     if isinstance(pairs, str):
@@ -72,11 +72,11 @@ def paired_difference(base: Numbers, candidate: Numbers) -> Difference:
 
 
 def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
-    """Difference of the two means, with Welch's standard error and Satterthwaite's degrees of freedom.
+    """Return the difference of the two means, with Welch's standard error and Satterthwaite's degrees of freedom.
 
     Args:
-        base: One value a run.
-        candidate: The same of the candidate; the numbers of runs may differ.
+        base: One value per run.
+        candidate: The candidate's values. The numbers of runs may differ.
 
     Returns:
         The difference.
@@ -98,14 +98,14 @@ def unpaired_difference(base: Numbers, candidate: Numbers) -> Difference:
 
 
 def interval(difference: Difference, confidence: float = 0.95) -> Estimate:
-    """The two-sided t interval of a mean difference.
+    """Return the two-sided t interval of a mean difference.
 
     Args:
         difference: From `paired_difference` or `unpaired_difference`.
-        confidence: Wanted coverage.
+        confidence: The requested coverage.
 
     Returns:
-        The estimate; without ends, and with the reason, where the spread is not known.
+        The estimate. Without a known spread it has a reason instead of ends.
     """
     value, error, df = difference.value, difference.standard_error, difference.df
     if value is None or error is None or df is None:
@@ -115,20 +115,20 @@ def interval(difference: Difference, confidence: float = 0.95) -> Estimate:
 
 
 def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *, timed: bool = True) -> Estimate:
-    """Ratio candidate / baseline over blocks: the geometric mean of the blocks' ratios, with its t interval.
+    """Return the ratio candidate / baseline over blocks: the geometric mean of their ratios, with its t interval.
 
-    Blocks share a device and a seed, so what they have in common cancels in each block's ratio. Run times are
-    products of factors, hence the logarithms (Fleming & Wallace, How not to lie with statistics, CACM 1986).
+    Blocks share a device and a seed, so their common factors cancel in each block's ratio. Run times are products of
+    factors, hence the logarithms (Fleming & Wallace, How not to lie with statistics, CACM 1986).
 
     Args:
-        base: One positive value a block.
-        candidate: The same of the candidate, in the same order of blocks.
-        confidence: Wanted coverage.
-        timed: Whether the values are measured times. Exactly equal ratios of such come from copied runs or a coarse
-            clock, and have no interval. Other values are their own interval when they are equal.
+        base: One positive value per block.
+        candidate: The candidate's values, in the same order of blocks.
+        confidence: The requested coverage.
+        timed: Whether the values are measured times. Exactly equal ratios of times come from copied runs or a coarse
+            clock, and have no interval. Other values are their own interval if they are equal.
 
     Returns:
-        The ratio; below 1 the candidate has less. The speed-up of times is ``estimate.map(lambda r: 1 / r)``.
+        The ratio. Below 1, the candidate has less. The speed-up of times is ``estimate.map(lambda r: 1 / r)``.
 
     Example:
         >>> ratio = paired_ratio([10.0, 11.0, 10.5], [5.0, 5.4, 5.3])
@@ -146,12 +146,12 @@ def paired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95, *,
 
 
 def unpaired_ratio(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
-    """Ratio candidate / baseline of runs that were not blocked: geometric means, Welch's interval on logarithms.
+    """Return the ratio candidate / baseline of runs without blocks: geometric means, Welch's interval on logarithms.
 
     Args:
-        base: One positive value a run.
-        candidate: The same of the candidate.
-        confidence: Wanted coverage.
+        base: One positive value per run.
+        candidate: The candidate's values.
+        confidence: The requested coverage.
 
     Returns:
         The ratio.
@@ -176,7 +176,7 @@ def _ratio(difference: Difference, confidence: float) -> Estimate:
 
 
 def _exp(logarithm: float) -> float:
-    """Of numbers too small for a float as well an error, and not zero, which is no ratio."""
+    """Return an error, not zero, for numbers too small for a float: zero has no ratio."""
     ratio = math.exp(logarithm)
     if not ratio:
         raise OverflowError

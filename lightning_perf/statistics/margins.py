@@ -1,4 +1,4 @@
-"""Not worse than a margin, and as good as equal: claims that a missing difference does not support by itself."""
+"""Tests of "not worse by a margin" and "practically equal". A missing difference does not prove either."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class NonInferiority:
     """Whether the candidate's mean is at most a margin below the baseline's.
 
     Attributes:
-        kept: Kept when the one-sided lower bound is above -margin; lost when the upper bound is below it.
+        kept: Kept if the one-sided lower bound is above -margin; lost if the upper bound is below it.
         margin: The margin, declared before looking.
         lower_bound: One-sided lower bound of candidate - baseline, or None.
         upper_bound: One-sided upper bound, or None.
-        confidence: Of each bound.
-        p: p-value of "lower by the margin or more"; None without bounds, and when all differences are equal.
-        reason: Why bounds are None.
+        confidence: The confidence of each bound.
+        p: p-value of "lower by the margin or more"; None without bounds, and if all differences are equal.
+        reason: The reason for missing bounds.
     """
 
     kept: Kept
@@ -49,10 +49,10 @@ def non_inferiority(difference: Difference, margin: float, confidence: float = 0
     Args:
         difference: Candidate - baseline.
         margin: The largest loss that does not matter; positive, declared before looking at the runs.
-        confidence: Of the one-sided bound.
+        confidence: The confidence of the one-sided bound.
 
     Returns:
-        The outcome; undecided, with the reason, where the spread is not known.
+        The outcome. Without a known spread it is undecided, with the reason.
 
     Raises:
         ValueError: The margin is not a positive number.

@@ -1,7 +1,7 @@
-"""Exact permutation tests: what the labels alone could have done.
+"""Exact permutation tests: how likely the labels alone give a difference as large as the observed one.
 
-Not `scipy.stats.permutation_test`, which refuses a sample of one value and counts arrangements as different whose
-statistics agree up to rounding.
+`scipy.stats.permutation_test` is not used. It refuses a sample of one value, and counts arrangements as different if
+their statistics agree up to rounding.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from lightning_perf.statistics.values import Float64Array, Numbers, Probability,
 __all__ = ["sign_flip_test", "two_sample_test"]
 
 MAX_EXACT = 2**16
-"""Arrangements that are all tried; beyond them a fixed number is drawn."""
+"""Up to so many arrangements are all tried. Beyond that, a fixed number is drawn."""
 
 DRAWS = 20_000
 
 TIE = 1e-9
-"""Statistics this close, relative to the observed one, are equal: rounding must not break ties."""
+"""Statistics this close, relative to the observed one, are equal. Rounding must not break ties."""
 
 
 def sign_flip_test(differences: Numbers) -> Probability:
     """Two-sided sign-flip test of paired differences, statistic: their sum.
 
-    If the settings do not differ, a block's difference is as likely to have the other sign: every one of the 2^n
-    patterns is tried (Fisher's randomisation test). The order within blocks was randomised, so this test assumes no
-    distribution at all. With n pairs the smallest p-value is 2 / 2^n: 5 pairs cannot get below 0.0625.
+    If the settings do not differ, a block's difference is as likely to have the other sign. Every one of the 2^n
+    patterns is tried (Fisher's randomization test). The order within blocks was randomized, so this test assumes no
+    distribution. With n pairs the smallest p-value is 2 / 2^n: 5 pairs cannot get below 0.0625.
 
     Args:
-        differences: One a block.
+        differences: One per block.
 
     Returns:
-        The p-value; None without differences, or when all are zero.
+        The p-value; None without differences, or if all are zero.
 
     Example:
         >>> sign_flip_test([0.06, 0.05, 0.07, 0.04, 0.06, 0.05]).p
@@ -62,11 +62,11 @@ def two_sample_test(base: Numbers, candidate: Numbers) -> Probability:
     """Two-sided permutation test of two unpaired samples, statistic: the difference of their means.
 
     Args:
-        base: One value a run.
-        candidate: The same of the candidate.
+        base: One value per run.
+        candidate: The candidate's values.
 
     Returns:
-        The p-value; None when a side is empty or all values are equal.
+        The p-value; None if an arm is empty or all values are equal.
     """
     a, b = finite(base), finite(candidate)
     n, total = min(len(a), len(b)), len(a) + len(b)

@@ -1,4 +1,4 @@
-"""What a study of a given size can see, and the size it takes to see something."""
+"""The effect that a study of a given size can find, and the size that an effect needs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MAX_BLOCKS = 1000
 
 @lru_cache(maxsize=256)
 def _relative_sd(df: int) -> Float64Array:
-    """The distribution of sample SD / true SD as equally likely values."""
+    """Return the distribution of sample SD / true SD as equally likely values."""
     points = (np.arange(4000) + 0.5) / 4000
     scaled: Float64Array = np.sqrt(chi_square_quantile(points, df) / df)
     return scaled
 
 
 def paired_power(effect: float, n: int, confidence: float = 0.95) -> float:
-    """Power of the two-sided paired t test.
+    """Return the power of the two-sided paired t test.
 
-    Averages over the distribution of the sample SD instead of calling the non-central t distribution, which gives
-    nan in scipy at large effects.
+    It averages over the distribution of the sample SD. The non-central t distribution of scipy gives nan at large
+    effects.
 
     Args:
         effect: True mean difference in units of the differences' standard deviation.
@@ -43,11 +43,11 @@ def paired_power(effect: float, n: int, confidence: float = 0.95) -> float:
 
 
 def minimal_detectable_effect(n: int, power: float = 0.8, confidence: float = 0.95) -> float | None:
-    """The smallest effect that a paired t test finds with the given power.
+    """Return the smallest effect that a paired t test finds with the given power.
 
     Args:
         n: Pairs.
-        power: Share of studies that shall find it.
+        power: Share of studies that find it.
         confidence: 1 minus the level of the test.
 
     Returns:
@@ -69,11 +69,11 @@ def minimal_detectable_effect(n: int, power: float = 0.8, confidence: float = 0.
 
 
 def blocks_needed(effect: float, power: float = 0.8, confidence: float = 0.95) -> int | None:
-    """Pairs with which a paired t test finds an effect with the given power.
+    """Return the pairs with which a paired t test finds an effect with the given power.
 
     Args:
-        effect: In units of the differences' standard deviation.
-        power: Share of studies that shall find it.
+        effect: The effect in units of the differences' standard deviation.
+        power: Share of studies that find it.
         confidence: 1 minus the level of the test.
 
     Returns:

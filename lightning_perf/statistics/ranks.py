@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, finite
+from lightning_perf.statistics.values import Estimate, Float64Array, Numbers, Probability, finite
 
 __all__ = [
     "Ratio",
@@ -23,12 +23,13 @@ __all__ = [
     "hodges_lehmann_shift",
     "rank_sum_counts",
     "signed_rank_counts",
+    "signed_rank_test",
     "walsh_interval",
     "walsh_ratio",
 ]
 
 MAX_RUNS = 50
-"""Runs an arm up to which the rank distributions are exact in the numbers used here."""
+"""Runs per arm up to which the rank distributions are exact in the numbers used here."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,14 @@ class Ratio:
 
 
 def walsh_interval(differences: Numbers, confidence: float = 0.95) -> Estimate:
-    """Median of the Walsh averages of paired differences, with the interval of the exact signed-rank test.
+    """Return the median of the Walsh averages of paired differences, with the interval of the exact signed-rank test.
 
     Args:
-        differences: One a block.
-        confidence: The least coverage; the rank distribution is discrete, so the true one is at or above it.
+        differences: One per block.
+        confidence: The smallest coverage. The rank distribution is discrete, so the true one is at or above it.
 
     Returns:
-        The estimate, its `confidence` the true one. Fewer than 6 differences have no 95 % interval.
+        The estimate with its true `confidence`. Fewer than 6 differences have no 95 % interval.
 
     Example:
         >>> walsh = walsh_interval([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
@@ -74,21 +75,51 @@ def walsh_interval(differences: Numbers, confidence: float = 0.95) -> Estimate:
     return _order_interval(averages, signed_rank_counts(n), confidence, n, method)
 
 
+def signed_rank_test(differences: Numbers) -> Probability:
+    """Test whether paired differences are symmetric about zero, with the exact signed-rank distribution.
+
+    The test matches `walsh_interval`: p is at most 0.05 if the 95 % interval excludes zero.
+
+    Args:
+        differences: One per block.
+
+    Returns:
+        The two-sided p-value. Differences of exactly zero make it larger.
+
+    Example:
+        >>> signed_rank_test([1.0, 2.0, 3.0, 4.0, 5.0, 9.0]).p
+        0.03125
+    """
+    values = finite(differences)
+    n, method = len(values), "exact signed-rank test"
+    if not n:
+        return Probability(None, 0, method, reason="there are no differences")
+    if n > MAX_RUNS:
+        return Probability(None, n, method, reason=f"more than {MAX_RUNS} pairs: use the sign-flip test")
+    row, column = np.triu_indices(n)
+    averages = values[row] + values[column]
+    statistic = int(np.sum(averages > 0)) + int(np.sum(averages == 0)) / 2
+    tail = math.floor(min(statistic, len(averages) - statistic))
+    counts = signed_rank_counts(n)
+    p = min(1.0, 2 * float(counts[: tail + 1].sum()) / float(counts.sum()))
+    return Probability(p, n, method, smallest=2.0 / 2**n)
+
+
 def walsh_ratio(
     base: Sequence[float] | Float64Array, candidate: Sequence[float] | Float64Array, confidence: float = 0.95
 ) -> Estimate:
-    """Typical ratio candidate / base of paired times: `walsh_interval` of the logarithms of the ratios.
+    """Return the typical ratio candidate / base of paired times: `walsh_interval` of the logarithms of the ratios.
 
-    What both times of a pair share cancels, such as a drift of the machine. From 12 pairs on, one pair that something
-    else disturbed hardly widens the interval, unlike Student's.
+    Common factors of a pair's two times cancel, e.g. a drift of the machine. From 12 pairs on, one disturbed pair
+    hardly widens the interval, unlike Student's.
 
     Args:
         base: One positive time per pair.
         candidate: The other time of each pair, in the same order.
-        confidence: The least coverage.
+        confidence: The smallest coverage.
 
     Returns:
-        The ratio; fewer than 6 pairs have no 95 % interval.
+        The ratio. Fewer than 6 pairs have no 95 % interval.
 
     Example:
         >>> ratio = walsh_ratio([10.0, 11.0, 10.0, 10.0, 12.0, 90.0], [5.0, 5.5, 5.1, 5.0, 6.0, 5.0])
@@ -100,15 +131,15 @@ def walsh_ratio(
 
 
 def hodges_lehmann_shift(base: Numbers, candidate: Numbers, confidence: float = 0.95) -> Estimate:
-    """Median of all differences candidate - baseline of unpaired runs, with the interval of the exact rank-sum test.
+    """Return the median of all differences of unpaired runs, with the interval of the exact rank-sum test.
 
     Args:
-        base: One value a run.
-        candidate: The same of the candidate.
-        confidence: The least coverage.
+        base: One value per run.
+        candidate: The candidate's values.
+        confidence: The smallest coverage.
 
     Returns:
-        The estimate, its `confidence` the true one.
+        The estimate with its true `confidence`.
     """
     a, b = finite(base), finite(candidate)
     n, method = min(len(a), len(b)), "Hodges–Lehmann, rank-sum interval"
@@ -121,19 +152,19 @@ def hodges_lehmann_shift(base: Numbers, candidate: Numbers, confidence: float = 
 
 
 def hodges_lehmann_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Ratio | None:
-    """Typical ratio candidate / base of two unpaired samples of times: the median of all quotients.
+    """Return the typical ratio candidate / base of two unpaired samples of times: the median of all quotients.
 
     The interval inverts Wilcoxon's rank-sum test by the large-sample formula (Hollander, Wolfe & Chicken, Nonparametric
-    Statistical Methods, 3rd ed., 2014, section 4.3). It takes the times of a sample as independent. The steps of a
-    run nearly are, except for slow drifts: a drift of the machine then shows as a change.
+    Statistical Methods, 3rd ed., 2014, section 4.3). It takes the times of a sample as independent. The steps of a run
+    nearly are, except for slow drifts. A drift of the machine then looks like a change.
 
     Args:
         base: Times, all positive.
-        candidate: Times, all positive; as many as there are.
+        candidate: Times, all positive, of any number.
         confidence: Confidence of the interval.
 
     Returns:
-        The ratio, or None where there are too few times for an interval at that confidence.
+        The ratio, or None with too few times for an interval at that confidence.
 
     Example:
         >>> base, candidate = list(range(95, 106)), list(range(190, 212, 2))
@@ -153,7 +184,7 @@ def hodges_lehmann_ratio(base: Sequence[float], candidate: Sequence[float], conf
 
 @lru_cache(maxsize=64)
 def signed_rank_counts(n: int) -> Float64Array:
-    """How many of the 2^n sign patterns give each signed-rank sum 0 … n(n+1)/2 (float: exact up to n = 52)."""
+    """Count the sign patterns, of 2^n, for each signed-rank sum 0 … n(n+1)/2 (float: exact up to n = 52)."""
     counts = np.zeros(n * (n + 1) // 2 + 1)
     counts[0] = 1
     for rank in range(1, n + 1):
@@ -166,7 +197,7 @@ def signed_rank_counts(n: int) -> Float64Array:
 
 @lru_cache(maxsize=64)
 def rank_sum_counts(n: int, m: int) -> NDArray[np.int64]:
-    """How many of the C(n+m, n) assignments give each Mann–Whitney U 0 … nm: the Gaussian binomial coefficients."""
+    """Count the assignments, of C(n+m, n), for each Mann–Whitney U 0 … nm: the Gaussian binomial coefficients."""
     if math.comb(n + m, n) >= 2**62:
         raise OverflowError(f"{n} and {m} runs are beyond the exact rank-sum distribution")
     counts = np.zeros((n + 1, m + 1, n * m + 1), dtype=np.int64)
@@ -182,7 +213,7 @@ def rank_sum_counts(n: int, m: int) -> NDArray[np.int64]:
 
 
 def _order_interval(ordered: Float64Array, counts: Float64Array, confidence: float, n: int, method: str) -> Estimate:
-    """The interval between the k-th smallest and k-th largest, k from the null distribution of the rank statistic."""
+    """Return the interval between the k-th smallest and k-th largest, k from the rank statistic's null distribution."""
     value = float(np.median(ordered))
     tails = 2 * np.cumsum(counts) / counts.sum()
     outside = int(np.searchsorted(tails, 1 - confidence, side="right"))
@@ -193,5 +224,5 @@ def _order_interval(ordered: Float64Array, counts: Float64Array, confidence: flo
 
 
 def _ends(ordered: Float64Array, outside: int) -> tuple[float, float]:
-    """The values with one less than `outside` values beyond them on either side."""
+    """Return the values with one less than `outside` values beyond them on either side."""
     return float(ordered[outside - 1]), float(ordered[-outside])

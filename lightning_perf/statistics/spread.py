@@ -1,4 +1,4 @@
-"""Whether one arm's runs scatter more than the other's: the ratio of standard deviations."""
+"""Compares the scatter of two arms by the ratio of their standard deviations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SIMULATIONS = 2000
 
 @dataclass(frozen=True)
 class Spread:
-    """Ratio of two arms' standard deviations and how much could be seen.
+    """The ratio of two arms' standard deviations, and the power of the comparison.
 
     Attributes:
         ratio: SD of the candidate over SD of the baseline; the interval assumes normally distributed runs.
         p: p-value of the Brown–Forsythe test, or None.
         power: Share of studies of this size in which that test would find a ratio as large as the observed one.
-        runs_needed: Runs an arm with which it would find it in 80 % of the studies; None beyond 200.
-        reason: Why figures are None.
+        runs_needed: Runs per arm with which it would find it in 80 % of the studies; None beyond 200.
+        reason: The reason for missing figures.
     """
 
     ratio: Estimate
@@ -43,10 +43,10 @@ def compare_spread(base: Numbers, candidate: Numbers, *, paired: bool, confidenc
     """Compare the scatter of two arms.
 
     Args:
-        base: One value a run (a block when paired).
-        candidate: The same of the candidate.
+        base: One value per run (per block if paired).
+        candidate: The candidate's values.
         paired: Whether the values are paired by block.
-        confidence: Wanted coverage.
+        confidence: The requested coverage.
 
     Returns:
         The comparison.
@@ -60,16 +60,16 @@ def compare_spread(base: Numbers, candidate: Numbers, *, paired: bool, confidenc
 
 
 def sd_ratio(base: Numbers, candidate: Numbers, *, paired: bool, confidence: float = 0.95) -> Estimate:
-    """Ratio of standard deviations, candidate over baseline.
+    """Return the ratio of standard deviations, candidate over baseline.
 
     The interval is exact for normally distributed runs and covers far less when there are outliers.
 
     Args:
-        base: One value a run (a block when paired).
-        candidate: The same of the candidate.
-        paired: Whether the values are paired by block: then what a block's runs share does not widen the interval
-            (Pitman and Morgan, 1939); else the interval is that of the F test.
-        confidence: Wanted coverage.
+        base: One value per run (per block if paired).
+        candidate: The candidate's values.
+        paired: Whether the values are paired by block. Common factors of a block's runs then do not widen the interval
+            (Pitman and Morgan, 1939). Otherwise the interval is that of the F test.
+        confidence: The requested coverage.
 
     Returns:
         The ratio.
@@ -103,14 +103,14 @@ def _samples(base: Numbers, candidate: Numbers, paired: bool) -> tuple[Float64Ar
 
 
 def brown_forsythe_p(a: Float64Array, b: Float64Array) -> float | None:
-    """p-value of equal spread by the absolute deviations from the median (Brown & Forsythe, 1974).
+    """Return the p-value of equal spread by the absolute deviations from the median (Brown & Forsythe, 1974).
 
     Args:
-        a: One value a run, at least two.
-        b: The same of the other arm.
+        a: One value per run, at least two.
+        b: The other arm's values.
 
     Returns:
-        The p-value, or None where the deviations have no spread themselves.
+        The p-value, or None if the deviations have no spread themselves.
     """
     test = _brown_forsythe(a, b)
     return float(test.pvalue) if math.isfinite(test.statistic) else None
@@ -127,14 +127,14 @@ def _brown_forsythe(a: Float64Array, b: Float64Array) -> Any:
 
 @lru_cache(maxsize=256)
 def _brown_forsythe_power(n: int, m: int, ratio: float) -> float:
-    """By simulation of normal runs, seeded: the same figures give the same answer."""
+    """Simulate normal runs with a fixed seed: the same figures give the same answer."""
     rng = np.random.default_rng(0)
     test = _brown_forsythe(rng.standard_normal((SIMULATIONS, n)), ratio * rng.standard_normal((SIMULATIONS, m)))
     return float((test.pvalue < 0.05).mean())
 
 
 def _runs_needed(ratio: float) -> int | None:
-    """Runs an arm for `POWER` of the Brown–Forsythe test at a true SD ratio of at least 1."""
+    """Return the runs per arm for `POWER` of the Brown–Forsythe test at a true SD ratio of at least 1."""
     if _brown_forsythe_power(MAX_RUNS, MAX_RUNS, ratio) < POWER:
         return None
     low, high = 3, MAX_RUNS

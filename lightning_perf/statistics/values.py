@@ -1,4 +1,4 @@
-"""The values that statistics return."""
+"""The types of statistical results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Estimate", "Float64Array", "Numbers", "Probability", "finite", "fini
 Float64Array = NDArray[np.float64]
 
 Numbers: TypeAlias = "Sequence[float | None] | Float64Array"
-"""One number a run, None where a run has none."""
+"""One number per run, None for a run without one."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Estimate:
         value: The point estimate, or None.
         low: Lower end of the interval, or None.
         high: Upper end of the interval, or None.
-        confidence: What the interval covers in the long run, 0 to 1.
-        n: Runs (or pairs of runs) it is over.
-        method: How it was computed.
-        reason: Why something is None.
+        confidence: Coverage of the interval in the long run, 0 to 1.
+        n: Runs (or pairs of runs) that it is over.
+        method: The method of computation.
+        reason: The reason for a missing value.
     """
 
     value: float | None
@@ -41,7 +41,7 @@ class Estimate:
     reason: str | None = None
 
     def map(self, function: Callable[[float], float]) -> Estimate:
-        """Apply a monotonic function, as `math.exp` to come back from logarithms; a falling one swaps the ends.
+        """Apply a monotonic function, e.g. `math.exp` after logarithms. A falling one swaps the ends.
 
         Example:
             >>> round(Estimate(0.5, 0.25, 0.8, 0.95, 6, "t").map(lambda ratio: 1 / ratio).high, 2)
@@ -69,10 +69,10 @@ class Probability:
 
     Attributes:
         p: The p-value, two-sided, or None.
-        n: Runs (or pairs of runs) it is over.
+        n: Runs (or pairs of runs) that it is over.
         method: The test.
-        smallest: The smallest p-value that this test can give at this size; None where it has no such floor.
-        reason: Why the p-value is None.
+        smallest: The smallest p-value that this test can give at this size; None for a test without such a limit.
+        reason: The reason for a missing p-value.
     """
 
     p: float | None
@@ -83,19 +83,19 @@ class Probability:
 
 
 def finite(values: Numbers) -> Float64Array:
-    """The values that are numbers: None, nan and infinities are left out."""
+    """Return the finite values, without None, nan and infinities."""
     return np.array([v for v in values if v is not None and math.isfinite(v)], dtype=np.float64)
 
 
 def finite_pairs(base: Numbers, candidate: Numbers) -> tuple[Float64Array, Float64Array] | str:
-    """The pairs that are numbers on both sides, or why there are none.
+    """Return the pairs that are numbers on both sides, or the reason why there are no pairs.
 
     Args:
-        base: One value a block of the baseline.
-        candidate: One value a block of the candidate, in the same order.
+        base: One value of the baseline per block.
+        candidate: One value of the candidate per block, in the same order.
 
     Returns:
-        Both sides, same length; a string says why they cannot be paired.
+        Both sides, of the same length. A string says why they cannot be paired.
     """
     if len(base) != len(candidate):
         return f"the baseline has {len(base)} runs and the candidate {len(candidate)}: they cannot be paired"

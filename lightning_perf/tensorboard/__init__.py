@@ -1,1 +1,1 @@
-"""The TensorBoard plugin: finds runs, analyses them in the background, serves the page and its data."""
+"""The TensorBoard plugin. It finds runs, analyzes them in the background, and serves the page with its data."""

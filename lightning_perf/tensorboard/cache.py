@@ -1,7 +1,8 @@
-"""Where finished documents and fetched files are kept, and under which keys.
+"""The cache of finished documents and fetched files: its folders and keys.
 
-A document is kept beside the data it was made from, in the folder ``.lightning_perf``, so that it moves and vanishes
-with them and others profit from it; where that cannot be written or is remote, in the user's cache folder.
+A document is kept in the folder ``.lightning_perf_cache`` next to its data. So it moves and is deleted with them, and
+other users can read it. If that folder cannot be written, or the data are remote, the document goes to the user's
+cache folder.
 """
 
 from __future__ import annotations
@@ -31,27 +32,28 @@ __all__ = ["CACHE_VARIABLE", "Document", "bound_folder", "cache_root", "find", "
 CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
 """Environment variable that names the user's cache folder."""
 
-BESIDE = ".lightning_perf"
+BESIDE = ".lightning_perf_cache"
+"""The folder next to the data. Its name must differ from that of the marker file of `PerfCallback`."""
 LAYOUT_VERSION = 1
-"""Raised when documents in the cache change their meaning although neither the report's schema nor the tool did."""
+"""Increase it if cached documents change their meaning but the report's schema and the package's version do not."""
 
 SETTLED_S = 300.0
 GROWTH = 1.25
-"""A log that is being written makes a document outdated by growing by a quarter, not with every step."""
+"""While a log is being written, a document is outdated after the log has grown by a quarter, not after every step."""
 
 MOST_DOCUMENT_BYTES = 1 << 30
-"""Documents in the user's cache folder may take so much; beside the data they vanish with them."""
+"""Maximum size of all documents in the user's cache folder. Documents next to the data have no limit."""
 
 Document = Literal["report", "page", "study"]
-"""``report`` is the whole report, ``page`` what the page gets of it, ``study`` a comparison."""
+"""``report`` is the whole report, ``page`` the part that the page receives, ``study`` a comparison."""
 
 
 def key_of(run: Run, now_s: float | None = None) -> str:
-    """The key of a run's documents: it changes when its files do, or what reads them.
+    """Return the key of a run's documents. It changes with the run's files and with the version of this package.
 
     Args:
         run: The run.
-        now_s: The time, in seconds since 1970; the present one when not given.
+        now_s: The time, in seconds since 1970; by default the current time.
     """
     now_s = time.time() if now_s is None else now_s
     ended = any(file.name == REPORT_NAME for file in run.others)
@@ -73,7 +75,7 @@ def _content(file: StoredFile, run: Run, ended: bool, now_s: float) -> tuple[int
 
 
 def places_of(run: Run) -> tuple[Path, ...]:
-    """The folders that may keep a run's documents, the first choice first."""
+    """Return the folders that may keep a run's documents, the preferred one first."""
     name = hashlib.sha256(f"{run.storage.location}\n{run.folder}\n{run.kind}".encode()).hexdigest()[:24]
     places = [cache_root() / "documents" / name, _temporary() / "documents" / name]
     try:
@@ -84,7 +86,7 @@ def places_of(run: Run) -> tuple[Path, ...]:
 
 
 def cache_root() -> Path:
-    """The user's cache folder: ``$LIGHTNING_PERF_CACHE``, or by the XDG base directory specification."""
+    """Return the user's cache folder: ``$LIGHTNING_PERF_CACHE``, or that of the XDG base directory specification."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
@@ -93,21 +95,21 @@ def cache_root() -> Path:
 
 
 def find(run: Run, key: str, document: Document) -> Path | None:
-    """A finished document in one of the run's places."""
+    """Return the path of a finished document, or None if no folder of the run has it."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
     return next((path for path in paths if _status(path) is not None), None)
 
 
 def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, bytes]]) -> Path:
-    """Write documents to the first folder that takes them, each whole or not at all, and remove outdated ones.
+    """Write documents atomically to the first folder that is writable, and remove outdated ones.
 
     Args:
-        places: The folders, the first choice first.
+        places: The folders, the preferred one first.
         key: Their key.
-        documents: What to write, in this order.
+        documents: The documents, in the order of writing.
 
     Returns:
-        The folder that took them.
+        The folder with the documents.
 
     Raises:
         OSError: None of the folders can be written.
@@ -137,7 +139,7 @@ def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, 
 
 
 def bound_folder(folder: Path, most_bytes: int) -> None:
-    """Remove the files below a folder that were not used for longest, until the others take at most so many bytes."""
+    """Remove the least recently used files below a folder until the others take at most so many bytes."""
     stats = ((_status(path), path) for path in folder.rglob("*"))
     files = sorted(((status.st_mtime, status.st_size, path) for status, path in stats if status), reverse=True)
     total = 0
@@ -145,14 +147,14 @@ def bound_folder(folder: Path, most_bytes: int) -> None:
         total += size
         if total > most_bytes:
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # the folder holds more
+            with suppress(OSError):  # the folder has other files
                 path.parent.rmdir()
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether this is a real folder (a link could lead anywhere), and this user's: in ``/tmp`` anybody could make it.
+    """Whether a path is a real folder of this user. A link could lead anywhere, and in ``/tmp`` anybody can make one.
 
-    That beside the data is theirs who may write there.
+    The folder next to the data may belong to anyone who can write there.
     """
     try:
         status = path.lstat()
@@ -162,7 +164,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether anybody may write to a folder: root could anyway, but who made it read-only meant root too."""
+    """Whether anyone has write permission for a folder. Root does not ignore that a folder is read-only."""
     try:
         return bool(folder.stat().st_mode & 0o222)
     except OSError:
@@ -170,7 +172,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """The status of a regular file; None for anything else."""
+    """Return the status of a regular file, or None for anything else."""
     try:
         status = path.lstat()
     except OSError:
@@ -181,7 +183,7 @@ def _status(path: Path) -> os.stat_result | None:
 def _home() -> Path:
     try:
         return Path.home()
-    except RuntimeError:  # a user without a home, as in some containers
+    except RuntimeError:  # a user without a home folder, e.g. in a container
         return _temporary()
 
 

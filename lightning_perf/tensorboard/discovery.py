@@ -1,4 +1,4 @@
-"""Which runs, traces, studies and trade-offs lie in the log directories."""
+"""Find the runs, traces, studies and trade-offs in the log directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*://")
-"""A URL, or fsspec's chain of them (``simplecache::s3://``)."""
+"""A URL, or a chain of URLs for fsspec (``simplecache::s3://``)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Root:
     """One folder of runs.
 
     Attributes:
-        group: Name of its runs' group, empty for none.
+        group: Name of the group of its runs; empty without a group.
         storage: The folder.
     """
 
@@ -51,7 +51,7 @@ def read_roots(logdir: str | None, logdir_spec: str | None) -> tuple[Root, ...]:
 
     Args:
         logdir: One folder or URL.
-        logdir_spec: Several, joined by commas, each with a name before it or not: ``before:/logs/a,after:/logs/b``.
+        logdir_spec: Several folders or URLs, joined by commas, with optional names: ``before:/logs/a,after:/logs/b``.
 
     Returns:
         The folders.
@@ -73,7 +73,7 @@ def read_roots(logdir: str | None, logdir_spec: str | None) -> tuple[Root, ...]:
 
 
 def roots_of(context: Any) -> tuple[Root, ...]:
-    """The folders of a TensorBoard context, of which any field may be missing."""
+    """Return the folders of a TensorBoard context. Any of its fields may be missing."""
     flags = context.flags
     return read_roots(context.logdir or getattr(flags, "logdir", None), getattr(flags, "logdir_spec", None))
 
@@ -93,22 +93,22 @@ _JOURNAL = re.compile(r"block\d+\.jsonl")
 
 SNIFFED_BYTES = 1 << 16
 MOST_SNIFFED = 2000
-"""Files that one scan looks into: other tools leave JSON files by the thousand."""
+"""Maximum number of files that one scan opens, because other tools write thousands of JSON files."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Something to show.
+    """A run, trace, study or trade-off that the tab can show.
 
     Attributes:
-        name: Unique name: its folder's path from the root, with the root's group before it.
-        kind: ``"run"`` was recorded by `PerfCallback`, ``"trace"`` by something else; a ``"study"`` compares runs,
+        name: Unique name: the path of its folder from the root, after the name of the root's group.
+        kind: ``"run"`` was recorded by `PerfCallback`, and ``"trace"`` by another tool. A ``"study"`` compares runs,
             and ``"inference"`` is a trade-off table.
-        storage: Where it lies.
+        storage: The storage of its files.
         folder: Its folder in that storage.
         traces: Its traces, sorted by name.
-        others: Its other files, of a study also those of its runs.
-        study: Name of the study that it is a run of.
+        others: Its other files. For a study they include the files of its runs.
+        study: Name of the study that the run belongs to, or None.
     """
 
     name: str
@@ -121,22 +121,22 @@ class Run:
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
-        """All its files."""
+        """All files of the run."""
         return (*self.traces, *self.others)
 
     @property
     def updated_s(self) -> float:
-        """When any of its files was last changed, in seconds since 1970."""
+        """The time of the last change of its files, in seconds since 1970."""
         return max((file.updated_s for file in self.files), default=0.0)
 
 
 @dataclass(frozen=True)
 class Table:
-    """All runs at one moment.
+    """All runs at one point in time.
 
     Attributes:
         runs: The runs by name, sorted.
-        notes: What a reader must know of the folders.
+        notes: Notes about the folders for the reader.
     """
 
     runs: Mapping[str, Run] = field(default_factory=dict)
@@ -144,18 +144,18 @@ class Table:
 
 
 class Sniffer:
-    """Tells by the beginning of a file what it holds, and looks at each version of a file once."""
+    """Detects the contents of files from their first bytes. It reads each version of a file once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[str, bytes]] = {}  # by place: version, and the marks in it
+        self._known: dict[tuple[str, str], tuple[str, bytes]] = {}  # by location and path: version, and the marks in it
         self._left = MOST_SNIFFED
 
     def begin_scan(self) -> None:
-        """Allow as many looks again."""
+        """Reset the number of files that may be opened."""
         self._left = MOST_SNIFFED
 
     def holds(self, storage: Storage, file: StoredFile, *marks: bytes) -> bool:
-        """Whether one of the marks stands in the beginning of a file."""
+        """Whether the first bytes of a file contain one of the marks."""
         place = (storage.location, file.path)
         version, found = self._known.get(place, (None, b""))
         if version != file.version:
@@ -177,13 +177,13 @@ _MARKS = (*_TRACE_MARKS, _DOCUMENT_MARK, _STUDY_MARK)
 def discover(roots: Sequence[Root], sniffer: Sniffer) -> Table:
     """Find the runs below some folders.
 
-    A folder with ``*.pt.trace.json[.gz]`` files is one run, whoever wrote them: its files are ranks and windows. One
-    without them is a run when `PerfCallback` left step times or a report there, or when other JSON files in it begin
+    A folder with ``*.pt.trace.json[.gz]`` files of any tool is one run, and its files are ranks and windows. A folder
+    without such files is a run if `PerfCallback` left step times or a report there, or if other JSON files in it start
     like traces. A folder that cannot be listed becomes a note.
 
     Args:
         roots: The folders.
-        sniffer: Looks into files whose names do not tell.
+        sniffer: Opens files if their names do not show their contents.
     """
     sniffer.begin_scan()
     runs: dict[str, Run] = {}
@@ -209,13 +209,13 @@ def _runs_of(storage: Storage, files: Sequence[StoredFile], sniffer: Sniffer) ->
     folders: dict[str, list[StoredFile]] = {}
     for file in files:
         folders.setdefault(file.folder, []).append(file)
-    members: dict[str, list[StoredFile]] = {  # of the studies: what lies in or below their folders
+    members: dict[str, list[StoredFile]] = {  # the files in or below the folder of each study
         file.folder: [] for file in files if file.name == STUDY_NAME and sniffer.holds(storage, file, _STUDY_MARK)
     }
     for file in filter(_is_of_study, files):
         for folder in filter(members.__contains__, _upwards(file.folder)):
             members[folder].append(file)
-    captures: dict[str, list[StoredFile]] = {}  # what PerfCallback recorded on occasion, in folders below the run's
+    captures: dict[str, list[StoredFile]] = {}  # files of captures, in folders below the run's
     for at, inside in folders.items():
         above, _, last = at.rpartition("/")
         if is_capture_name(last):
@@ -261,14 +261,14 @@ def _unused(name: str, kind: Kind, runs: Mapping[str, Run]) -> str:
 
 
 def _study_of(run: Run, studies: Mapping[str, str]) -> str | None:
-    """Name of the innermost study around a run; the studies' names are given by their folders."""
+    """Return the name of the innermost study around a run. `studies` maps folders to names."""
     if run.kind == "study":
         return None
     return next((studies[folder] for folder in _upwards(run.folder) if folder in studies), None)
 
 
 def _upwards(folder: str) -> Iterator[str]:
-    """A folder and those around it, the root's empty path last."""
+    """Yield a folder and its parents, up to the root with its empty path."""
     while folder:
         yield folder
         folder = folder.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The queue of documents to make: one worker process at a time, so that the machine stays with its training."""
+"""The queue of documents to make. Only one worker process runs at a time, so that training keeps the machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lightning_perf.workers.process import WorkerError, WorkerProcess
 __all__ = ["DocumentQueue"]
 
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Environment of a worker process: the cores are the training's."""
+"""Environment of a worker process. It uses one thread, because training needs the cores."""
 
 UNWANTED_S = 60.0
-"""A document that nobody has asked for again in this time is not begun: its reader has left."""
+"""A document is not started if nobody has asked for it again within this time, because its reader has left."""
 
 RETRY_S = 30.0
-"""After this time, what failed for a passing reason, or is there no more, is made again when asked for."""
+"""After this time a document is made again on request, if its failure was temporary or if it was removed."""
 
 STALLED_S = 900.0
-"""A worker that has not got on in this time is ended."""
+"""A worker without progress for this time is stopped."""
 
 MOST_KEPT = 200
-"""So many failures are remembered."""
+"""Maximum number of answers that are remembered."""
 
 
 @dataclass
@@ -38,10 +38,10 @@ class _Entry:
 
 
 class DocumentQueue:
-    """Makes documents, one after the other.
+    """Makes documents one at a time.
 
     Args:
-        target: What the worker process runs.
+        target: The function that the worker process runs.
     """
 
     def __init__(self, target: str = "lightning_perf.tensorboard.worker:main") -> None:
@@ -51,14 +51,14 @@ class DocumentQueue:
         self._running = False
 
     def ask(self, task: Task) -> Working | Done | Failed:
-        """Have a document made, or tell how that goes.
+        """Request a document, or return the progress of an earlier request.
 
         Args:
-            task: The task; the same one is done once.
+            task: The task. Equal tasks are done once.
 
         Returns:
-            `Working` while it waits or goes on; `Done` once, soon after it has come to its place; `Failed` when it
-            failed, which is tried again with other files, or after a while where the reason may pass.
+            `Working` while the task waits or runs, and `Done` shortly after the document was written. `Failed` after an
+            error: the task is then tried again with other files, or after a while if the reason may be temporary.
         """
         identity = (task.kind, task.key)
         now = time.monotonic()
@@ -71,10 +71,10 @@ class DocumentQueue:
                 del self._entries[identity]
                 if isinstance(entry.answer, Done) and recent:
                     return entry.answer
-                entry = None  # what was done has been removed since
+                entry = None  # the document has been removed since
             if entry is None:
                 self._drop_outdated(task)
-                waiting = Working(0.0, "waiting for another analysis" if self._running else "starting")
+                waiting = Working(0.0, "waiting for another analysis to finish" if self._running else "starting")
                 entry = self._entries[identity] = _Entry(task, now, waiting)
             entry.asked_s = now
             if not self._running:
@@ -83,7 +83,7 @@ class DocumentQueue:
             return entry.answer
 
     def _drop_outdated(self, task: Task) -> None:
-        """Forget what waits to be made of older files of the run: while they are written, they change all the time."""
+        """Drop waiting tasks for older versions of the run's files, which change all the time during a fit."""
         for identity, entry in list(self._entries.items()):
             same_run = (entry.task.kind, entry.task.location, entry.task.folder) == (
                 task.kind,
@@ -118,7 +118,7 @@ class DocumentQueue:
 
     def _run(self, entry: _Entry) -> Answer:
         try:
-            # Not in the log directory: before Python 3.11 modules would be imported from there.
+            # Not in the log directory: before Python 3.11, modules would be imported from there.
             with WorkerProcess(
                 self._target, entry.task, folder="/", environment={**THREADS, "PYTHONSAFEPATH": "1"}
             ) as worker:

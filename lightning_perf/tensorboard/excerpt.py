@@ -1,4 +1,4 @@
-"""What the page gets of a report: everything but the rows of very long tables, and those page by page."""
+"""The part of a report that the page receives: everything except long tables, which it reads page by page."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TABLES: tuple[TableName, ...] = ("operators", "kernels")
 MOST_ROWS = 1000
 FEWEST_ROWS = 20
 ROWS_OF_ALL_RANKS = 4000
-"""A table of one rank is cut to 1,000 rows, one of many ranks so that all of them together have some 4,000."""
+"""A table is cut to 1,000 rows, or to fewer if there are many ranks, so that all ranks have about 4,000 together."""
 
 
 class Rows(msgspec.Struct, frozen=True):
     """A page of a table.
 
     Attributes:
-        rows: The rows asked for.
-        total: Rows of the whole table that pass the filter.
-        offset: Rows before these.
+        rows: The requested rows.
+        total: Number of rows of the whole table that pass the filter.
+        offset: Number of rows before these.
     """
 
     rows: list[dict[str, Any]]
@@ -39,8 +39,8 @@ def excerpt_report(report: bytes) -> bytes:
         report: The report as JSON.
 
     Returns:
-        The same document; where tables were cut it has one more member, ``truncated``: for each table the most rows
-        that it has in a rank of the report, as ``{"kernels": 5120}``.
+        The same document. If tables were cut, it has another member ``truncated``: for each table the largest number of
+        rows that a rank has, e.g. ``{"kernels": 5120}``.
     """
     document = msgspec.json.decode(report)
     ranks = document["ranks"]
@@ -58,13 +58,13 @@ def excerpt_report(report: bytes) -> bytes:
 
 
 def excerpt_diff(compared: bytes) -> bytes:
-    """Cut the long tables of a diff, in which the greatest changes come first.
+    """Cut the long tables of a diff, which start with the largest changes.
 
     Args:
         compared: The diff as JSON.
 
     Returns:
-        The same document; ``truncated`` tells the number of rows of each table that was cut.
+        The same document. Its member ``truncated`` holds the number of rows of each table that was cut.
     """
     document = msgspec.json.decode(compared)
     truncated = {}
@@ -90,17 +90,17 @@ def read_rows(
 
     Args:
         report: The report's file.
-        rank: The rank's place in ``ranks``.
+        rank: The rank's index in ``ranks``.
         table: The table.
-        offset: Rows to skip.
-        limit: Rows to return.
-        sort: The member to sort by; the report's own order when not given. Rows without it come last.
-        descending: Whether the greatest come first.
-        wanted: Words that a row's texts hold, each in any of them, in upper or lower case.
+        offset: Number of rows to skip.
+        limit: Maximum number of rows to return.
+        sort: The field to sort by; by default the order of the report. Rows without a value come last.
+        descending: Whether the largest come first.
+        wanted: Words that must all occur in the texts of a row, in upper or lower case.
 
     Raises:
-        KeyError: There is no such rank or table, or its rows have no such member.
-        msgspec.DecodeError: The file is no report.
+        KeyError: The rank or table does not exist, or its rows have no such field.
+        msgspec.DecodeError: The file is not a report.
     """
     ranks = msgspec.json.decode(report.read_bytes(), type=_Report).ranks
     if not 0 <= rank < len(ranks):
@@ -126,7 +126,7 @@ def _holds(text: str, words: list[str]) -> bool:
 
 
 def _text(value: Any) -> str:
-    """The texts in a value: a string, or those in the members of a list of objects."""
+    """Return the texts in a value: a string, or the strings in a list of objects."""
     if isinstance(value, list):
         return ", ".join(_text(member) for item in value if isinstance(item, dict) for member in item.values())
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Files of a task ─► their paths on this machine; remote ones are copied into the cache first."""
+"""Provide the files of a task on this machine. Remote files are copied into the cache first."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lightning_perf.tensorboard.task import SourceFile, Task
 __all__ = ["fetch"]
 
 MOST_FETCHED_BYTES = 16 << 30
-"""Fetched files are removed, those not used for longest first, when all of them take more."""
+"""Maximum size of all fetched files. Beyond it, the least recently used ones are removed."""
 
 SPARE_BYTES = 1 << 30
-"""Left free on the disk."""
+"""Free space that fetching leaves on the disk."""
 
 CHUNK_BYTES = 4 << 20
 
@@ -29,13 +29,13 @@ def fetch(task: Task, tell: Callable[[float, str], None]) -> list[Path]:
 
     Args:
         task: The task.
-        tell: Takes the part that is done, and what it is at.
+        tell: Called with the finished share and a message.
 
     Returns:
-        Their paths, in the order of the task's files. A fetched file has its own name, which tells ranks and windows.
+        Their paths, in the order of the task's files. A fetched file keeps its name, which identifies rank and window.
 
     Raises:
-        StorageError: A file cannot be had, or there is no room for it.
+        StorageError: A file cannot be fetched, or the disk has no room for it.
     """
     if task.url is None:
         return [Path(file.local) for file in task.files if file.local is not None]
@@ -50,7 +50,7 @@ def fetch(task: Task, tell: Callable[[float, str], None]) -> list[Path]:
     _make_room(folder, total, task.files)
     done = 0
     for number, (file, path) in enumerate(missing, 1):
-        message = f"fetching file {number} of {len(missing)}, {total / 1e6:,.0f} MB in all"
+        message = f"fetching file {number} of {len(missing)}, {total / 1e6:,.0f} MB in total"
         for size in _copy(storage, file, path):
             done += size
             tell(done / total if total else 1.0, message)
@@ -70,18 +70,18 @@ def _make_room(folder: Path, wanted_bytes: int, files: Sequence[SourceFile]) -> 
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         raise StorageError(
-            f"Files cannot be fetched to {folder} ({error.strerror}). Name another folder by LIGHTNING_PERF_CACHE."
+            f"Cannot fetch files to {folder} ({error.strerror}). Set LIGHTNING_PERF_CACHE to another folder."
         ) from error
     if run_bytes > MOST_FETCHED_BYTES or wanted_bytes > free_bytes - SPARE_BYTES:
         room = min(MOST_FETCHED_BYTES, max(free_bytes - SPARE_BYTES, 0))
         raise StorageError(
-            f"The run's files take {run_bytes / 1e9:.1f} GB and there is room for {room / 1e9:.1f} GB in {folder}. "
-            "Free some, name another folder by LIGHTNING_PERF_CACHE, or copy the run to a local folder."
+            f"The run's files take {run_bytes / 1e9:.1f} GB, but {folder} has room for {room / 1e9:.1f} GB only. "
+            "Free some space, set LIGHTNING_PERF_CACHE to another folder, or copy the run to a local folder."
         )
 
 
 def _copy(storage: RemoteStorage, file: SourceFile, path: Path) -> Iterator[int]:
-    """Copy a file, whole or not at all; yields the sizes of its parts as they come."""
+    """Copy a file atomically, and yield the size of each part."""
     size = 0
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -91,8 +91,8 @@ def _copy(storage: RemoteStorage, file: SourceFile, path: Path) -> Iterator[int]
                 size += len(chunk)
                 yield len(chunk)
             if size != file.size_bytes:
-                raise StorageError(f"{file.path} changed while it was fetched. Ask again.")
+                raise StorageError(f"{file.path} changed while it was fetched. Open the run again.")
     except StorageError:
         raise
-    except Exception as error:  # of any file system
+    except Exception as error:  # each file system has its own exceptions
         raise StorageError(f"{file.path} cannot be fetched ({type(error).__name__}: {error}).") from error

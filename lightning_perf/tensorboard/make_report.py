@@ -1,4 +1,4 @@
-"""Documents that the worker makes: reports of runs, comparisons of studies."""
+"""Make the documents of the worker process: reports of runs, and comparisons of studies."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LARGEST_REPORT_BYTES = 256 << 20
 
 
 def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
-    """Make the report of a run: the one that `PerfCallback` left, where it is of these traces, or else a new one.
+    """Return the report of a run: that of `PerfCallback` if it covers these traces, or else a new one.
 
     Args:
         folder: The folder with its files.
-        traces: Its traces in there.
-        place: What the folder is called in the report: where its files were found.
+        traces: The traces in it.
+        place: The folder's name in the report: the location where its files were found.
 
     Raises:
         TraceError: Nothing can be read.
-        ReportError: There is nothing but a report, and it cannot be read.
+        ReportError: The folder has only a report, and it cannot be read.
     """
     others = traces or STEPS.paths(folder)
     if (folder / REPORT_NAME).exists():
@@ -51,20 +51,20 @@ def make_report(folder: Path, traces: Sequence[Path], place: str) -> PerfReport:
 
 def _read_report(path: Path) -> PerfReport:
     if path.stat().st_size > LARGEST_REPORT_BYTES:
-        raise ReportError(f"the report is larger than {LARGEST_REPORT_BYTES >> 20} MB: analyze its traces again")
+        raise ReportError(f"the report is larger than {LARGEST_REPORT_BYTES >> 20} MB. Analyze its traces again")
     return PerfReport.from_json(path.read_bytes())
 
 
 def _covers(report: PerfReport, traces: Sequence[Path]) -> bool:
-    """Whether a report is of all these traces and by this version, so that a new one would say the same."""
+    """Whether this version made a report from all these traces, so that a new one would be equal."""
     sources = {Path(source).name for source in report.sources}
-    told = "\n".join(report.notes)
-    known = all(trace.name in sources or trace.name in told for trace in traces)
+    notes = "\n".join(report.notes)
+    known = all(trace.name in sources or trace.name in notes for trace in traces)
     return known and (report.tool_version == __version__ or not traces)
 
 
 def _placed(report: PerfReport, folder: str, place: str) -> PerfReport:
-    """The report with the files called by where they were found instead of where they were read."""
+    """Return the report with the original locations of its files instead of the temporary ones."""
 
     def rename(texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(text.replace(folder, place) for text in texts)
@@ -78,13 +78,13 @@ def _placed(report: PerfReport, folder: str, place: str) -> PerfReport:
 
 
 def make_study(folder: Path) -> Comparison | Unfair:
-    """Compare the arms of a study, with the treatment that it declared.
+    """Compare the arms of a study, with the treatment that the study declared.
 
     Args:
         folder: The study's folder.
 
     Raises:
-        CompareError: It is none, or there are too few runs.
+        CompareError: The folder is not a study, or it has too few runs.
         MissingExtraError: A package that the statistics need is not installed.
     """
     try:

@@ -1,8 +1,8 @@
-"""What TensorBoard loads: the plugin behind the tab "PERF".
+"""The plugin that TensorBoard loads for the tab "PERF".
 
-TensorBoard imports this module at every start, wherever lightning_perf is installed, and an error here would keep it
-from starting. So nothing is imported here but the base class; the rest is imported when the plugin is put to work,
-where TensorBoard reports an error and goes on without the plugin.
+TensorBoard imports this module at every start if lightning_perf is installed, and an error here would stop it from
+starting. This module therefore imports the base class only. The rest is imported when the plugin is first used. If that
+fails, TensorBoard reports the error and continues without the plugin.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["PerfPlugin"]
 
 LOOK_S = 0.5
-"""How long TensorBoard's list of tabs may wait for the runs."""
+"""How long the list of tabs may wait for the first scan."""
 
 
 class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     """The tab "PERF": reports, traces, studies and trade-off tables below TensorBoard's log directory.
 
     Args:
-        context: What TensorBoard tells its plugins.
+        context: TensorBoard's context for plugins.
     """
 
     plugin_name = "lightning_perf"
@@ -38,17 +38,17 @@ class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._scanner = Scanner(roots_of(context))
 
     def get_plugin_apps(self) -> Mapping[str, WSGIApplication]:
-        """The tab's addresses."""
+        """Return the tab's addresses with their applications."""
         from lightning_perf.tensorboard.document_queue import DocumentQueue
         from lightning_perf.tensorboard.routes import Routes
 
         return Routes(self._scanner, DocumentQueue()).applications()
 
     def is_active(self) -> bool:
-        """Whether there is anything to show; yes while the first look goes on."""
+        """Whether there is anything to show. It is true until the first scan has finished."""
         table = self._scanner.table(LOOK_S)
         return table is None or bool(table.runs)
 
     def frontend_metadata(self) -> Any:
-        """How TensorBoard shows the tab. The page looks for new data by itself."""
+        """Return how TensorBoard shows the tab. The page itself looks for new data."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="PERF", disable_reload=True)

@@ -1,4 +1,4 @@
-"""HTTP responses of the plugin, and the page's assets that it serves."""
+"""HTTP responses of the plugin, and the assets of the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAGE_POLICY = "; ".join(
     (
         "default-src 'self'",
         "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",  # the charts place themselves by style attributes
+        "style-src 'self' 'unsafe-inline'",  # charts use style attributes
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
         "connect-src 'self'",
@@ -54,10 +54,10 @@ PAGE_POLICY = "; ".join(
         "form-action 'none'",
     )
 )
-"""Content security policy: no script but the page's own files, and nothing from another host.
+"""Content security policy: only the page's own scripts, and nothing from other hosts.
 
-It does not say who may show the page in a frame: notebooks and editors show TensorBoard in frames of their own, and
-there is nothing to click that would change anything.
+It does not restrict who may show the page in a frame, because notebooks and editors show TensorBoard in frames. No
+click on the page changes anything.
 """
 
 COMPRESSED_BYTES = 1000
@@ -73,11 +73,11 @@ _HEADERS = {
 
 
 class RefusalError(Exception):
-    """A request that is not answered with data.
+    """A request that gets an error instead of data.
 
     Args:
         status: HTTP status.
-        message: Why; the page shows it.
+        message: The reason, which the page shows.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -87,13 +87,13 @@ class RefusalError(Exception):
 
 
 def get_only(answer: Callable[[Request], Response]) -> WSGIApplication:
-    """A WSGI application that answers GET alone, refusals as JSON."""
+    """Return a WSGI application that answers GET only, with errors as JSON."""
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = Request(environ)
         try:
             if request.method != "GET":
-                raise RefusalError(405, "Only GET is answered here.")
+                raise RefusalError(405, "This address accepts GET only.")
             response = answer(request)
         except RefusalError as refusal:
             response = answer_json(request, {"state": "failed", "message": refusal.message}, refusal.status)
@@ -105,7 +105,7 @@ def get_only(answer: Callable[[Request], Response]) -> WSGIApplication:
 
 
 def answer_json(request: Request, value: Any, status: int = 200) -> Response:
-    """A JSON document from a value."""
+    """Answer with a value as JSON."""
     return answer_data(request, msgspec.json.encode(value), "application/json", status=status)
 
 
@@ -118,7 +118,7 @@ def answer_data(
     policy: str = PAGE_POLICY,
     fresh_s: int = 0,
 ) -> Response:
-    """A response of bytes.
+    """Answer with bytes.
 
     Args:
         request: The request.
@@ -141,7 +141,7 @@ def answer_data(
 
 
 def answer_redirect(address: str) -> Response:
-    """To another address, relative to the one asked for."""
+    """Redirect to another address, relative to the requested one."""
     response = Response(status=302, headers={**_HEADERS, "Content-Security-Policy": PAGE_POLICY, "Location": address})
     response.content_type = "text/plain; charset=utf-8"
     response.autocorrect_location_header = False
@@ -149,7 +149,7 @@ def answer_redirect(address: str) -> Response:
 
 
 def answer_stream(stream: BinaryIO, name: str) -> Response:
-    """A file as it is, in parts; closes it in the end. Of one that grows meanwhile, what it held at first."""
+    """Answer with the contents of a file, in parts, and close it. Bytes added during the answer are left out."""
     size_bytes = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     response = Response(
@@ -160,7 +160,7 @@ def answer_stream(stream: BinaryIO, name: str) -> Response:
     response.content_type = "application/octet-stream"
     response.content_length = size_bytes
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"  # RFC 6266
-    response.call_on_close(stream.close)  # for a reader that leaves early
+    response.call_on_close(stream.close)  # if the reader disconnects early
     return response
 
 
@@ -174,12 +174,12 @@ def _parts(stream: BinaryIO, size_bytes: int) -> Iterator[bytes]:
 CHARTS = "plotly.min.js"
 
 FRESH_S = 3600
-"""For files of other packages, which are large and change with those only."""
+"""For files of other packages, which are large and change only with their packages."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file behind an address.
+    """A file with an address.
 
     Attributes:
         resource: The file.
@@ -194,7 +194,7 @@ class Asset:
 
 @cache
 def page_assets() -> Mapping[str, Asset]:
-    """The page's own files, by their addresses below ``static/``; the charts' library where it is installed."""
+    """Return the page's own files by their addresses below ``static/``, with plotly.js if it is installed."""
     root = Path(str(resources.files("lightning_perf.page"))) / "assets"
     assets = {
         file.relative_to(root).as_posix(): Asset(Resource(file, CONTENT_TYPES[file.suffix]))
@@ -208,7 +208,7 @@ def page_assets() -> Mapping[str, Asset]:
 
 
 def plotly_file() -> Path | None:
-    """plotly.js in the installed ``plotly`` package, found without importing it; None when there is none."""
+    """Return plotly.js of the installed ``plotly`` package without importing it, or None."""
     spec = importlib.util.find_spec("plotly")
     folders = (spec.submodule_search_locations or ()) if spec is not None else ()
     files = (Path(folder) / "package_data" / CHARTS for folder in folders)
@@ -217,18 +217,18 @@ def plotly_file() -> Path | None:
 
 @cache
 def perfetto_assets() -> Mapping[str, Asset]:
-    """The files of Perfetto's UI, by their addresses below ``perfetto/``; empty where it is not installed."""
+    """Return the files of Perfetto's UI by their addresses below ``perfetto/``; empty if it is not installed."""
     try:
         ui = find_viewer()
     except ViewerError:
         return {}
     policy = _perfetto_policy(ui / "index.html")
-    # The policy of a worker is the one that came with its script, so every file comes with it.
+    # A worker uses the policy of its script, so every file has the policy.
     return {
         file.relative_to(ui).as_posix(): Asset(
             Resource(file, CONTENT_TYPES[file.suffix]),
             policy,
-            fresh_s=0 if file.parent == ui else FRESH_S,  # the others are in a folder that their version names
+            fresh_s=0 if file.parent == ui else FRESH_S,  # the others are in a folder named by their version
         )
         for file in ui.rglob("*")
         if file.suffix in CONTENT_TYPES and file.is_file()
@@ -236,7 +236,7 @@ def perfetto_assets() -> Mapping[str, Asset]:
 
 
 def _perfetto_policy(page: Path) -> str:
-    """A policy under which Perfetto's page works: its one inline script by hash, WebAssembly, and this host alone."""
+    """Return a policy for Perfetto's page: its one inline script by hash, WebAssembly, and this host only."""
     scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = "".join(f" 'sha256-{digest}'" for digest in hashes)

@@ -1,4 +1,4 @@
-"""The addresses of the tab, and what each answers."""
+"""The addresses of the tab and their answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from werkzeug.wrappers import Request, Response
 
+from lightning_perf.project import install_command
 from lightning_perf.tensorboard import excerpt
 from lightning_perf.tensorboard.cache import Document, find, key_of
 from lightning_perf.tensorboard.discovery import Run
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["ENTRY", "Routes"]
 
 ENTRY = "/index.js"
-"""What TensorBoard's frontend imports into the tab's frame: it goes on to the page, which has its own policy."""
+"""The module that TensorBoard's frontend loads into the tab's frame. It opens the page, which has its own policy."""
 
 _ENTRY_TEXT = b'export function render() {\n  location.replace(new URL("index.html", import.meta.url));\n}\n'
 
 WAIT_S = 20.0
-"""How long a request waits for a table of runs; the folders may be far away."""
+"""How long a request waits for the table of runs. Remote folders may be slow."""
 
 LARGEST_TRADEOFF_BYTES = 16 << 20
 MOST_TABLE_ROWS = 1000
@@ -51,7 +52,7 @@ class Routes:
     """Answers the tab's requests.
 
     Args:
-        scanner: Knows the runs.
+        scanner: Finds the runs.
         queue: Makes documents.
     """
 
@@ -60,7 +61,7 @@ class Routes:
         self._queue = queue
 
     def applications(self) -> Mapping[str, WSGIApplication]:
-        """The WSGI application behind each address; ``/*`` stands for whatever follows."""
+        """Return the WSGI application of each address. ``/*`` matches any rest of the address."""
         answers = {
             ENTRY: self.entry,
             "/index.html": self.page,
@@ -77,28 +78,32 @@ class Routes:
         return {route: get_only(answer) for route, answer in answers.items()}
 
     def entry(self, request: Request) -> Response:
-        """The module that TensorBoard loads."""
+        """Answer with the module that TensorBoard loads."""
         return answer_data(request, _ENTRY_TEXT, "text/javascript; charset=utf-8")
 
     def page(self, request: Request) -> Response:
-        """The page."""
+        """Answer with the page."""
         return _file(request, page_assets(), "index.html", "The page is missing from this installation.")
 
     def static(self, request: Request) -> Response:
-        """The page's files."""
-        hint = "" if plotly_file() else ' The charts need plotly: pip install "lightning-perf[view]"'
-        return _file(request, page_assets(), _rest(request, "/static/"), f"There is no such file.{hint}")
+        """Answer with a file of the page."""
+        hint = "" if plotly_file() else f" Charts need plotly. Install it with: {install_command('view')}"
+        return _file(request, page_assets(), _rest(request, "/static/"), f"This file does not exist.{hint}")
 
     def perfetto(self, request: Request) -> Response:
-        """Perfetto's UI."""
+        """Answer with a file of Perfetto's UI."""
         if _rest(request, "/perfetto/") == "index.html" and "testing" not in request.args:
-            # Otherwise it looks for its developers' server and for an analytics service; the fragment stays.
+            # Without this it contacts its developers' server and an analytics service. The browser keeps the fragment.
             return answer_redirect("index.html?testing=1")
-        hint = "" if perfetto_assets() else ' Perfetto\'s UI is not installed: pip install "lightning-perf[view]"'
-        return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"There is no such file.{hint}")
+        hint = (
+            ""
+            if perfetto_assets()
+            else f" The timeline needs Perfetto's UI. Install it with: {install_command('view')}"
+        )
+        return _file(request, perfetto_assets(), _rest(request, "/perfetto/"), f"This file does not exist.{hint}")
 
     def runs(self, request: Request) -> Response:
-        """All runs."""
+        """Answer with the list of runs."""
         table = self._scanner.table(WAIT_S)
         if table is None:
             return answer_json(request, {"runs": [], "notes": ["Still looking for runs …"]})
@@ -115,29 +120,29 @@ class Routes:
         ]
         notes = list(table.notes)
         if plotly_file() is None:
-            notes.append('Charts need plotly: pip install "lightning-perf[view]"')
+            notes.append(f"Charts need plotly: {install_command('view')}")
         if not perfetto_assets():
-            notes.append('The timeline needs Perfetto\'s UI: pip install "lightning-perf[view]"')
+            notes.append(f"The timeline needs Perfetto's UI: {install_command('view')}")
         return answer_json(request, {"runs": rows, "notes": notes})
 
     def report(self, request: Request) -> Response:
-        """The report of a run."""
+        """Answer with the report of a run."""
         run = self._run(request, "run", "run", "trace")
         return self._document(request, run, "page")
 
     def study(self, request: Request) -> Response:
-        """The comparison of a study's arms."""
+        """Answer with the comparison of a study's arms."""
         return self._document(request, self._run(request, "run", "study"), "study")
 
     def tradeoff(self, request: Request) -> Response:
-        """A trade-off table, as it is."""
+        """Answer with a trade-off table, unchanged."""
         from lightning_perf.inference.errors import InferenceError
         from lightning_perf.inference.results.tradeoff import Tradeoff
 
         run = self._run(request, "run", "inference")
         (file,) = run.others
         if file.size_bytes > LARGEST_TRADEOFF_BYTES:
-            raise RefusalError(422, f"{file.path} is larger than {LARGEST_TRADEOFF_BYTES >> 20} MB.")
+            raise RefusalError(422, f"{file.path} is larger than the limit of {LARGEST_TRADEOFF_BYTES >> 20} MB.")
         try:
             with run.storage.open(file.path) as stream:
                 data = stream.read(LARGEST_TRADEOFF_BYTES)
@@ -149,7 +154,7 @@ class Routes:
         return answer_data(request, data, "application/json")
 
     def table(self, request: Request) -> Response:
-        """Rows of a long table."""
+        """Answer with some rows of a long table."""
         run = self._run(request, "run", "run", "trace")
         made = self._make(run, "report")
         if isinstance(made, Working):
@@ -157,7 +162,7 @@ class Routes:
         arguments = request.args
         name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
         if name is None:
-            raise RefusalError(400, f"Name a table: {' or '.join(excerpt.TABLES)}.")
+            raise RefusalError(400, f'The argument "table" must be {" or ".join(excerpt.TABLES)}.')
         try:
             rows = excerpt.read_rows(
                 made,
@@ -170,13 +175,13 @@ class Routes:
                 wanted=arguments.get("filter", ""),
             )
         except KeyError as error:
-            raise RefusalError(404, f"The report has no {error.args[0]} of that table.") from error
+            raise RefusalError(404, f"The report has no {error.args[0]} in that table.") from error
         except (msgspec.DecodeError, OSError) as error:
-            raise RefusalError(422, f"The kept report cannot be read ({error}).") from error
+            raise RefusalError(422, f"The cached report cannot be read ({error}). Try again.") from error
         return answer_json(request, rows)
 
     def diff(self, request: Request) -> Response:
-        """What changed from one run to another."""
+        """Answer with the changes from one run to another."""
         from lightning_perf.errors import TraceError
         from lightning_perf.report.document import PerfReport, ReportError
 
@@ -194,11 +199,11 @@ class Routes:
         return answer_data(request, excerpt.excerpt_diff(compared), "application/json")
 
     def trace(self, request: Request) -> Response:
-        """A trace file, as it is."""
+        """Answer with a trace file, unchanged."""
         run = self._run(request, "run", "run", "trace")
         number = _number(request, "file", 0)
         if number >= len(run.traces):
-            raise RefusalError(404, f"The run has {len(run.traces)} traces, numbered from 0.")
+            raise RefusalError(404, f"The run has {len(run.traces)} traces. Their numbers start at 0.")
         file = run.traces[number]
         try:
             return answer_stream(run.storage.open(file.path), file.name)
@@ -206,14 +211,14 @@ class Routes:
             raise RefusalError(404, str(error)) from error
 
     def _run(self, request: Request, argument: str, *kinds: str) -> Run:
-        """The run that an argument names: it is looked up among those found, and never made into a path."""
+        """Return the run that an argument names. It is looked up among the known runs, and never used as a path."""
         name = request.args.get(argument)
         if not name:
-            raise RefusalError(400, f'Name a run by "{argument}".')
+            raise RefusalError(400, f'The argument "{argument}" must name a run.')
         table = self._scanner.table(WAIT_S)
         run = table.runs.get(name) if table is not None else None
         if run is None or run.kind not in kinds:
-            raise RefusalError(404, f"There is no {' or '.join(kinds)} of that name (any more).")
+            raise RefusalError(404, f"No {' or '.join(kinds)} has this name (any more).")
         return run
 
     def _document(self, request: Request, run: Run, document: Document) -> Response:
@@ -223,14 +228,14 @@ class Routes:
         try:
             data = made.read_bytes()
         except OSError as error:
-            raise RefusalError(500, f"The kept document cannot be read ({error.strerror}).") from error
+            raise RefusalError(500, f"The cached document cannot be read ({error.strerror}). Try again.") from error
         return answer_data(request, data, "application/json")
 
     def _make(self, run: Run, document: Document) -> Path | Working:
-        """The finished document, or how far it is.
+        """Return the finished document, or its progress.
 
         Raises:
-            RefusalError: There will be none.
+            RefusalError: The document cannot be made.
         """
         key = key_of(run)
         found = find(run, key, document)
@@ -244,7 +249,7 @@ class Routes:
             found = find(run, key, document)
             if found is not None:
                 return found
-            answer = Failed("The result was removed as soon as it was made. Is another program cleaning the cache?")
+            answer = Failed("The result was removed as soon as it was made. Does another program clean the cache?")
         if isinstance(answer, Failed):
             raise RefusalError(422 if answer.lasting else 500, answer.message)
         return answer
@@ -274,5 +279,5 @@ def _number(request: Request, argument: str, otherwise: int) -> int:
     if not text:
         return otherwise
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise RefusalError(400, f'"{argument}" has to be a whole number from 0.')
+        raise RefusalError(400, f'The argument "{argument}" must be a whole number, 0 or larger.')
     return int(text)

@@ -1,4 +1,4 @@
-"""The table of runs, looked up again in the background when it is asked for and no longer fresh."""
+"""The table of runs. It is updated in the background when a request finds it outdated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Scanner"]
 
 FRESH_S = 2.0
 FRESH_LOOKS = 10.0
-"""A table stays fresh for two seconds, or for ten times as long as looking it up took."""
+"""A table is fresh for two seconds, or for ten times the duration of its scan if that is longer."""
 
 PATIENCE_S = 0.3
 
@@ -22,9 +22,9 @@ class Scanner:
 
     Args:
         roots: The folders to look in.
-        fresh_s: How long a table stays fresh at least.
-        fresh_looks: It stays fresh for so many times as long as looking it up took.
-        patience_s: How long a reader waits for a fresh table when there is an older one.
+        fresh_s: How long a table is fresh at least.
+        fresh_looks: It is fresh for this multiple of the duration of its scan.
+        patience_s: How long a request waits for a fresh table if there is an older one.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Scanner:
         self._stale_s = 0.0
 
     def table(self, wait_s: float) -> Table | None:
-        """The runs.
+        """Return the table of runs.
 
         Args:
             wait_s: How long to wait for the first table.
 
         Returns:
-            The latest table; None when the first one is not there yet.
+            The latest table, or None if the first scan has not finished.
         """
         with self._lock:
             if time.monotonic() >= self._stale_s and self._scanned.is_set():
@@ -65,7 +65,7 @@ class Scanner:
         begin = time.monotonic()
         try:
             table = discover(self._roots, self._sniffer)
-        except Exception as error:  # a storage of any make; the reader must learn of it
+        except Exception as error:  # any storage may raise anything, and the reader must see it
             known = self._table or Table()
             table = Table(known.runs, (f"The runs cannot be listed ({type(error).__name__}: {error}).",))
         end = time.monotonic()

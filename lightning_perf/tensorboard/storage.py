@@ -1,4 +1,4 @@
-"""Storage of log directories: local folders and remote ones through fsspec."""
+"""Access to log directories: local folders, and remote ones through fsspec."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
+
+from lightning_perf.project import install_command
 
 __all__ = [
     "Listing",
@@ -23,13 +25,13 @@ __all__ = [
 
 
 MOST_FILES = 200_000
-"""A listing ends here: nobody finds a run among more files by looking."""
+"""Maximum number of files in a listing."""
 
 RELEVANT_SUFFIXES = (".json", ".json.gz", ".jsonl")
 
 
 class StorageError(Exception):
-    """A storage cannot be read; the message says where, why, and what to do."""
+    """A storage cannot be read. The message says where, why, and how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class StoredFile:
     """A file below a storage's root.
 
     Attributes:
-        path: Its path from the root, parts joined by slashes.
+        path: Its path from the root, with slashes between the parts.
         size_bytes: Its size.
-        updated_s: When it was last changed, in seconds since 1970; 0.0 where the storage does not tell.
-        version: Changes whenever the content does: the time of change, or the storage's ETag.
+        updated_s: Time of the last change, in seconds since 1970; 0.0 if the storage does not provide it.
+        version: A value that changes with the content: the time of change, or the storage's ETag.
     """
 
     path: str
@@ -50,7 +52,7 @@ class StoredFile:
 
     @property
     def folder(self) -> str:
-        """The folder it is in, empty for the root."""
+        """Its folder; empty for the root."""
         return self.path.rpartition("/")[0]
 
     @property
@@ -61,11 +63,11 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The relevant files of a storage at one moment.
+    """The relevant files of a storage at one point in time.
 
     Attributes:
         files: The files, sorted by path.
-        notes: What a reader must know: links that were not followed, names that cannot be shown.
+        notes: Notes for the reader: links that were not followed, names that cannot be shown.
     """
 
     files: tuple[StoredFile, ...]
@@ -76,8 +78,8 @@ class Storage(Protocol):
     """A root folder with everything below it.
 
     Attributes:
-        location: The root, for people.
-        is_remote: Whether files have to be fetched before they can be analysed.
+        location: The root, for messages.
+        is_remote: Whether files must be fetched before they can be analyzed.
     """
 
     location: str
@@ -95,21 +97,21 @@ class Storage(Protocol):
         """Open a listed file for reading.
 
         Raises:
-            StorageError: It is not there any more, or is no regular file below the root.
+            StorageError: It no longer exists, or is not a regular file below the root.
         """
         ...
 
     def local_path(self, path: str) -> Path | None:
-        """The path of a listed file on this machine; None when it has to be fetched.
+        """Return the path of a listed file on this machine, or None if it must be fetched.
 
         Raises:
-            StorageError: It is not below the root any more.
+            StorageError: It is no longer below the root.
         """
         ...
 
 
 def is_relevant(path: str) -> bool:
-    """Whether a file may belong to a run, by its path from the root. Hidden files and folders never do.
+    """Whether a file may belong to a run, judged by its path from the root. Hidden files and folders never do.
 
     Example:
         >>> is_relevant("fit/rank0.17.pt.trace.json.gz"), is_relevant(".git/x.json"), is_relevant("fit/weights.ckpt")
@@ -119,14 +121,14 @@ def is_relevant(path: str) -> bool:
 
 
 NAMED_LINKS = 3
-"""So many links that lead out of the folder are named; the others are counted."""
+"""Maximum number of links in a note about links that lead out of the folder. The others are counted."""
 
 
 class LocalStorage:
     """A folder on this machine.
 
-    Symbolic links to files are followed while they stay below the root; links to folders are not, since what they
-    name below the root is listed in its own place.
+    Symbolic links to files are followed if they stay below the root. Links to folders are not followed, because folders
+    below the root are listed anyway.
 
     Args:
         root: The folder. It need not exist yet.
@@ -142,7 +144,7 @@ class LocalStorage:
         """List the relevant files below the root.
 
         Raises:
-            StorageError: The root is there and cannot be listed.
+            StorageError: The root exists but cannot be listed.
         """
         real_root = Path(os.path.realpath(self.root))
         try:
@@ -159,7 +161,7 @@ class LocalStorage:
         start = str(real_root).rstrip("/") + "/"
         for entry in _walk(real_root, outside):
             if len(files) == MOST_FILES:
-                notes.append(f"{self.location} holds more than {MOST_FILES:,} files; the others are left out.")
+                notes.append(f"{self.location} has more than {MOST_FILES:,} files. The others are left out.")
                 break
             path = entry.path[len(start) :]
             if not is_relevant(path):
@@ -167,20 +169,20 @@ class LocalStorage:
             try:
                 status = entry.stat()
             except OSError:
-                continue  # gone since it was listed
+                continue  # removed since it was listed
             if not stat.S_ISREG(status.st_mode):
                 continue
             files.append(StoredFile(path, status.st_size, status.st_mtime, str(status.st_mtime_ns)))
         unreadable = [file for file in files if not _is_text(file.path)]
         if unreadable:
-            notes.append(f"{len(unreadable)} files are left out: their names are not UTF-8.")
+            notes.append(f"{len(unreadable)} files are left out, because their names are not UTF-8.")
             files = [file for file in files if _is_text(file.path)]
         if outside:
             named = ", ".join(repr(path) for path in sorted(outside)[:NAMED_LINKS])
             more = f" and {len(outside) - NAMED_LINKS} more" if len(outside) > NAMED_LINKS else ""
             notes.append(
                 f"Links that lead out of {self.location} are not followed: {named}{more}. "
-                "Name the folders themselves with --logdir_spec."
+                "To show these folders, name them in --logdir_spec."
             )
         return Listing(tuple(sorted(files, key=lambda file: file.path)), tuple(notes))
 
@@ -188,21 +190,21 @@ class LocalStorage:
         """Open a listed file.
 
         Raises:
-            StorageError: It is gone, or not a regular file below the root any more.
+            StorageError: It no longer exists, or is no longer a regular file below the root.
         """
         real = self.local_path(path)
         try:
-            # The path is resolved, so a link found here was put in its place just now.
+            # The path is resolved, so a link at this point was created after that, and is refused.
             descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(f"{path} cannot be read ({error.strerror}).") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise StorageError(f"{path} is no regular file.")
+            raise StorageError(f"{path} is not a regular file.")
         return os.fdopen(descriptor, "rb")
 
     def local_path(self, path: str) -> Path:
-        """The real path of a listed file.
+        """Return the real path of a listed file.
 
         Raises:
             StorageError: It leads out of the root.
@@ -220,7 +222,7 @@ def _walk(real_root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
         try:
             entries = list(os.scandir(folders.pop()))
         except OSError:
-            continue  # not ours to read, or gone
+            continue  # not readable, or removed
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -231,7 +233,7 @@ def _walk(real_root: Path, outside: list[str]) -> Iterator[os.DirEntry[str]]:
 
 
 def _leads_inside(link: os.DirEntry[str], real_root: Path, outside: list[str]) -> bool:
-    target = os.path.realpath(link.path)  # of links in a circle this is one of them, which has no status
+    target = os.path.realpath(link.path)  # for links in a circle this is one of them, and it has no status
     if os.path.commonpath([str(real_root), target]) == str(real_root):
         return True
     outside.append(str(Path(link.path).relative_to(real_root)))
@@ -248,16 +250,16 @@ def _is_text(path: str) -> bool:
 
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
-"""What file systems call the time of change and the tag of the content (s3fs, gcsfs, adlfs, sftp, …)."""
+"""Names of the time of change and of the content's tag in various file systems (s3fs, gcsfs, adlfs, sftp, …)."""
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
 
 
 class RemoteStorage:
-    """A folder behind a URL. Credentials come from where its file system takes them: environment or configuration.
+    """A folder with a URL. Its file system finds credentials in the environment or its configuration.
 
     Args:
-        url: The URL, as ``s3://bucket/logs``.
+        url: The URL, e.g. ``s3://bucket/logs``.
     """
 
     is_remote = True
@@ -270,11 +272,11 @@ class RemoteStorage:
         """List the relevant files below the root.
 
         Raises:
-            StorageError: The file system is not installed, or refuses.
+            StorageError: The package of the file system is not installed, or the request fails.
         """
         file_system, root = self._connect()
         try:
-            file_system.invalidate_cache()  # it would go on to show the files of the first listing
+            file_system.invalidate_cache()  # without this it keeps showing the first listing
             found = file_system.find(root, detail=True)
         except Exception as error:
             raise StorageError(
@@ -289,14 +291,14 @@ class RemoteStorage:
         files.sort(key=lambda file: file.path)
         notes: tuple[str, ...] = ()
         if len(files) > MOST_FILES:
-            notes = (f"{self.location} holds more than {MOST_FILES:,} files; the others are left out.",)
+            notes = (f"{self.location} has more than {MOST_FILES:,} files. The others are left out.",)
         return Listing(tuple(files[:MOST_FILES]), notes)
 
     def open(self, path: str) -> BinaryIO:
         """Open a listed file.
 
         Raises:
-            StorageError: It is gone, or the file system refuses.
+            StorageError: It no longer exists, or the request fails.
         """
         file_system, root = self._connect()
         try:
@@ -305,22 +307,22 @@ class RemoteStorage:
             raise StorageError(f"{path} cannot be read from {self.location} ({_reason(error)}).") from error
 
     def local_path(self, path: str) -> None:
-        """Remote files have none."""
+        """Return None, because remote files have no local path."""
 
     def _connect(self) -> tuple[Any, str]:
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
-            raise StorageError(f'{self.location} needs fsspec: pip install "lightning-perf[view]"') from error
+            raise StorageError(f"{self.location} needs fsspec. Install it with: {install_command('view')}") from error
         try:
             file_system, root = url_to_fs(self.url)
-        except Exception as error:  # fsspec names the package to install
+        except Exception as error:  # fsspec's message names the package to install
             raise StorageError(f"{self.location} cannot be reached ({_reason(error)}).") from error
         return file_system, root
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path has no part that would lead elsewhere once it is written to a disk."""
+    """Whether a path is safe to write to a disk, without parts that lead to another folder."""
     parts = path.split("/")
     return is_relevant(path) and all(part not in ("", ".", "..") and "\\" not in part for part in parts)
 

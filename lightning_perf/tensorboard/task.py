@@ -21,7 +21,7 @@ class SourceFile(msgspec.Struct, frozen=True):
         path: Its path from the root of its storage.
         size_bytes: Its size.
         version: Its version.
-        local: Its path on this machine; None when it has to be fetched.
+        local: Its path on this machine, or None if it must be fetched.
     """
 
     path: str
@@ -35,13 +35,13 @@ class Task(Message, frozen=True):
 
     Attributes:
         kind: ``"report"`` of a run, or ``"study"`` for a comparison.
-        key: The key to keep it under.
-        location: The root of the storage, for people.
-        url: The same for the file system; None for a local one.
+        key: The document's key in the cache.
+        location: The root of the storage, for messages.
+        url: The same for the file system; None for local storage.
         folder: The run's folder in it.
-        files: The run's files; the traces come first.
-        traces: How many of them are traces.
-        places: Folders that may keep the document, the first choice first.
+        files: The run's files, starting with the traces.
+        traces: Number of traces among the files.
+        places: Folders that may keep the document, the preferred one first.
         fetched: The folder for fetched files.
     """
 
@@ -57,11 +57,11 @@ class Task(Message, frozen=True):
 
 
 class Working(Message, frozen=True):
-    """It goes on.
+    """The task waits or runs.
 
     Attributes:
-        done: What part is done, from 0 to 1.
-        message: What it is at.
+        done: The finished share, from 0 to 1.
+        message: The current activity.
     """
 
     done: float
@@ -69,14 +69,14 @@ class Working(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The document is in one of the places."""
+    """The document is in one of the folders."""
 
 
 class Failed(Message, frozen=True):
-    """There will be no document.
+    """The document cannot be made.
 
     Attributes:
-        message: Why, and what to do.
+        message: The reason, and how to fix it.
         lasting: Whether it would fail again with the same files.
     """
 
@@ -88,14 +88,14 @@ Answer: TypeAlias = Working | Done | Failed
 
 
 def make_task(run: Run, key: str) -> Task:
-    """The task that makes a run's document.
+    """Return the task that makes a run's document.
 
     Args:
-        run: The run, any but one of inference.
+        run: The run, of any kind except inference.
         key: Its key.
 
     Raises:
-        StorageError: A file is not below the root any more.
+        StorageError: A file is no longer below the root.
     """
     storage = run.storage
     return Task(

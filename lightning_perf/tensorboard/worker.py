@@ -1,4 +1,4 @@
-"""The worker process that makes documents: it reads runs, reports progress, and writes the cache."""
+"""The worker process that makes documents. It reads runs, reports progress, and writes the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class ReadingProgress:
-    """Follows this process and its children while they read files. Knows nothing where there is no ``/proc``.
+    """Follows how far this process and its children have read files. It needs ``/proc``.
 
     Args:
         sizes: The files' sizes in bytes, by path.
@@ -38,7 +38,7 @@ class ReadingProgress:
         self._read = dict.fromkeys(sizes, 0)
 
     def look(self) -> float:
-        """Look, and return what part of the bytes has been read, from 0 to 1. It never shrinks."""
+        """Return the share of the bytes that has been read, from 0 to 1. It never shrinks."""
         for process in _with_children(os.getpid()):
             for path, position in _positions(process):
                 if path in self._read:
@@ -70,7 +70,7 @@ def _positions(process: int) -> Iterable[tuple[str, int]]:
                 continue
             information = Path(f"/proc/{process}/fdinfo/{descriptor}").read_text()
         except OSError:
-            continue  # closed since
+            continue  # closed in the meantime
         yield path, int(information.partition("pos:")[2].split()[0])
 
 
@@ -79,11 +79,11 @@ LOOK_S = 0.2
 
 FETCH_SHARE = 0.5
 READ_SHARE = 0.9
-"""Parts of the progress that fetching, where there is any, and reading stand for."""
+"""Progress at the end of fetching remote files, and at the end of reading."""
 
 
 def main(channel: Channel) -> None:
-    """Make the document of one task at a low priority and with limited memory, and answer."""
+    """Make the document of one task at low priority and with limited memory, and send the answer."""
     os.nice(NICENESS)
     task = channel.receive(Task)
     limit = limit_memory()
@@ -92,21 +92,21 @@ def main(channel: Channel) -> None:
     except MemoryError:
         answer = Failed(
             f"The analysis needs more than {limit / 1e9:.1f} GB, three quarters of the memory that was free. "
-            "Free some, or analyze the run on a larger machine: lightning-perf analyze PATH.",
+            "Free some memory, or run `lightning-perf analyze PATH` on a machine with more.",
             lasting=False,
         )
     channel.send(answer)
 
 
 def work(task: Task, on_progress: Callable[[Answer], None]) -> Answer:
-    """Make the document of a task and keep it.
+    """Make the document of a task and write it to the cache.
 
     Args:
         task: The task.
-        on_progress: Takes what it is at.
+        on_progress: Called with the progress.
 
     Returns:
-        How it ended.
+        The outcome.
     """
     from lightning_perf.lazy_imports import MissingExtraError
 
@@ -120,15 +120,15 @@ def work(task: Task, on_progress: Callable[[Answer], None]) -> Answer:
         write([Path(place) for place in task.places], task.key, documents)
     except OSError as error:
         return Failed(
-            f"The result cannot be kept in any of {', '.join(task.places)} ({error.strerror or error}). "
-            "Make one of them writable, or name a folder by LIGHTNING_PERF_CACHE.",
+            f"Cannot write the result to any of {', '.join(task.places)} ({error.strerror or error}). "
+            "Make one of them writable, or set LIGHTNING_PERF_CACHE to another folder.",
             lasting=False,
         )
     return Done()
 
 
 class _UnusableError(Exception):
-    """The files make no document; the message calls them by where they were found."""
+    """No document can be made from the files. The message names their original locations."""
 
 
 def _report(task: Task, on_progress: Callable[[Answer], None]) -> list[tuple[Document, bytes]]:
@@ -145,7 +145,7 @@ def _report(task: Task, on_progress: Callable[[Answer], None]) -> list[tuple[Doc
             data = make_report(folder, traces, _place(task)).to_json(indent=None).encode()
         except (TraceError, ReportError) as error:
             raise _UnusableError(str(error).replace(str(folder), _place(task))) from error
-    # The excerpt is what tells that both are there, so it is written last.
+    # The excerpt is written last: if it exists, both files do.
     return [("report", data), ("page", excerpt_report(data))]
 
 
@@ -165,7 +165,7 @@ def _study(task: Task, on_progress: Callable[[Answer], None]) -> list[tuple[Docu
 
 @contextmanager
 def _staged(task: Task, paths: Sequence[Path]) -> Iterator[Path]:
-    """A folder with the files that were found, each in its place, and no others."""
+    """Provide a folder with links to the files of a task, and no others."""
     with tempfile.TemporaryDirectory(prefix="lightning_perf-") as name:
         for path, file in zip(paths, task.files, strict=True):
             link = Path(name) / _below(task, file)
@@ -175,7 +175,7 @@ def _staged(task: Task, paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _below(task: Task, file: SourceFile) -> str:
-    """A file's path from the run's folder."""
+    """Return the path of a file from the run's folder."""
     return file.path[len(task.folder) :].lstrip("/")
 
 
@@ -189,17 +189,17 @@ def _reading(begin: float, done: float) -> Working:
 
 @contextmanager
 def _watched(sizes: dict[str, int], tell: Callable[[float], None]) -> Iterator[None]:
-    """Tell what part of the files has been read, whenever that has changed."""
+    """Report the share of the files that has been read, whenever it changes."""
     over = threading.Event()
     progress = ReadingProgress(sizes)
 
     def watch() -> None:
-        told = -1.0
+        reported = -1.0
         while not over.wait(LOOK_S):
             done = progress.look()
-            if done != told:
+            if done != reported:
                 tell(done)
-                told = done
+                reported = done
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -1,1 +1,1 @@
-"""Trace file ─► `Trace`: the reader, the columns, step windows and launch-to-device links."""
+"""Turns a trace file into a `Trace`: the reader, the columns, step windows and launch-to-device links."""

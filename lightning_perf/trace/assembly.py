@@ -1,4 +1,4 @@
-"""Events sorted into tables by their category and name."""
+"""Sorts events into tables by their category and name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
+from math import isfinite
 from typing import Any
+
+import msgspec
 
 from lightning_perf.trace.column_builders import (
     FLOAT_EXACT_BELOW_US,
@@ -18,7 +21,7 @@ from lightning_perf.trace.column_builders import (
     Threads,
 )
 from lightning_perf.trace.columns import DeviceKind
-from lightning_perf.trace.events import NO_RAW
+from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
 
 __all__ = [
     "Assembly",
@@ -41,7 +44,7 @@ class Destination(Enum):
     MEMSET = "memset"
 
 
-# Kineto's activity names (libkineto/src/ActivityType.cpp), and what its versions of 2020–2021 wrote, in lower case.
+# Kineto's activity names (libkineto/src/ActivityType.cpp), and those of its versions of 2020–2021, in lower case.
 _DESTINATIONS = {
     "cpu_op": Destination.OPERATOR,
     "operator": Destination.OPERATOR,
@@ -83,7 +86,7 @@ _COLLECTIVE = re.compile(
     r"|multimem_(?:all|one_shot|reduce)|(?:one|two)_shot_all_(?:reduce|gather)|cross_device_reduce|oneshotallreduce"
     r"|twoshotallreduce|allreduce_fusion_kernel|quickreduce|lamport|(?:put|wait)_signal_kernel"
     # Any function named after a collective, before its template arguments. Inductor's ``triton_poi_fused_all_reduce``
-    # copies what a collective left.
+    # copies the result of a collective.
     r"|^(?!triton_)(?:void )?(?:\(anonymous namespace\)|[^<(])*?"
     r"(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)",
     re.IGNORECASE,
@@ -102,7 +105,7 @@ _DIRECTIONS = {
 
 
 def destination(category: str) -> Destination | None:
-    """The table for a category, old or new, in any case; None for one that goes nowhere (``gpu_user_annotation``…).
+    """Return the table for a category, old or new, in any case; None for one without a table.
 
     Example:
         >>> destination("Kernel"), destination("ac2g")
@@ -112,12 +115,12 @@ def destination(category: str) -> Destination | None:
 
 
 def is_annotation_name(name: str) -> bool:
-    """Whether an operator of this name is in truth a range that the framework marked (in old recordings)."""
+    """Return whether an operator of this name is really a range that the framework marked (in old recordings)."""
     return _ANNOTATION.match(name) is not None
 
 
 def device_kind(destination: Destination, name: str, direction: str) -> DeviceKind:
-    """What a piece of device work is.
+    """Classify a piece of device work.
 
     Args:
         destination: KERNEL, COPY or MEMSET.
@@ -139,6 +142,38 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
 
 
+# The formats of torch.profiler for counters (torch/profiler/_cuspy/trace.py) and for regions of CUDA graphs
+# (torch/profiler/_chrome_trace_export.py), from torch 2.15 on.
+_COUNTERS = re.compile(r"GPU (\d{1,4}) Counters")
+_BACKWARD = msgspec.Raw(b'"backward"')
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw) if raw else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _region(args: Args) -> str:
+    """Return the name of the innermost region around a node of a CUDA graph; empty if it has none."""
+    name = _decoded(args.region)
+    if name is None and (regions := _decoded(args.regions)) is not None:
+        if isinstance(regions, str) and regions.startswith("["):
+            regions = _decoded(msgspec.Raw(regions.encode()))
+        named = [each.get("name") for each in regions if isinstance(each, dict)] if isinstance(regions, list) else []
+        name = next((each for each in reversed(named) if each), None) if named else regions
+    return name if isinstance(name, str) else ""
+
+
+def _stream(event: Complete) -> Label:
+    """Return the stream of device work. ``graph_lanes="all"`` moves work of graphs to other streams for display."""
+    args = event.args
+    if args.original_stream is not None:
+        return args.original_stream
+    return event.tid if args.stream is None else args.stream
+
+
 class Assembly:
     """Collects a recording's events, piece by piece.
 
@@ -158,9 +193,11 @@ class Assembly:
         python: Python functions.
         runtime: Runtime and driver calls.
         device: Device work; ``destination`` is a position in `DESTINATIONS`.
-        collectives: What device rows tell about collectives: the row, and the raw texts of name, dtype, group, elements
+        collectives: Facts about collectives in device rows: the row, and the raw texts of name, dtype, group, elements
             in and out, and group size.
         memory: Allocator events.
+        regions: Named regions of CUDA graphs: the device row, the name's code, and whether it is backward work.
+        counters: Samples of hardware counters.
     """
 
     DESTINATIONS = _DEVICE
@@ -207,12 +244,14 @@ class Assembly:
         self.memory = Rows(
             exact, thread="i", device_type="i", device="i", address="q", bytes="q", allocated="q", reserved="q"
         )
+        self.regions: list[tuple[int, int, bool]] = []
+        self.counters = Rows(exact, name="i", device="i", value="d")
 
     def add(self, events: Sequence[Any]) -> None:
         """Sort decoded events into rows.
 
         Raises:
-            InexactTimeError: If it is plain that the file's times have to be read as decimals.
+            InexactTimeError: The file's times have to be read as decimals.
         """
         groups: defaultdict[str, list[Any]] = defaultdict(list)
         for event in events:
@@ -220,6 +259,8 @@ class Assembly:
         for category, group in groups.items():
             if category == "instant":
                 self._add_memory([event for event in group if event.name == "[memory]"])
+            elif category == "counter":
+                self._add_counters(group)
             elif category == "metadata":
                 self._add_thread_names(group)
             elif (target := self._destination(category)) is not None:
@@ -261,7 +302,7 @@ class Assembly:
         if rows is self.operators:
             self._add_operators(group)
         elif rows is self.annotations:
-            # What libkineto's activity profiler says of a range that was open when it stopped.
+            # libkineto's activity profiler writes this for a range that was open when it stopped.
             rows.add_codes("finished", [bytes(e.args.finished).strip(b'"') != b"false" for e in group])
 
     def _add_threads(self, rows: Rows, group: list[Any]) -> None:
@@ -275,7 +316,7 @@ class Assembly:
     def _add_operators(self, group: list[Any]) -> None:
         rows, types, shapes, strides = self.operators, self.types, self.shapes, self.strides
         args = [e.args for e in group]
-        # Half of the operators carry no inputs; old recordings name their dimensions otherwise.
+        # Half of the operators carry no inputs. Old recordings use another key for their dimensions.
         rows.add_codes("types", [0 if (t := a.types) is NO_RAW else types[bytes(t)] for a in args])
         rows.add_codes(
             "shapes",
@@ -300,7 +341,7 @@ class Assembly:
         is_copy = target is Destination.COPY
         rows.add_codes("direction", [directions[bytes(a.kind)] for a in args] if is_copy else [0] * len(group))
         rows.add_integers("device", [e.pid if a.device is None else a.device for e, a in zip(group, args)], 0)  # noqa: B905
-        rows.add_integers("stream", [e.tid if a.stream is None else a.stream for e, a in zip(group, args)], -1)  # noqa: B905
+        rows.add_integers("stream", [_stream(e) for e in group], -1)
         rows.add_integers("correlation", [a.correlation for a in args], -1)
         rows.add_integers("bytes", [a.bytes for a in args], 0)
         rows.add_codes("grid", [sizes[bytes(a.grid)] for a in args])
@@ -311,6 +352,23 @@ class Assembly:
             if a.collective is not NO_RAW:
                 raw = (a.collective, a.dtype, a.group, a.in_elements, a.out_elements, a.group_size)
                 self.collectives.append((row, [bytes(value) for value in raw]))
+            if a.graph_node and (name := _region(a)):
+                self.regions.append((row, self.names[name], a.autograd_phase == _BACKWARD))
+
+    def _add_counters(self, events: list[Any]) -> None:
+        found = []
+        for event in events:
+            process = _COUNTERS.fullmatch(str(event.pid))
+            values = _decoded(event.args)
+            value = next(iter(values.values()), None) if isinstance(values, dict) else None
+            if process is not None and isinstance(value, int | float) and isfinite(value):
+                found.append((event.ts, self.names[event.name], int(process[1]), float(value)))
+        if found:
+            times, names, devices, values = zip(*found, strict=True)
+            self.counters.add_times(list(times), [0] * len(found))
+            self.counters.add_codes("name", list(names))
+            self.counters.add_codes("device", list(devices))
+            self.counters.add_floats("value", list(values))
 
     def _add_memory(self, events: list[Any]) -> None:
         if not events:

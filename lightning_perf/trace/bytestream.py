@@ -1,4 +1,4 @@
-"""The bytes of a trace file, decompressed as they are read and never more than can be answered for."""
+"""Reads the bytes of a trace file and decompresses them, up to a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAULTS: tuple[type[Exception], ...] = (zlib.error, _inflater.error)
 __all__ = ["ByteStream"]
 
 READ_BYTES = 1 << 18
-"""Bytes that one read of the file or of the decompressor gives."""
+"""Bytes per read of the file or of the decompressor."""
 
 _GZIP = b"\x1f\x8b"
 _OTHER_FORMATS = {
@@ -37,33 +37,33 @@ _OTHER_FORMATS = {
 }
 
 MAX_EXPANSION = 200
-"""A gzip file that grows by more is taken for a bomb: real traces grow 10 to 35 times, deflate can grow 1,032 times."""
+"""A gzip file that grows by more counts as a bomb. Real traces grow 10 to 35 times, deflate can grow 1,032 times."""
 
 EXPANSION_CHECKED_FROM_BYTES = 256 << 20
 
 
 class ByteStream:
-    """Reads a trace file in chunks; gzip is known by its first bytes, not by the file's name.
+    """Reads a trace file in chunks. The first bytes show whether it is gzip, not the name.
 
     Args:
         path: The file.
 
     Attributes:
         path: The file.
-        truncated: Whether the compressed data ended early or was damaged; known when all chunks were read.
+        truncated: Whether the compressed data ended early or was damaged; known after the last chunk.
 
     Raises:
-        TraceError: If the path is missing, a folder, empty, unreadable or in another format.
+        TraceError: The path is missing, a folder, empty, unreadable or in another format.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.truncated = False
         if path.is_dir():
-            raise TraceError(path, "is a folder, not a trace file", "Name one of the trace files in it")
+            raise TraceError(path, "is a folder, not a trace file", "Pass one of the trace files in it")
         if path.exists() and not path.is_file():
-            # Opening a pipe would wait for a writer, reading a device might never end.
-            raise TraceError(path, "is not a regular file", "Name a .json or .json.gz trace")
+            # Opening a pipe would wait for a writer, and reading a device might never end.
+            raise TraceError(path, "is not a regular file", "Pass a .json or .json.gz trace")
         try:
             with path.open("rb") as file:
                 magic = file.read(16)
@@ -76,14 +76,14 @@ class ByteStream:
             raise TraceError(path, "is empty", "Record the trace again: the recording may have been interrupted")
         for prefix, what in _OTHER_FORMATS.items():
             if magic.startswith(prefix):
-                raise TraceError(path, f"is {what}, not JSON", "Unpack it and name the .json or .json.gz trace inside")
+                raise TraceError(path, f"is {what}, not JSON", "Unpack it and pass the .json or .json.gz trace inside")
         self.is_gzip = magic.startswith(_GZIP)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the file's (decompressed) content in pieces of at most 256 KB.
 
         Raises:
-            TraceError: If reading fails, or the file decompresses to more than 200 times its size.
+            TraceError: Reading fails, or the file decompresses to more than 200 times its size.
         """
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -138,6 +138,6 @@ class ByteStream:
             raise TraceError(
                 self.path,
                 f"decompresses to more than {total_bytes / 1e6:,.0f} MB from {self._size_bytes / 1e6:,.3f} MB, over "
-                f"{MAX_EXPANSION} times its size: no real trace does",
-                "Decompress it yourself if you trust it and analyse the .json",
+                f"{MAX_EXPANSION} times its size, which no real trace does",
+                "Decompress it yourself if you trust it, and analyze the .json",
             )

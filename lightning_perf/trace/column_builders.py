@@ -1,4 +1,4 @@
-"""Values as the file spells them become columns: exact times, numbers with defaults, interned strings."""
+"""Turns the values of a file into columns: exact times, numbers with defaults, interned strings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 UNREADABLE_NS = int(np.iinfo(np.int64).min)
-"""Stands for a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
+"""Marks a time that is missing or beyond 2**61 ns (73 years on either side of the clock's origin)."""
 
 FLOAT_EXACT_BELOW_US = 2.0**43
 _LIMIT_NS = 2**61
@@ -37,20 +37,20 @@ _BLOCK_ROWS = 1 << 18
 
 
 class InexactTimeError(ValueError):
-    """Float64 does not hold these times to the nanosecond: read them as decimals."""
+    """Float64 does not hold these times to the nanosecond. Read them as decimals."""
 
 
 def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
     """Convert times or durations: integer part × 1000 plus the rounded fraction (never ``float × 1000``).
 
     Args:
-        microseconds: Times; nan where the file has none.
+        microseconds: Times; nan for a missing one.
 
     Returns:
-        Nanoseconds; `UNREADABLE_NS` for what is missing or out of range.
+        Nanoseconds; `UNREADABLE_NS` for a missing time or one out of range.
 
     Raises:
-        InexactTimeError: If one is in range but too large to be exact to the nanosecond.
+        InexactTimeError: One is in range but too large to be exact to the nanosecond.
 
     Example:
         >>> nanoseconds(np.array([4203669604595.407, 3])).tolist()
@@ -72,7 +72,7 @@ def nanoseconds(microseconds: NDArray[np.float64]) -> Int64Array:
 
 
 def decimal_ns(microseconds: Decimal | int) -> int:
-    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` when out of range.
+    """Convert one time that was read as an integer or a decimal; `UNREADABLE_NS` if out of range.
 
     Example:
         >>> decimal_ns(Decimal("1712195495502094.565"))
@@ -105,7 +105,7 @@ class Rows:
         return len(self.times)
 
     def add_times(self, times: list[Any], durations: list[Any]) -> None:
-        """Add microseconds; None and what is no time of 64 bits is kept as unreadable."""
+        """Add microseconds. None, and values that are no time of 64 bits, are kept as unreadable."""
         for column, values in ((self.times, times), (self.durations, durations)):
             if self._exact:
                 column.extend(_exact_ns(values))
@@ -120,7 +120,7 @@ class Rows:
         self.columns[column].fromlist(codes)
 
     def add_integers(self, column: str, values: list[Any], default: int) -> None:
-        """Add numbers from the file: text of digits counts, anything else becomes the default."""
+        """Add numbers from the file. Text of digits counts, anything else becomes the default."""
         target = self.columns[column]
         try:
             target.fromlist(values)
@@ -130,7 +130,7 @@ class Rows:
             target.extend([value if -limit <= value < limit else default for value in clean])
 
     def add_floats(self, column: str, values: list[Any]) -> None:
-        """Add numbers from the file; anything else becomes nan."""
+        """Add numbers from the file. Anything else becomes nan."""
         target = self.columns[column]
         try:
             target.fromlist(values)
@@ -138,7 +138,7 @@ class Rows:
             target.extend([_float(value) for value in values])
 
     def take(self, column: str) -> NDArray[Any]:
-        """A finished column as NumPy sees it, without a copy."""
+        """Return a finished column as a NumPy array, without a copy."""
         return np.asarray(self.columns.pop(column))
 
 
@@ -178,12 +178,12 @@ class Names(dict[str, int]):
         return code
 
     def strings(self) -> tuple[str, ...]:
-        """The names by code."""
+        """Return the names by code."""
         return tuple(self)
 
 
 class JsonTexts(dict[bytes, int]):
-    """Lists as JSON text, by their raw text; whatever its blanks, one list has one code. Code 0 is the empty one."""
+    """Lists as JSON text, by their raw text. Equal lists have one code, whatever their blanks. The empty one is 0."""
 
     def __init__(self) -> None:
         super().__init__({b"": 0})
@@ -203,7 +203,7 @@ class JsonTexts(dict[bytes, int]):
         return code
 
     def strings(self) -> tuple[str, ...]:
-        """The texts by code."""
+        """Return the texts by code."""
         return tuple(self._texts)
 
 
@@ -218,11 +218,11 @@ class RawTexts(dict[bytes, int]):
         return code
 
     def texts(self) -> list[str]:
-        """The texts by code."""
+        """Return the texts by code."""
         return [raw.decode("utf-8", "replace") for raw in self]
 
     def products(self) -> Int64Array:
-        """By code the product of dimensions (``[16, 1, 1]``); 0 for what is no list of sizes."""
+        """Return by code the product of dimensions (``[16, 1, 1]``); 0 for anything that is no list of sizes."""
         return np.array([_product(raw) for raw in self], dtype=np.int64)
 
 
@@ -237,7 +237,7 @@ def _product(raw: bytes) -> int:
 
 
 class Threads:
-    """Threads by (pid, tid) as they stand in the file; the same number as text is the same thread."""
+    """Threads by (pid, tid) as the file writes them. The same number as text is the same thread."""
 
     def __init__(self) -> None:
         self._processes: dict[object, _ThreadsOfProcess] = {}
@@ -245,7 +245,7 @@ class Threads:
         self._named: dict[tuple[str, str], str] = {}
 
     def of_process(self, process: object) -> dict[object, int]:
-        """The codes of a process's threads, by tid."""
+        """Return the codes of a process's threads, by tid."""
         threads = self._processes.get(process)
         if threads is None:
             self._processes[process] = threads = _ThreadsOfProcess(str(process), self._codes)
@@ -256,7 +256,7 @@ class Threads:
         self._named[str(process), str(thread)] = name
 
     def values_by_code(self) -> tuple[Thread, ...]:
-        """The threads by code."""
+        """Return the threads by code."""
         return tuple(Thread(*key, name=self._named.get(key, "")) for key in self._codes)
 
 

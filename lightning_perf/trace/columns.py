@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
@@ -14,9 +14,12 @@ __all__ = [
     "Annotations",
     "BoolArray",
     "Collectives",
+    "Counters",
     "DeviceEvents",
     "DeviceKind",
     "Float32Array",
+    "Float64Array",
+    "GraphRegions",
     "Int16Array",
     "Int32Array",
     "Int64Array",
@@ -32,14 +35,15 @@ Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 Int16Array = NDArray[np.int16]
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 NO_ROW = -1
-"""In a column of row numbers: there is no such row (numpy integers have no null)."""
+"""In a column of row numbers: no such row (numpy integers have no null)."""
 
 
 class _Timed:
-    """A table of events that have a begin and an end."""
+    """A table of events that have a start and an end."""
 
     start_ns: Int64Array
     end_ns: Int64Array
@@ -58,8 +62,8 @@ class Spans(_Timed):
     """Host intervals on threads: Python functions, and the base of the richer tables.
 
     Attributes:
-        start_ns: Begin of each interval, ascending.
-        end_ns: End of each interval; never before its begin.
+        start_ns: Start of each interval, ascending.
+        end_ns: End of each interval; never before its start.
         name: Code into `Trace.names`.
         thread: Code into `Trace.threads`.
     """
@@ -75,7 +79,7 @@ class Annotations(Spans):
     """Ranges that a user or framework marked on the host (``user_annotation``).
 
     Attributes:
-        finished: False for a range that was still open when the recording stopped: its end is the recording's.
+        finished: False for a range that was still open when the recording stopped. Its end is the recording's.
     """
 
     finished: BoolArray
@@ -86,11 +90,11 @@ class Operators(Spans):
     """Framework operators on the host (``cpu_op``).
 
     Attributes:
-        input_types: Code into `Trace.type_lists`; 0 when the trace recorded none.
-        input_shapes: Code into `Trace.shape_lists`; 0 when the trace recorded none.
-        input_strides: Code into `Trace.stride_lists`; 0 when the trace recorded none.
+        input_types: Code into `Trace.type_lists`; 0 if the trace recorded none.
+        input_shapes: Code into `Trace.shape_lists`; 0 if the trace recorded none.
+        input_strides: Code into `Trace.stride_lists`; 0 if the trace recorded none.
         sequence: Autograd sequence number that a forward operator shares with its backward, or -1.
-        forward_thread: For a backward operator the recorder's number of the forward's thread (never 0), else 0.
+        forward_thread: For a backward operator, the recorder's number of the forward's thread (never 0), else 0.
         flops: Floating-point operations as recorded by ``with_flops``, or 0.
     """
 
@@ -118,14 +122,14 @@ class MemoryEvents:
     """Allocator events (``[memory]``), in time order.
 
     Attributes:
-        time_ns: When.
+        time_ns: Time of the event.
         thread: Code into `Trace.threads`.
         device_type: torch's ``DeviceType``: 0 CPU, 1 CUDA (HIP too).
         device: Device ordinal, -1 for the host.
         address: Address of the block.
-        bytes: Size: positive when allocated, negative when freed.
-        allocated_bytes: Allocator's total after the event, -1 when not recorded.
-        reserved_bytes: Allocator's reserved total after the event, -1 when not recorded.
+        bytes: Size: positive if allocated, negative if freed.
+        allocated_bytes: Allocator's total after the event, -1 if not recorded.
+        reserved_bytes: Allocator's reserved total after the event, -1 if not recorded.
     """
 
     time_ns: Int64Array
@@ -148,7 +152,7 @@ class Thread:
     Attributes:
         process: The event's ``pid``, as text.
         thread: The event's ``tid``, as text.
-        name: The recorded thread name, empty when there is none.
+        name: The recorded thread name; empty if missing.
     """
 
     process: str
@@ -157,7 +161,7 @@ class Thread:
 
 
 class DeviceKind(IntEnum):
-    """What a piece of device work is. The order is the order of priority in the step-time breakdown."""
+    """The kind of a piece of device work, in the order of priority in the step-time breakdown."""
 
     COMPUTE = 0
     COLLECTIVE = 1
@@ -166,7 +170,7 @@ class DeviceKind(IntEnum):
     D2D = 4
     P2P = 5
     COPY = 6
-    """A copy whose direction the trace does not tell."""
+    """A copy with an unrecorded direction."""
     MEMSET = 7
 
 
@@ -175,18 +179,18 @@ class DeviceEvents(_Timed):
     """Work that ran on a device: kernels, copies and memsets.
 
     Attributes:
-        start_ns: Begin, ascending.
-        end_ns: End; never before its begin.
+        start_ns: Start, ascending.
+        end_ns: End; never before its start.
         name: Code into `Trace.names`.
         kind: A `DeviceKind` (uint8).
         device: Device ordinal.
         stream: Stream number.
         correlation: Number shared with the runtime call that started it, or -1.
-        bytes: Bytes moved by a copy or memset, or 0 when not recorded.
+        bytes: Bytes moved by a copy or memset, or 0 if not recorded.
         grid_blocks: Thread blocks of a kernel (product of its grid), or 0.
-        block_threads: Threads a block (product of its block), or 0.
-        blocks_per_sm: As recorded; nan when not.
-        occupancy: Estimated achieved occupancy, a share from 0 to 1; nan when not recorded.
+        block_threads: Threads per block (product of its block), or 0.
+        blocks_per_sm: As recorded; nan if not.
+        occupancy: Estimated achieved occupancy, a share from 0 to 1; nan if not recorded.
     """
 
     start_ns: Int64Array
@@ -204,7 +208,7 @@ class DeviceEvents(_Timed):
 
     @cached_property
     def is_compute(self) -> BoolArray:
-        """Rows that are compute kernels (collectives are not)."""
+        """Rows that are compute kernels, without collectives."""
         return np.equal(self.kind, DeviceKind.COMPUTE)
 
     @cached_property
@@ -225,7 +229,7 @@ class DeviceEvents(_Timed):
 
 @dataclass(frozen=True, eq=False)
 class Collectives:
-    """What the trace recorded about collectives (sparse: one row a device row that carries it).
+    """The recorded facts about collectives (sparse: one row per device row that has them).
 
     Attributes:
         device_row: Row in `Trace.device`.
@@ -247,3 +251,41 @@ class Collectives:
 
     def __len__(self) -> int:
         return len(self.device_row)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRegions:
+    """Names that ``torch.cuda.graph_annotations.mark_kernels`` gave to work in CUDA graphs (sparse).
+
+    Attributes:
+        device_row: Row in `Trace.device`.
+        name: Code into `Trace.names`: the innermost region.
+        backward: Whether the work is the backward of the region.
+    """
+
+    device_row: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    backward: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+    def __len__(self) -> int:
+        return len(self.device_row)
+
+
+@dataclass(frozen=True, eq=False)
+class Counters:
+    """Samples of hardware counters, in time order: power, clocks, temperature, utilization.
+
+    Attributes:
+        time_ns: Time of the sample.
+        name: Code into `Trace.names`, with the unit as recorded, e.g. ``Power (W)``.
+        device: Device ordinal.
+        value: The value.
+    """
+
+    time_ns: Int64Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    name: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    device: Int16Array = field(default_factory=lambda: np.zeros(0, dtype=np.int16))
+    value: Float64Array = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+
+    def __len__(self) -> int:
+        return len(self.time_ns)

@@ -1,4 +1,4 @@
-"""Several recordings of one rank ─► one `Trace`."""
+"""Joins several recordings of one rank into one `Trace`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from lightning_perf.trace.columns import (
     Annotations,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     MemoryEvents,
     Operators,
     RuntimeCalls,
@@ -37,26 +39,26 @@ CODED_COLUMNS = {
     "dtype": "names",
     "group": "names",
 }
-"""Columns of codes, and the attribute of `Trace` that lists what each code means."""
+"""Columns of codes, and the attribute of `Trace` that lists the meaning of each code."""
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
     """Join the windows of one rank, or the parts of a split file, into one trace.
 
-    Events are merged in time order, so that splitting a file changes nothing. Correlation numbers that restart in a
-    later window stay apart: device work belongs to the nearest call before it.
+    Events are merged in time order, so that splitting a file changes nothing. Correlation numbers may restart in a
+    later window. So device work belongs to the nearest call before it.
 
     Args:
         traces: At least one trace, all of one rank and on one clock.
 
     Returns:
-        One trace with the sources, events and problems of all; of the metadata the first that says something.
+        One trace with the sources, events and problems of all. Each metadata field is the first one recorded.
 
     Raises:
-        ValueError: If there is no trace to join.
+        ValueError: The list is empty.
     """
     if not traces:
-        raise ValueError("there is no trace to join")
+        raise ValueError("no trace to join: pass at least one")
     if len(traces) == 1:
         return traces[0]
     traces = sorted(traces, key=lambda trace: trace.begin_ns)
@@ -82,8 +84,10 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         python=_joined([t.python for t in traces], recode)[0],
         runtime=_joined([t.runtime for t in traces], recode)[0],
         device=device,
-        collectives=_joined_collectives(traces, recode, device_order),
-        memory=_joined_memory(traces, recode),
+        collectives=_joined_by_device_row([t.collectives for t in traces], traces, recode, device_order),
+        memory=_joined_by_time([t.memory for t in traces], recode),
+        regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
+        counters=_joined_by_time([t.counters for t in traces], recode),
         metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
             truncated=any(t.problems.truncated for t in traces),
@@ -95,7 +99,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
 
 
 def _merged(lists: list[tuple[Any, ...]], key: Callable[[Any], Any]) -> tuple[list[Any], list[_Codes]]:
-    """One list without repetitions, and for each list the new code of each old one."""
+    """Return one list without repetitions, and for each list the new code of each old one."""
     codes: dict[Any, int] = {}
     values: list[Any] = []
     maps = []
@@ -116,7 +120,7 @@ def _with_names(threads: list[Thread], traces: Sequence[Trace]) -> list[Thread]:
 
 
 def _columns(tables: Sequence[Any], recode: list[dict[str, _Codes]]) -> dict[str, NDArray[Any]]:
-    """All columns end to end, with codes of the merged lists."""
+    """Return all columns end to end, with codes of the merged lists."""
     joined = {}
     for column in fields(tables[0]):
         parts = [getattr(table, column.name) for table in tables]
@@ -137,23 +141,32 @@ def _joined(tables: Sequence[_Table], recode: list[dict[str, _Codes]]) -> tuple[
     return type(tables[0])(**columns), order
 
 
-def _joined_collectives(
-    traces: Sequence[Trace], recode: list[dict[str, _Codes]], device_order: NDArray[np.intp]
-) -> Collectives:
-    columns = _columns([t.collectives for t in traces], recode)
+_Sparse = TypeVar("_Sparse", Collectives, GraphRegions)
+
+
+def _joined_by_device_row(
+    tables: Sequence[_Sparse],
+    traces: Sequence[Trace],
+    recode: list[dict[str, _Codes]],
+    device_order: NDArray[np.intp],
+) -> _Sparse:
+    columns = _columns(tables, recode)
     offsets = np.cumsum([0, *(len(t.device) for t in traces[:-1])])
-    shifts = np.repeat(offsets, [len(t.collectives) for t in traces])
+    shifts = np.repeat(offsets, [len(table) for table in tables])
     place = np.empty(len(device_order), dtype=np.int32)
     place[device_order] = np.arange(len(device_order), dtype=np.int32)
     columns["device_row"] = place[columns["device_row"] + shifts]
     order = np.argsort(columns["device_row"], kind="stable")
-    return Collectives(**{name: column[order] for name, column in columns.items()})
+    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
 
 
-def _joined_memory(traces: Sequence[Trace], recode: list[dict[str, _Codes]]) -> MemoryEvents:
-    columns = _columns([t.memory for t in traces], recode)
+_Sampled = TypeVar("_Sampled", MemoryEvents, Counters)
+
+
+def _joined_by_time(tables: Sequence[_Sampled], recode: list[dict[str, _Codes]]) -> _Sampled:
+    columns = _columns(tables, recode)
     order = np.argsort(columns["time_ns"], kind="stable")
-    return MemoryEvents(**{name: column[order] for name, column in columns.items()})
+    return type(tables[0])(**{name: column[order] for name, column in columns.items()})
 
 
 def _joined_metadata(parts: list[Metadata]) -> Metadata:
@@ -164,7 +177,7 @@ def _joined_metadata(parts: list[Metadata]) -> Metadata:
             for item in fields(Metadata)
             if getattr(joined, item.name) in (None, (), 0, False) and getattr(part, item.name) is not None
         }
-        # A rank of 0 and a flag that is off are statements, not gaps.
+        # A rank of 0 and a flag that is off are recorded values, not gaps.
         stated = {name for name in missing if getattr(joined, name) in (0, False) and name not in _UNSTATED_WHEN_ZERO}
         joined = replace(joined, **{name: value for name, value in missing.items() if name not in stated})
     return joined

@@ -1,25 +1,25 @@
-"""What a recording says about itself and the machine that made it, and what was wrong with its file."""
+"""A recording's description of itself and its machine, and the faults of its file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DataLoading", "DeviceProperties", "Metadata", "Problems", "Processor"]
+__all__ = ["DataLoading", "DeviceProperties", "HookTime", "Metadata", "Problems", "Processor", "TrainingLoop"]
 
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """A device as the recording describes it; ``None`` where it does not say.
+    """A device as the recording describes it. A missing value is ``None``.
 
     Attributes:
         ordinal: The device's number.
-        name: Marketing name, as ``NVIDIA A100-SXM4-40GB``.
+        name: Marketing name, e.g. ``NVIDIA A100-SXM4-40GB``.
         total_memory_bytes: Device memory.
         compute_major: CUDA compute capability, major.
         compute_minor: CUDA compute capability, minor.
         sm_count: Streaming multiprocessors (compute units on AMD).
-        warp_size: Threads a warp (wavefront).
-        max_threads_per_sm: Resident threads at most.
+        warp_size: Threads per warp (wavefront).
+        max_threads_per_sm: Maximum of resident threads.
     """
 
     ordinal: int
@@ -34,23 +34,23 @@ class DeviceProperties:
 
 @dataclass(frozen=True)
 class Processor:
-    """The processor that recorded, as `PerfCallback` notes it; ``None`` where that is not known.
+    """The processor that recorded, as `PerfCallback` notes it. An unknown value is ``None``.
 
     Attributes:
-        name: Its model, as ``AMD EPYC 9654 96-Core Processor``.
-        cores: Cores that the process may keep busy, each counted once however many threads it runs.
+        name: Its model, e.g. ``AMD EPYC 9654 96-Core Processor``.
+        cores: Cores that the process may keep busy. Each counts once, however many threads it runs.
         threads: Threads that one operator may use (``torch.get_num_threads()``).
         bf16: Its instructions that multiply bfloat16, by Linux's names: ``avx512_bf16``, ``amx_bf16``, ``bf16`` (Arm).
-        trains: Whether it is what the model trains on.
-        load: Processes that were running or ready to, on the whole machine: the mean of the minute before.
-        page_faults: Faults that needed no disk, the median of the steps between warm-up and recording: first uses of
-            pages that the system had to clear.
-        page_fault_ns: What one of them costs one thread, tried out before the recording.
-        allocator: Whose ``malloc`` the process uses: ``glibc``, ``jemalloc``, ``tcmalloc`` or ``mimalloc``.
+        trains: Whether the model trains on it.
+        load: Processes that ran or were ready to run on the whole machine: the mean of the minute before.
+        page_faults: Page faults without disk access, the median of the steps between warm-up and recording. Each is a
+            first use of a page that the system had to clear.
+        page_fault_ns: Cost of one page fault to one thread, measured before the recording.
+        allocator: The process's ``malloc``: ``glibc``, ``jemalloc``, ``tcmalloc`` or ``mimalloc``.
         cpus: Logical processors that the process may keep busy, by its affinity and its container's quota.
-        machine_cpus: Logical processors of the whole machine, which the load is of.
-        core_wait: Share of the time that the training thread was ready to run and waited for a core, 0 to 1, from the
-            end of the warm-up to the recording.
+        machine_cpus: Logical processors of the whole machine, to which the load refers.
+        core_wait: Share of the time in which the training thread was ready to run and waited for a core, 0 to 1, from
+            the end of the warm-up to the recording.
     """
 
     name: str | None = None
@@ -69,18 +69,20 @@ class Processor:
 
 @dataclass(frozen=True)
 class DataLoading:
-    """How the batches are made, as `PerfCallback` notes it; ``None`` where that is not known.
+    """The loading of batches, as `PerfCallback` notes it. An unknown value is ``None``.
 
     Attributes:
-        kind: ``map`` or ``iterable``, by the dataset of a torch DataLoader; ``other`` for a loader of another make.
+        kind: ``map`` or ``iterable``, by the dataset of a torch DataLoader; ``other`` for any other loader.
         workers: Its worker processes (``num_workers``).
-        batch_size: Samples of a batch.
+        batch_size: Samples per batch.
         pin_memory: Whether it pins memory.
         persistent_workers: Whether worker processes stay for the next epoch.
         in_memory: Whether the dataset is a ``TensorDataset``, or a part of one.
         batched: Whether it takes all samples of a batch at once: ``batch_size=None``, or a dataset with
             ``__getitems__``.
-        uses_model: Whether the dataset or the sampler holds the model, so that the data depend on what it has learnt.
+        uses_model: Whether the dataset or the sampler holds the model, so that the data depend on its training.
+        dataset: Class of the dataset.
+        collate: Name of the ``collate_fn``, if it is not torch's default.
     """
 
     kind: str | None = None
@@ -91,11 +93,43 @@ class DataLoading:
     in_memory: bool | None = None
     batched: bool | None = None
     uses_model: bool | None = None
+    dataset: str | None = None
+    collate: str | None = None
+
+
+@dataclass(frozen=True)
+class HookTime:
+    """The time of one hook of a callback or module.
+
+    Attributes:
+        name: The hook as ``Class.hook``.
+        time_ns: Its time, over all recorded steps.
+    """
+
+    name: str
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """Facts about the training loop and its hooks, from `PerfCallback`.
+
+    Attributes:
+        steps: Whole steps that the times of the hooks are over.
+        hooks: The slowest hooks of callbacks and modules, the slowest first; ``None`` if they were not timed.
+        loggers: Classes of the Trainer's loggers.
+        log_every_n_steps: The Trainer's ``log_every_n_steps``.
+    """
+
+    steps: int | None = None
+    hooks: tuple[HookTime, ...] | None = None
+    loggers: tuple[str, ...] = ()
+    log_every_n_steps: int | None = None
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What the recording says about itself; ``None`` where it does not.
+    """The recording's description of itself. A missing value is ``None``.
 
     Attributes:
         devices: The devices present (not only those used).
@@ -103,7 +137,7 @@ class Metadata:
         world_size: Ranks in the run.
         backend: Communication backend (``nccl``, ``gloo``).
         hostname: Host that recorded.
-        base_time_ns: Epoch offset already added to every time in the tables; 0 when the file gives none.
+        base_time_ns: Epoch offset, already added to every time in the tables; 0 if the file has none.
         record_shapes: Whether operator inputs were recorded.
         with_stack: Whether Python functions were recorded.
         profile_memory: Whether allocator events were recorded.
@@ -111,8 +145,9 @@ class Metadata:
         with_modules: Whether module names were recorded.
         runtime_version: CUDA or HIP runtime version, as recorded.
         is_hip: Whether the device is an AMD one under HIP/ROCm.
-        processor: The host's processor; ``None`` where nothing is recorded of it.
+        processor: The host's processor; ``None`` if nothing is recorded of it.
         loader: How the batches were made.
+        loop: The training loop and its hooks.
     """
 
     devices: tuple[DeviceProperties, ...] = ()
@@ -130,16 +165,17 @@ class Metadata:
     is_hip: bool = False
     processor: Processor | None = None
     loader: DataLoading | None = None
+    loop: TrainingLoop | None = None
 
 
 @dataclass(frozen=True)
 class Problems:
-    """What was wrong with a file that could be read all the same. All zero and false for a sound one.
+    """The faults of a file that could still be read. All zero and false for a sound file.
 
     Attributes:
         truncated: The file ends before its JSON does. Device events come last, so shares of time would mislead.
-        repaired_events: Events read after mending invalid JSON (escapes, control characters, bare nan).
-        dropped_events: Events that could not be read even so.
+        repaired_events: Events read after a repair of invalid JSON (escapes, control characters, bare nan).
+        dropped_events: Events that could not be read even then.
         bad_durations: Events left out for a missing or negative duration or an unreadable time.
     """
 

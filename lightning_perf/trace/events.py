@@ -1,4 +1,4 @@
-"""The events of a trace file as typed records: only the fields that some table needs are decoded.
+"""The events of a trace file as typed records. Only the fields that some table needs are decoded.
 
 The phase (``ph``) is the union's tag, so that flow events, a quarter of a trace, cost next to nothing.
 """
@@ -10,7 +10,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-__all__ = ["NO_RAW", "Args", "Complete", "ExactComplete", "Instant", "InstantArgs", "Named", "decode", "decode_exact"]
+__all__ = [
+    "NO_RAW",
+    "Args",
+    "Complete",
+    "Counter",
+    "ExactComplete",
+    "Instant",
+    "InstantArgs",
+    "Named",
+    "decode",
+    "decode_exact",
+]
 
 NO_RAW = msgspec.Raw(b"")
 _NAN = float("nan")
@@ -37,9 +48,12 @@ class Args(
         "out_elements": "Out msg nelems",
         "group_size": "Group size",
         "group": "Process Group Name",
+        "graph_node": "graph node id",
+        "region": "name",
+        "regions": "annotation",
     },
 ):
-    """``args`` of a complete event. What is rare or may be of any type is kept raw and looked at when needed."""
+    """``args`` of a complete event. Rare fields, and those of any type, stay raw and are decoded when needed."""
 
     types: msgspec.Raw = NO_RAW
     dims: msgspec.Raw = NO_RAW
@@ -64,13 +78,18 @@ class Args(
     group_size: msgspec.Raw = NO_RAW
     group: msgspec.Raw = NO_RAW
     finished: msgspec.Raw = NO_RAW
+    graph_node: Label = 0
+    region: msgspec.Raw = NO_RAW
+    regions: msgspec.Raw = NO_RAW
+    autograd_phase: msgspec.Raw = NO_RAW
+    original_stream: Label | None = None
 
 
 _NO_ARGS = Args()
 
 
 class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """An event with a begin and a duration."""
+    """An event with a start and a duration."""
 
     cat: str = ""
     name: str = ""
@@ -82,7 +101,7 @@ class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactComplete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same, with times as integers and decimals: for times that float64 does not hold."""
+    """The same, with times as integers and decimals, for times that float64 does not hold."""
 
     cat: str = ""
     name: str = ""
@@ -106,7 +125,7 @@ class InstantArgs(
         "reserved": "Total Reserved",
     },
 ):
-    """``args`` of an instant; those of allocator events matter."""
+    """``args`` of an instant. Only those of allocator events are used."""
 
     device_type: Label = -1
     device: Label = -1
@@ -130,8 +149,18 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
     args: InstantArgs = _NO_INSTANT_ARGS
 
 
+class Counter(msgspec.Struct, gc=False, tag_field="ph", tag="C"):
+    """A sample of a counter."""
+
+    cat: ClassVar[str] = "counter"
+    name: str = ""
+    pid: Label = 0
+    ts: int | Decimal | None = None
+    args: msgspec.Raw = NO_RAW
+
+
 class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
-    """Metadata: the name of a thread, among others."""
+    """Metadata, e.g. the name of a thread."""
 
     cat: ClassVar[str] = "metadata"
     name: str = ""
@@ -140,7 +169,7 @@ class Named(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     args: dict[str, Any] = {}
 
 
-# Every other phase of the trace event format: known, and without a table to go to.
+# Every other phase of the trace event format. They are known, but have no table.
 _OTHER_PHASES = tuple(
     msgspec.defstruct(
         f"Phase{ord(phase)}",
@@ -150,13 +179,13 @@ _OTHER_PHASES = tuple(
         gc=False,
         namespace={"cat": "other", "__annotations__": {"cat": ClassVar[str]}},
     )
-    for phase in "sftBEICbneSTpFPNODVvRc()"
+    for phase in "sftBEIbneSTpFPNODVvRc()"
 )
 
 
 def _decoder(complete: type[msgspec.Struct]) -> msgspec.json.Decoder[list[Any]]:
     union: Any = complete
-    for other in (Instant, Named, *_OTHER_PHASES):
+    for other in (Instant, Counter, Named, *_OTHER_PHASES):
         union = union | other
     return msgspec.json.Decoder(list[union])
 

@@ -1,4 +1,4 @@
-"""Fast lookups over columns: distinct values, rows in time order, and which interval contains which."""
+"""Fast lookups over columns: distinct values, rows in time order, and the intervals that contain others."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TABLE_ROWS = 1 << 20
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
-    """What ``np.unique(values, return_inverse=True)`` returns, without sorting where a table will do.
+    """Return the same as ``np.unique(values, return_inverse=True)``, without sorting if a table can be used.
 
     Args:
-        values: Codes: integers, of which the largest is not much larger than they are many.
+        values: Codes: non-negative integers. The largest should not be much larger than their number.
 
     Returns:
         The distinct values, ascending, and for each row the place of its value among them.
@@ -55,14 +55,14 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
 
 
 def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64Array]:
-    """The distinct rows of several columns.
+    """Find the distinct rows of several columns.
 
     Args:
         columns: Columns of codes, of equal length.
 
     Returns:
-        For each distinct row the place where it first stands, in the order of its values (the first column's first);
-        and for each row its number among the distinct ones.
+        For each distinct row the place of its first occurrence, in the order of its values (the first column's first).
+        Also, for each row, its number among the distinct ones.
 
     Example:
         >>> first, place = distinct_rows(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0]))
@@ -79,10 +79,10 @@ def distinct_rows(*columns: NDArray[np.integer[Any]]) -> tuple[Int64Array, Int64
 
 
 def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
-    """The codes that stand in a column, ascending.
+    """Return the codes in a column, ascending.
 
     Args:
-        codes: Codes into one of the lists of a `Trace`: none is negative, and none is large.
+        codes: Codes into one of the lists of a `Trace`. None is negative, and none is large.
 
     Example:
         >>> used_codes(np.array([7, 3, 7, 4]))
@@ -93,12 +93,12 @@ def used_codes(codes: NDArray[np.integer[Any]]) -> list[int]:
 
 
 def parent_rows(spans: Spans) -> Int32Array:
-    """For each interval the row of the innermost other interval on its thread that contains it.
+    """Return for each interval the row of the innermost other interval on its thread that contains it.
 
-    Among intervals in table order (begin ascending, longer first) that is the nearest earlier row of the thread whose
-    end is not earlier: a "previous greater element" query, answered for all rows at once by pointer doubling. Between
-    a row and its candidate all ends are earlier than the row's own, so a candidate that ends too early can be replaced
-    by its own candidate: every round at least doubles the distance covered.
+    In table order (start ascending, longer first), that is the nearest earlier row of the thread with an end that is
+    not earlier. This "previous greater element" query is answered for all rows at once by pointer doubling. Between a
+    row and its candidate, all ends are earlier than the row's own. So a candidate that ends too early is replaced by
+    its own candidate, and every round at least doubles the distance covered.
 
     Args:
         spans: A table in its sorted order.
@@ -119,7 +119,7 @@ def parent_rows(spans: Spans) -> Int32Array:
 
 
 def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int32Array:
-    """For each interval of one table the innermost interval of another that contains it on its thread.
+    """Return for each interval of one table the innermost interval of another that contains it on its thread.
 
     Args:
         inner: The intervals to place.
@@ -127,7 +127,7 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
         outer_parents: `parent_rows` of `outer`.
 
     Returns:
-        Row numbers into `outer`; `NO_ROW` where none contains the interval.
+        Row numbers into `outer`; `NO_ROW` if none contains the interval.
     """
     found = np.full(len(inner), NO_ROW, dtype=np.int32)
     for thread in used_codes(inner.thread):
@@ -150,7 +150,7 @@ def enclosing_rows(inner: Spans, outer: Spans, outer_parents: Int32Array) -> Int
 
 
 def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The rows grouped by thread, their ends in that order, and where each thread begins."""
+    """Return the rows grouped by thread, their ends in that order, and where each thread begins."""
     order = np.argsort(spans.thread, kind="stable")
     threads = spans.thread[order]
     first = np.flatnonzero(np.concatenate(([True], threads[1:] != threads[:-1]))) if len(order) else order
@@ -158,7 +158,7 @@ def _by_thread(spans: Spans) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 
 def _to_rows(positions: Int64Array, order: Int64Array) -> Int32Array:
-    """References between places in `order` as references between rows of the table."""
+    """Turn references between places in `order` into references between rows of the table."""
     rows = np.full(len(order), NO_ROW, dtype=np.int32)
     inside = positions >= 0
     rows[order[inside]] = order[positions[inside]]
@@ -166,9 +166,9 @@ def _to_rows(positions: Int64Array, order: Int64Array) -> Int32Array:
 
 
 def time_order(start_ns: Int64Array, end_ns: Int64Array) -> NDArray[np.intp] | None:
-    """The order by begin, of equal begins the longer first; None when the rows stand in that order already.
+    """Return the order by start, of equal starts the longer first; None if the rows are in that order already.
 
-    Recordings are nearly sorted, which a stable sort uses; only rows with equal begins are then looked at again.
+    Recordings are nearly sorted, which makes a stable sort fast. Only rows with equal starts are then compared again.
     """
     if len(start_ns) < 2:
         return None

@@ -1,27 +1,35 @@
-"""What a recording says about itself ─► `Metadata`."""
+"""Reads a recording's description of itself into `Metadata`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lightning_perf.trace.description import DataLoading, DeviceProperties, Metadata, Processor
+from lightning_perf.trace.description import (
+    DataLoading,
+    DeviceProperties,
+    HookTime,
+    Metadata,
+    Processor,
+    TrainingLoop,
+)
 from lightning_perf.trace.salvage import lenient_json
 
-__all__ = ["LOADER_KEY", "PROCESSOR_KEY", "read_metadata"]
+__all__ = ["LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "read_metadata"]
 
 PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
+LOOP_KEY = "lightning_perf.loop"
 """Where `PerfCallback` notes the processor."""
 
 _LARGEST_BASE_NS = 2**61
 
 
 def read_metadata(header: bytes, trailer: bytes) -> Metadata:
-    """Read what stands before and behind the events; what is missing or of another type is left out.
+    """Read the text before and after the events. Missing fields, and those of another type, are left out.
 
     Args:
         header: JSON text of an object.
-        trailer: Likewise; where both have a key, this one counts.
+        trailer: JSON text of an object. If both have a key, this one counts.
     """
     document: dict[str, Any] = {}
     for text in (header, trailer):
@@ -52,6 +60,7 @@ def read_metadata(header: bytes, trailer: bytes) -> Metadata:
         is_hip=any(key in document for key in ("hip_runtime_version", "hip_driver_version", "roctracer_version")),
         processor=_processor(document.get(PROCESSOR_KEY)),
         loader=_loader(document.get(LOADER_KEY)),
+        loop=_loop(document.get(LOOP_KEY)),
     )
 
 
@@ -103,6 +112,24 @@ def _loader(value: Any) -> DataLoading | None:
         in_memory=_flag(value, "in_memory"),
         batched=_flag(value, "batched"),
         uses_model=_flag(value, "uses_model"),
+        dataset=_text(value, "dataset"),
+        collate=_text(value, "collate"),
+    )
+
+
+def _loop(value: Any) -> TrainingLoop | None:
+    if not isinstance(value, dict) or not value:
+        return None
+    hooks, loggers = value.get("hooks_ns"), value.get("loggers")
+    return TrainingLoop(
+        steps=_integer(value, "steps"),
+        hooks=(
+            tuple(HookTime(name, time_ns) for name in hooks if (time_ns := _integer(hooks, name)) is not None)
+            if isinstance(hooks, dict)
+            else None
+        ),
+        loggers=tuple(name for name in loggers if isinstance(name, str)) if isinstance(loggers, list) else (),
+        log_every_n_steps=_integer(value, "log_every_n_steps"),
     )
 
 

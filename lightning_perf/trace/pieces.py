@@ -1,6 +1,6 @@
 """The text of a trace file cut into pieces of whole events that fit the processor's cache.
 
-A piece is decoded in one call while it is in the cache; that, not the decoder, is what makes reading fast.
+Each piece is decoded in one call while it is in the cache. This makes reading fast, more than the decoder does.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _BLANK = b" \t\r\n"
 _PADDING = _BLANK + b"\xef\xbb\xbf\0"
 _LONGEST_KEY_BYTES = 64
 _raw_decoder = msgspec.json.Decoder(list[msgspec.Raw])
-_NOT_A_TRACE = "Name a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
+_NOT_A_TRACE = "Pass a file that torch.profiler exported (export_chrome_trace or tensorboard_trace_handler)"
 PIECE_BYTES = 1 << 18
-"""Least length of a piece of the file."""
+"""Minimum length of a piece of the file."""
 
 LARGEST_EVENT_BYTES = 32 << 20
-"""A longer event is taken for damage."""
+"""A longer event counts as damage."""
 
 _LARGEST_HEAD_BYTES = 256 << 20
 
@@ -40,10 +40,10 @@ class EventText:
         chunks: Its text.
 
     Attributes:
-        header: What stands before the events, as the JSON text of an object.
-        trailer: What stands behind them, likewise; known when all pieces were read.
-        truncated: Whether the text ended before the events did; known when all pieces were read.
-        event_start: The first key of the events read last, with quotes: where an event begins after a comma.
+        header: The text before the events, as the JSON text of an object.
+        trailer: The text after the events, likewise; known after the last piece.
+        truncated: Whether the text ended before the events did; known after the last piece.
+        event_start: The first key of the events read last, with quotes. Events begin with it, after a comma.
     """
 
     def __init__(self, path: Path, chunks: Iterator[bytes]) -> None:
@@ -59,10 +59,10 @@ class EventText:
         self.event_start = first or b'"ph"'
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield runs of whole events, each without the comma behind it.
+        """Yield runs of whole events, each without the comma after it.
 
         Raises:
-            TraceError: If an event is larger than 32 MB.
+            TraceError: An event is larger than 32 MB.
         """
         parts, size, wanted = [self._text], len(self._text), PIECE_BYTES
         self._text = b""
@@ -89,7 +89,7 @@ class EventText:
         yield from self._last_piece(text)
 
     def whole_events(self, piece: bytes) -> bytes:
-        """The whole events of a piece that does not decode; what is none comes back at the begin of the next piece.
+        """Return the whole events of a piece that does not decode. The incomplete tail carries over to the next piece.
 
         A cut is made where an event seems to begin. An object in a list inside an event's arguments can look the same.
 
@@ -97,7 +97,7 @@ class EventText:
             piece: The piece that was yielded last.
 
         Returns:
-            The piece, as it was unless a cut inside an event is all that is wrong with it.
+            The piece, unchanged unless its only fault is a cut inside an event.
         """
         if self._ended or not _is_cut_short(piece):
             return piece
@@ -132,8 +132,8 @@ class EventText:
             if len(text) > _LARGEST_HEAD_BYTES:
                 break
         if not text:
-            raise TraceError(self._path, "holds nothing but blanks", "Record the trace again")
-        raise TraceError(self._path, 'is JSON-like, but holds no list of "traceEvents"', _NOT_A_TRACE)
+            raise TraceError(self._path, "holds only blanks", "Record the trace again")
+        raise TraceError(self._path, 'looks like JSON, but holds no list of "traceEvents"', _NOT_A_TRACE)
 
     def _read_first_key(self) -> bytes | None:
         while len(self._text) < 4096:
@@ -145,7 +145,7 @@ class EventText:
         return found.group(1) if found else None
 
     def _last_boundary(self, text: bytes) -> tuple[int, int] | None:
-        """Where the last comma between two events stands and where the event behind it begins."""
+        """Find the last comma between two events, and the start of the event after it."""
         key = text.rfind(self.event_start)
         while key > 0:
             brace = _before(text, key)
@@ -156,13 +156,13 @@ class EventText:
             key = text.rfind(self.event_start, 0, key)
         scanned = self._scanned_boundary(text)
         if scanned is not None and (found := _FIRST_KEY.match(text, scanned[1])):
-            # Events of another kind may begin otherwise, and mostly many follow: following brackets is slow.
+            # Events of another kind may begin otherwise, and usually many follow: following brackets is slow.
             self.event_start = found.group(1)
         return scanned
 
     @staticmethod
     def _scanned_boundary(text: bytes) -> tuple[int, int] | None:
-        """The same by following brackets and strings: for events that do not begin with the same key."""
+        """Do the same by following brackets and strings, for events that do not begin with the same key."""
         depth, last = 0, None
         for token in _TOKEN.finditer(text):
             mark = token.group()[:1]
@@ -177,10 +177,10 @@ class EventText:
         return None if last is None else (last, last + 1)
 
     def _last_piece(self, text: bytes) -> Iterator[bytes]:
-        """The events before the closing bracket of the list; what follows it is the trailer."""
+        """Return the events before the closing bracket of the list. The text after it is the trailer."""
         closing, _ = _closing_bracket(text, 0)
         if closing is None:
-            # A quote that is not escaped misleads the search: begin at the last event.
+            # A quote without an escape misleads the search, so begin at the last event.
             last = max(text.rfind(self.event_start), 0)
             closing, last_object_end = _closing_bracket(text, max(text.rfind(b"{", 0, last), 0))
             if closing is None:
@@ -193,7 +193,7 @@ class EventText:
     def _finish(self, rest: bytes) -> None:
         rest = rest.strip(_BLANK + b"\0")
         if self.header == b"{}" and not rest.startswith(b","):
-            # A list at the top level needs nothing more; an object that opened with its events needs its brace.
+            # A list at the top level needs nothing more. An object that opened with its events needs its brace.
             return
         if not rest.endswith(b"}"):
             self.truncated = True
@@ -202,7 +202,7 @@ class EventText:
 
 
 def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
-    """Where the list's own bracket closes, if it does, and where the last whole object before that ends."""
+    """Find where the list's own bracket closes, if it does, and where the last whole object before that ends."""
     depth, object_end = 0, begin
     for token in _TOKEN.finditer(text, begin):
         mark = token.group()[:1]
@@ -218,7 +218,7 @@ def _closing_bracket(text: bytes, begin: int) -> tuple[int | None, int]:
 
 
 def _is_cut_short(piece: bytes) -> bool:
-    """Whether a text is the begin of valid events, the last of them not whole."""
+    """Return whether a text is the start of valid events, with an incomplete last one."""
     try:
         _raw_decoder.decode(b"[" + piece + b"]")
     except (msgspec.MsgspecError, RecursionError):
@@ -235,7 +235,7 @@ def _is_cut_short(piece: bytes) -> bool:
 
 
 def _before(text: bytes, position: int) -> int:
-    """The position of the last character before `position` that is not blank; -1 when there is none."""
+    """Return the position of the last character before `position` that is not blank, or -1."""
     position -= 1
     while position >= 0 and text[position] in _BLANK:
         position -= 1

@@ -1,7 +1,7 @@
-"""Trace file ─► `Trace`, at about the speed of decoding it.
+"""Reads a trace file into a `Trace`, at about the speed of decoding it.
 
-The text is streamed, cut into pieces of whole events that fit the processor's cache, decoded with only the needed
-fields, and turned into columns piece by piece: memory grows with the columns, not with the text.
+The text is streamed and cut into pieces of whole events that fit the processor's cache. Each piece is decoded, with
+only the needed fields, and turned into columns. So memory grows with the columns, not with the text.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace file that ``torch.profiler`` exported.
 
-    Files of every Kineto version are read, from NVIDIA and AMD devices or without a device. Damaged ones are read as
-    far as they go, and `Trace.problems` tells what was wrong. Nothing in a file is executed and no path in it followed.
+    It reads files of every Kineto version, from NVIDIA and AMD devices or without a device. Damaged files are read as
+    far as possible, and `Trace.problems` counts their faults. Nothing in a file is executed, and no path in it is
+    followed.
 
     Args:
         path: A Chrome-trace JSON file, plain or gzipped (known by its content, not by its name).
@@ -45,7 +46,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         The trace as columns.
 
     Raises:
-        TraceError: If the file is missing, empty, in another format, holds no event of a PyTorch recording, or
+        TraceError: The file is missing, empty, in another format, holds no event of a PyTorch recording, or
             decompresses to more than 200 times its size.
 
     Example:
@@ -56,7 +57,7 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     try:
         return _read(Path(path), exact=False)
     except InexactTimeError:
-        # Microseconds since 1970: known by the first event, as a rule.
+        # Microseconds since 1970. The first event usually shows it.
         return _read(Path(path), exact=True)
 
 
@@ -101,7 +102,7 @@ def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> lis
     try:
         return decoded(b"[" + piece + b"]")
     except _FAULTS:
-        pass  # sound pieces pay nothing for this one
+        pass  # sound pieces cost nothing more
     whole = text.whole_events(piece)
     if whole != piece:
         try:
@@ -113,7 +114,7 @@ def _events(piece: bytes, text: EventText, salvage: Salvage, exact: bool) -> lis
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Without the cyclic garbage collector: it would traverse all events again and again and find nothing."""
+    """Turn the cyclic garbage collector off: it would traverse all events again and again and find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

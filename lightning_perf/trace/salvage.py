@@ -1,4 +1,4 @@
-"""Events out of text that does not decode: one by one, mended where that is possible, counted where it is not.
+"""Reads events from text that does not decode, one by one. It repairs them if possible, and counts the others.
 
 Real recordings hold unescaped quotes, backslashes and control characters in names, bare ``nan``, and fields of
 unexpected types (pytorch/kineto#336, #750; pytorch#98432).
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from lightning_perf.trace.events import NO_RAW, Args, Complete, Instant, InstantArgs, Named, decode_exact
+from lightning_perf.trace.events import NO_RAW, Args, Complete, Counter, Instant, InstantArgs, Named, decode_exact
 
 __all__ = ["Salvage", "lenient_json"]
 
@@ -45,11 +45,11 @@ _INSTANT_FIELDS = {f.encode_name: f.name for f in msgspec.structs.fields(Instant
 
 
 class Salvage:
-    """Reads what can be read of damaged pieces.
+    """Reads the readable events of damaged pieces.
 
     Attributes:
-        repaired: Events read after mending invalid JSON.
-        dropped: Events that could not be read even so.
+        repaired: Events read after a repair of invalid JSON.
+        dropped: Events that could not be read even then.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Salvage:
         self.dropped = 0
 
     def events(self, piece: bytes, event_start: bytes) -> list[Any]:
-        """The events of a piece.
+        """Return the events of a piece.
 
         Args:
             piece: Comma-separated events.
@@ -95,7 +95,7 @@ class Salvage:
 
 
 def lenient_json(text: bytes) -> Any:
-    """A JSON value, mended if need be; None when it cannot be."""
+    """Decode a JSON value, repaired if necessary; None if that fails."""
     try:
         return msgspec.json.decode(text)
     except _FAULTS:
@@ -117,7 +117,7 @@ def _value(text: bytes) -> Iterator[Any]:
 
 
 def _split(piece: bytes, event_start: bytes) -> Iterator[bytes]:
-    """The texts between one beginning of an event and the next."""
+    """Yield the texts between one start of an event and the next."""
     begins = [found.start() for found in re.finditer(rb"\{\s*" + re.escape(event_start) + rb"\s*:", piece)]
     if not begins:
         yield piece
@@ -137,7 +137,7 @@ def _mended(text: bytes) -> bytes:
 
 
 def _mended_bare(found: re.Match[bytes]) -> bytes:
-    """What stands outside strings: ``nan``, ``-inf``, ``N/A`` and the like become null."""
+    """Turn ``nan``, ``-inf``, ``N/A`` and the like outside of strings into null."""
     if found.group(1) is not None:
         return found.group()
     bare = found.group(2)
@@ -145,12 +145,12 @@ def _mended_bare(found: re.Match[bytes]) -> bytes:
 
 
 def _quotes_escaped(text: bytes) -> bytes:
-    """Quotes inside a string value: it ends at a quote that a further key or the end of the object follows."""
+    """Escape quotes inside a string value, which ends at a quote before a further key or the end of the object."""
     return _STRING_VALUE.sub(lambda m: m.group(1) + _INNER_QUOTE.sub(rb"\"", m.group(2)) + b'"', text)
 
 
 def _coerced(value: Any) -> Any:
-    """An event whose fields are not of the types expected."""
+    """Convert an event with fields of unexpected types."""
     if not isinstance(value, dict):
         raise ValueError("not an event")
     recorded = value.get("args")
@@ -170,6 +170,8 @@ def _coerced(value: Any) -> Any:
         case "i":
             fields = {_INSTANT_FIELDS[k]: _label(v, -1) for k, v in args.items() if k in _INSTANT_FIELDS}
             return Instant(name=name, pid=pid, tid=tid, ts=_number(value.get("ts")), args=InstantArgs(**fields))
+        case "C":
+            return Counter(name=name, pid=pid, ts=_number(value.get("ts")), args=msgspec.Raw(_encode(args)))
         case _:
             return Named(name=name if value.get("ph") == "M" else "", pid=pid, tid=tid, args=args)
 
@@ -199,7 +201,7 @@ def _label(value: Any, default: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A time; a number in quotes counts too."""
+    """Convert a time. A number in quotes counts too."""
     if isinstance(value, str):
         try:
             value = Decimal(value.strip())

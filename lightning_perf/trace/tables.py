@@ -1,4 +1,4 @@
-"""Rows as they were read ─► the sorted tables of a `Trace`."""
+"""Turns rows as they were read into the sorted tables of a `Trace`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     Int64Array,
     MemoryEvents,
     Operators,
@@ -40,10 +42,12 @@ class Tables(TypedDict):
     device: DeviceEvents
     collectives: Collectives
     memory: MemoryEvents
+    regions: GraphRegions
+    counters: Counters
 
 
 def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
-    """Finish the tables of a recording; `read` is used up.
+    """Finish the tables of a recording. Do not use `read` afterwards.
 
     Args:
         read: The rows.
@@ -53,7 +57,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         The tables, and how many events were left out for a missing or negative duration or an unreadable time.
 
     Raises:
-        InexactTimeError: If times have to be read as decimals.
+        InexactTimeError: Times have to be read as decimals.
     """
     device, device_order, bad_device = _device(read, base_time_ns)
     collectives = _collectives(read, device_order)
@@ -72,7 +76,8 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
     python, _, bad_python = _sorted(read.python, base_time_ns)
     runtime, _, bad_runtime = _sorted(read.runtime, base_time_ns)
     memory, bad_memory = _memory(read.memory, base_time_ns)
-    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory
+    counters, bad_counters = _counters(read.counters, base_time_ns)
+    bad = bad_device + bad_operators + bad_annotations + bad_python + bad_runtime + bad_memory + bad_counters
     return {
         "operators": operators,
         "annotations": annotations,
@@ -81,11 +86,13 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         "device": device,
         "collectives": collectives,
         "memory": memory,
+        "regions": _regions(read, device_order),
+        "counters": counters,
     }, bad
 
 
 def _sorted(rows: Rows, base_time_ns: int) -> tuple[_Columns, NDArray[np.int64], int]:
-    """The columns in time order, which row each was, and how many rows were left out."""
+    """Return the columns in time order, the row of each as read, and the number of rows left out."""
     start, duration = _ns(rows, "times"), _ns(rows, "durations")
     good = (start != UNREADABLE_NS) & (duration >= 0)
     kept = None if good.all() else np.flatnonzero(good)
@@ -116,7 +123,7 @@ def _span(columns: _Columns) -> _Columns:
 
 
 def _without_annotations(names: Names, columns: _Columns) -> tuple[_Columns, _Columns]:
-    """Split operators into what are ranges in truth, as recordings of 2021 have them, and operators."""
+    """Split operators into marked ranges, which recordings of 2021 keep among them, and operators."""
     by_name = np.fromiter((is_annotation_name(name) for name in names), dtype=np.bool_, count=len(names))
     if not by_name.any():
         return {}, columns
@@ -160,7 +167,7 @@ def _device(read: Assembly, base_time_ns: int) -> tuple[DeviceEvents, NDArray[np
 
 
 def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
-    """A `DeviceKind` a row: decided once for each distinct name, destination and direction."""
+    """Return a `DeviceKind` per row, decided once for each distinct name, destination and direction."""
     directions = read.directions.texts()
     names, targets = list(read.names), read.DESTINATIONS
     key = columns["name"].astype(np.int64) * len(targets) + columns["destination"]
@@ -175,8 +182,7 @@ def _kinds(read: Assembly, columns: _Columns) -> NDArray[np.uint8]:
 
 
 def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives:
-    place = np.full(len(read.device), -1, dtype=np.int64)
-    place[device_order] = np.arange(len(device_order))
+    place = _places(read, device_order)
     placed = [(int(place[row]), args) for row, args in read.collectives]
     rows = sorted(((at, args) for at, args in placed if at >= 0), key=lambda pair: pair[0])
     names = read.names
@@ -197,6 +203,35 @@ def _collectives(read: Assembly, device_order: NDArray[np.int64]) -> Collectives
         out_elements=counts(4),
         group_size=_narrowed(counts(5), np.int32),
     )
+
+
+def _places(read: Assembly, device_order: NDArray[np.int64]) -> Int64Array:
+    """Return for each device row as read its row in the table, or -1."""
+    place = np.full(len(read.device), -1, dtype=np.int64)
+    place[device_order] = np.arange(len(device_order))
+    return place
+
+
+def _regions(read: Assembly, device_order: NDArray[np.int64]) -> GraphRegions:
+    if not read.regions:
+        return GraphRegions()
+    place = _places(read, device_order)
+    rows = sorted((int(place[row]), name, backward) for row, name, backward in read.regions if place[row] >= 0)
+    return GraphRegions(
+        device_row=np.array([row for row, _, _ in rows], dtype=np.int32),
+        name=np.array([name for _, name, _ in rows], dtype=np.int32),
+        backward=np.array([backward for _, _, backward in rows], dtype=np.bool_),
+    )
+
+
+def _counters(rows: Rows, base_time_ns: int) -> tuple[Counters, int]:
+    columns, _, bad = _sorted(rows, base_time_ns)
+    return Counters(
+        time_ns=columns["start_ns"],
+        name=columns["name"],
+        device=_narrowed(columns["device"], np.int16),
+        value=columns["value"],
+    ), bad
 
 
 def _memory(rows: Rows, base_time_ns: int) -> tuple[MemoryEvents, int]:

@@ -14,7 +14,9 @@ from lightning_perf.trace.columns import (
     Annotations,
     BoolArray,
     Collectives,
+    Counters,
     DeviceEvents,
+    GraphRegions,
     Int32Array,
     Int64Array,
     MemoryEvents,
@@ -29,7 +31,7 @@ from lightning_perf.trace.indexing import enclosing_rows, parent_rows
 __all__ = ["CUT_MARK", "Links", "Steps", "Trace", "is_launch_name"]
 
 CUT_MARK = "perf::step_cut"
-"""Name of an annotation that `PerfCallback` puts into a step which it has to leave before the step is whole."""
+"""Name of an annotation of `PerfCallback` in a step that it has to leave before the step is complete."""
 
 _MARK = re.compile(r"ProfilerStep#(\d{1,18})$")
 _LOOP_MARK = re.compile(r"Optimizer\.(?:step|zero_grad)#|perf::")
@@ -63,14 +65,16 @@ class Trace:
         shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
         stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
         operators: Framework operators.
-        annotations: Ranges a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
+        annotations: Ranges that a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
         python: Python functions (recorded with stacks only).
         runtime: Runtime and driver calls.
         device: Device work.
-        collectives: What is known of collectives.
+        collectives: Recorded facts about collectives.
         memory: Allocator events.
-        metadata: What the recording says about itself.
-        problems: What was wrong with the file.
+        regions: Named regions of CUDA graphs (torch 2.15 and later).
+        counters: Hardware counters (torch 2.15 and later).
+        metadata: The recording's description of itself.
+        problems: Faults of the file.
     """
 
     sources: tuple[str, ...]
@@ -88,10 +92,12 @@ class Trace:
     memory: MemoryEvents
     metadata: Metadata = field(default_factory=Metadata)
     problems: Problems = field(default_factory=Problems)
+    regions: GraphRegions = field(default_factory=GraphRegions)
+    counters: Counters = field(default_factory=Counters)
 
     @cached_property
     def links(self) -> Links:
-        """Which runtime call started each piece of device work, and inside which operator (computed once)."""
+        """The runtime call that started each piece of device work, and the operator around it (computed once)."""
         return _find_links(self)
 
     @cached_property
@@ -101,7 +107,7 @@ class Trace:
 
     @property
     def begin_ns(self) -> int:
-        """Begin of the first event of any table; 0 in a trace without events."""
+        """Start of the first event of any table; 0 in a trace without events."""
         return min((int(t.start_ns[0]) for t in self.tables() if len(t)), default=0)
 
     @cached_property
@@ -110,7 +116,7 @@ class Trace:
         return max((int(t.end_ns.max()) for t in self.tables() if len(t)), default=0)
 
     def names_where(self, accept: Callable[[str], bool]) -> BoolArray:
-        """A mask over `names`: index it with a code column to get a mask over rows.
+        """Return a mask over `names`. Index it with a code column to get a mask over rows.
 
         Args:
             accept: Called once per distinct name.
@@ -121,14 +127,14 @@ class Trace:
         return np.fromiter((accept(name) for name in self.names), dtype=np.bool_, count=len(self.names))
 
     def tables(self) -> tuple[Spans | DeviceEvents, ...]:
-        """The tables of events with a begin and an end."""
+        """Return the tables of events with a start and an end."""
         return self.operators, self.annotations, self.python, self.runtime, self.device
 
 
 def is_launch_name(name: str) -> bool:
-    """Whether a runtime or driver call of this name starts a kernel or a graph, whatever was recorded of its work.
+    """Return whether a runtime or driver call of this name starts a kernel or a graph.
 
-    Memsets are not among them: cuBLAS asks for many of no bytes, which start nothing.
+    Memsets do not count: cuBLAS asks for many of no bytes, which start nothing.
 
     Example:
         >>> is_launch_name("cuLaunchKernelEx"), is_launch_name("cudaMemcpyAsync"), is_launch_name("cudaLaunchHostFunc")
@@ -139,14 +145,14 @@ def is_launch_name(name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Row references between the tables of a `Trace`; `NO_ROW` where there is none.
+    """Row references between the tables of a `Trace`; `NO_ROW` for a missing one.
 
     Attributes:
         device_runtime: For each device row, the runtime row that started it.
         runtime_operator: For each runtime row, the innermost operator row that contains it on its thread.
         operator_parent: For each operator row, the operator row directly around it on its thread.
-        is_launch: For each runtime row, whether it is a kernel launch: its device work is a kernel or memset, or
-            its device work was not recorded and its name is a known launch call.
+        is_launch: For each runtime row, whether it is a kernel launch. Its device work is a kernel or memset, or
+            it has a launch call's name and no recorded device work.
     """
 
     device_runtime: Int32Array
@@ -166,14 +172,14 @@ class Links:
 def _find_links(trace: Trace) -> Links:
     """Link device work to runtime calls by correlation, and those to operators by thread and time.
 
-    ``External id`` is not used: on many recordings it matches no kernel at all, and where it matches, containment
-    finds the same operator.
+    ``External id`` is not used. On many recordings it matches no kernel at all, and where it matches, containment finds
+    the same operator.
 
     Args:
         trace: The trace.
 
     Returns:
-        The links, one row a row of the trace's tables.
+        The links, one row per row of the trace's tables.
     """
     device_runtime = _device_runtime(trace)
     parents = parent_rows(trace.operators)
@@ -186,7 +192,7 @@ def _find_links(trace: Trace) -> Links:
 
 
 def _device_runtime(trace: Trace) -> Int32Array:
-    """The call with the same correlation; of several (numbers restart in a later window) the nearest before."""
+    """Find the call with the same correlation. Numbers restart in a later window: the nearest call before counts."""
     device, runtime = trace.device, trace.runtime
     found = np.full(len(device), NO_ROW, dtype=np.int32)
     rows = np.flatnonzero(runtime.correlation > 0)
@@ -204,7 +210,7 @@ def _device_runtime(trace: Trace) -> Int32Array:
     keys, rows = keys[order], rows[order]
     started = np.searchsorted(runtime.start_ns, device.start_ns[wanted], side="right")
     before = np.searchsorted(keys, at * span + started, side="left") - 1
-    # A skewed clock can put the work before its call: then the first call of that number.
+    # A skewed clock can put the work before its call. Then take the first call of that number.
     nearest = np.where((before >= 0) & (keys[np.maximum(before, 0)] >= at * span), before, before + 1)
     found[wanted] = rows[nearest]
     return found
@@ -223,16 +229,16 @@ def _is_launch(trace: Trace, device_runtime: Int32Array) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The step windows of a trace, in time order; they never overlap.
+    """The step windows of a trace, in time order. They never overlap.
 
     Attributes:
         number: The ``n`` of ``ProfilerStep#n``; 0 for the whole recording.
-        start_ns: Begin of each window: the host mark's begin or the last window's end, whichever is later.
+        start_ns: Start of each window: the host mark's start or the last window's end, whichever is later.
         end_ns: End of each window: the host mark's end or the end of the last device work launched in it.
-        host_start_ns: Begin of the host's mark.
+        host_start_ns: Start of the host's mark.
         host_end_ns: End of the host's mark.
-        complete: False for a step cut off by an end of the recording; it is left out of averages.
-        marked: False when the trace has no step marks and the one window is the whole recording.
+        complete: False for a step that the recording cut off. Averages leave it out.
+        marked: False if the trace has no step marks, so that the one window is the whole recording.
         thread: Code into `Trace.threads` of the training thread (the marks' thread, or the busiest one).
     """
 
@@ -252,17 +258,16 @@ class Steps:
 def _find_steps(trace: Trace) -> Steps:
     """Find the step windows of a trace.
 
-    Only the host's ``ProfilerStep#n`` marks count, not their copies on the device's timeline. Of marks inside one
-    another the outermost is the step. Device work belongs to the step in whose host mark its runtime call began, on
-    any thread. What ran before the first step's own device work and was not launched by a step ends the step before
-    it, which was not recorded.
+    Only the host's ``ProfilerStep#n`` marks count, not their copies on the device's timeline. Of nested marks, the
+    outermost is the step. Device work belongs to the step of its runtime call, on any thread: the host mark in which
+    the call began. Other device work before that of the first step ends an earlier step, which was not recorded.
 
     Args:
         trace: The trace.
 
     Returns:
-        The steps. Without marks, one step from the first operator or device work to the end of the last: Python
-        frames, annotations and the calls around them are the profiler's own starting and stopping.
+        The steps. Without marks, there is one step, from the first operator or device work to the end of the last one.
+        Python frames, annotations and the calls around them are the profiler's own starting and stopping.
     """
     numbers = _mark_numbers(trace)
     marks = np.flatnonzero(numbers[trace.annotations.name] >= 0) if len(numbers) else np.zeros(0, dtype=np.int64)
@@ -277,7 +282,7 @@ def _find_steps(trace: Trace) -> Steps:
     device_end = end.copy()
     launched = step_of_device >= 0
     np.maximum.at(device_end, step_of_device[launched], trace.device.end_ns[launched])
-    # Windows follow one another: each begins where the last one ended, at the earliest.
+    # Windows follow one another: each begins at the end of the last one or later.
     window_end = np.maximum.accumulate(np.maximum(device_end, _end_of_unrecorded_step(trace, step_of_device)))
     window_start = start.copy()
     window_start[0] = max(start[0], _end_of_unrecorded_step(trace, step_of_device))
@@ -297,13 +302,13 @@ def _find_steps(trace: Trace) -> Steps:
 
 
 def _mark_numbers(trace: Trace) -> Int64Array:
-    """For each name the number of the step that it marks, or -1."""
+    """Return for each name the number of the step that it marks, or -1."""
     found = ((_MARK.match(name) if name.startswith("ProfilerStep#") else None) for name in trace.names)
     return np.fromiter((int(m.group(1)) if m else -1 for m in found), dtype=np.int64, count=len(trace.names))
 
 
 def _step_of_device(trace: Trace, start: Int64Array, end: Int64Array) -> Int64Array:
-    """For each device row the position of the host mark in which its runtime call began, or -1."""
+    """Return for each device row the position of the host mark in which its runtime call began, or -1."""
     called_by = trace.links.device_runtime
     step = np.full(len(called_by), -1, dtype=np.int64)
     linked = np.flatnonzero(called_by >= 0)
@@ -315,7 +320,7 @@ def _step_of_device(trace: Trace, start: Int64Array, end: Int64Array) -> Int64Ar
 
 
 def _end_of_unrecorded_step(trace: Trace, step_of_device: Int64Array) -> int:
-    """The end of device work that was queued before the first step and ran before that step's own."""
+    """Return the end of device work that was queued before the first step and ran before that step's own."""
     first = trace.device.start_ns[step_of_device == 0]
     if not len(first):
         return int(np.iinfo(np.int64).min)
@@ -324,7 +329,7 @@ def _end_of_unrecorded_step(trace: Trace, step_of_device: Int64Array) -> int:
 
 
 def _complete(trace: Trace, step_of_device: Int64Array, start: Int64Array, end: Int64Array) -> BoolArray:
-    """All steps up to the last with work: a mark opened just before the recording stopped holds none."""
+    """Return all steps up to the last with work: a mark opened just before the recording stopped holds none."""
     busy = np.zeros(len(start), dtype=np.bool_)
     busy[step_of_device[step_of_device >= 0]] = True
     if not busy.any():
@@ -337,7 +342,7 @@ def _complete(trace: Trace, step_of_device: Int64Array, start: Int64Array, end: 
 
 
 def _cut(trace: Trace, start: Int64Array, end: Int64Array) -> BoolArray:
-    """Steps that hold a `CUT_MARK`."""
+    """Return steps that hold a `CUT_MARK`."""
     at = trace.annotations.start_ns[trace.names_where(lambda name: name == CUT_MARK)[trace.annotations.name]]
     cut: BoolArray = np.searchsorted(at, end, side="right") > np.searchsorted(at, start)
     return cut
@@ -364,9 +369,9 @@ def _whole_recording(trace: Trace) -> Steps:
 
 
 def _training_thread(trace: Trace) -> int:
-    """The thread that marks its optimizer steps.
+    """Return the thread that marks its optimizer steps.
 
-    Without such marks, the one with the most time in operators and runtime calls that nothing of theirs encloses. That
+    Without such marks, it is the thread with the most time in its outermost operators and runtime calls. That rule
     alone would mostly name the autograd engine's thread in a training.
     """
     loop = trace.names_where(lambda name: _LOOP_MARK.match(name) is not None)[trace.annotations.name]

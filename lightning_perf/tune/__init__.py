@@ -1,1 +1,1 @@
-"""Bounded trials of levers on the user's own module and data: keep what measures faster."""
+"""Trials of levers on the user's own module and data within a time budget. Levers that measure faster are kept."""

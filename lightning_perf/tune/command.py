@@ -1,54 +1,72 @@
-"""``lightning-perf tune``: try levers on a training, keep what measures faster."""
+"""``lightning-perf tune``: try levers on a training and keep those that measure faster."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from lightning_perf.arguments import positive, write_output
-
-__all__ = ["HELP", "add_arguments", "run"]
-
-SUCCESS = 0
-USAGE = 2
-INTERRUPTED = 130
-
-HELP = "try levers on a training, keep what measures faster"
-
-_EPILOG = (
-    "Exit codes: 0 tuned, whether or not anything is kept; 2 wrong usage, or a training that fails as it is; "
-    "130 interrupted, with what was measured so far if a lever was."
+from lightning_perf.arguments import (
+    add_count,
+    add_list,
+    add_outputs,
+    add_printed_list,
+    describe,
+    positive,
+    print_error,
+    progress_printer,
+    write_output,
 )
+from lightning_perf.exit_codes import ExitCode
+
+__all__ = ["HELP", "TUNE_FILE", "add_arguments", "run"]
+
+HELP = "try changes on your training and keep those that are faster"
+
+TUNE_FILE = "tune.json"
+"""The document, in the folder of ``--out``."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = (
-        "Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your own module "
-        "and data: short windows in turns against the best setting so far, each in a fresh process. Prints what was "
-        "predicted and measured, and the lines to change. Changes no file."
+    describe(
+        parser,
+        "Try precision, memory layout, fused optimizer, compilation, data loading and batch size on your own "
+        "training. Each change runs in a fresh process, in short windows that alternate with the current best "
+        "setting. The result lists the predicted and the measured gain, and the lines to change. Your files stay "
+        "unchanged.",
+        usage="[OPTIONS] PKG:NAME",
+        examples=(
+            "lightning-perf tune mypackage.training:make",
+            "lightning-perf tune --levers precision,channels-last -m 5 mypackage:make",
+        ),
+        exit_codes={
+            ExitCode.SUCCESS: "tuned, whether or not a lever was kept",
+            ExitCode.USAGE: "wrong usage, or the unchanged training fails",
+            ExitCode.INTERRUPTED: "interrupted by Ctrl-C; prints the results so far",
+        },
     )
-    parser.epilog = _EPILOG
     parser.add_argument(
         "training",
         metavar="PKG:NAME",
-        help="package.module:name of a function without arguments that returns a LightningModule, or a tuple: module, "
-        "DataLoader or LightningDataModule, and a dict of the Trainer's arguments",
+        help="package.module:name of a function without arguments. It returns a LightningModule, or a tuple of the "
+        "module, a DataLoader or LightningDataModule, and a dict of Trainer arguments",
     )
-    parser.add_argument("--minutes", type=positive, default=15.0, metavar="M", help="the budget (default: 15)")
-    parser.add_argument(
-        "--levers", nargs="+", default=[], metavar="NAME", help="levers or families to try (default: all that apply)"
+    trials = parser.add_argument_group("trials")
+    trials.add_argument(
+        "-m", "--minutes", type=positive, default=15.0, metavar="MINUTES", help="time budget (default: 15)"
     )
-    parser.add_argument(
-        "--rounds", type=int, default=12, metavar="N", help="windows of each side in a trial (default: 12)"
+    add_list(trials, "--levers", metavar="NAME", help="levers or families to try (default: all that apply)")
+    add_printed_list(trials, _lever_lines, things="the levers and their families")
+    add_count(
+        trials, "--rounds", default=12, help="windows of each setting in one trial, 6 to 50 (default: %(default)s)"
     )
-    parser.add_argument(
-        "--window", type=positive, default=0.75, metavar="S", help="seconds a window should take (default: 0.75)"
+    trials.add_argument(
+        "--window", type=positive, default=0.75, metavar="SECONDS", help="length of a window (default: 0.75)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and order (default: 0)")
-    parser.add_argument("--json", action="store_true", help="write the whole document as JSON")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables as Markdown, too")
+    add_count(trials, "--seed", default=0, least=0, help="seed of weights, samples and order of windows (default: 0)")
+    add_outputs(parser, html=False, out=f"keep the document there, in {TUNE_FILE}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -66,16 +84,32 @@ def run(options: argparse.Namespace) -> int:
         window_s=options.window,
         seed=options.seed,
     )
-    result = tuner.tune(options.training, on_progress=lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
-    code = INTERRUPTED if result.interrupted else SUCCESS
-    if options.markdown:
+    result = tuner.tune(options.training, on_progress=progress_printer(options.quiet))
+    code = ExitCode.INTERRUPTED if result.interrupted else ExitCode.SUCCESS
+    files: list[tuple[Path, str]] = []
+    if options.out is not None:
+        files.append((options.out / TUNE_FILE, result.to_json()))
+    if options.markdown is not None:
+        files.append((options.markdown, result.to_markdown()))
+    for path, text in files:
         try:
-            write_output(options.markdown, result.to_markdown(), TuneError)
-        except TuneError as error:
-            print(f"lightning-perf: {error}", file=sys.stderr)  # noqa: T201
-            code = USAGE
+            write_output(path, text, TuneError)
+        except TuneError as error:  # noqa: PERF203 (two files, and the results are printed in any case)
+            print_error(str(error))
+            code = ExitCode.USAGE
     if options.json:
         sys.stdout.write(result.to_json())
     else:
         result.print()
     return code
+
+
+def _lever_lines() -> Iterator[str]:
+    from lightning_perf.lazy_imports import import_extra
+
+    import_extra("torch", "train")
+    from lightning_perf.tune.levers.registry import LEVERS
+
+    yield f"{'LEVER':<26}FAMILY"
+    for lever in LEVERS:
+        yield f"{lever.name:<26}{lever.family}"

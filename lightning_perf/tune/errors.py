@@ -7,27 +7,46 @@ from contextlib import contextmanager
 
 from lightning_perf.workers.process import WorkerError, WorkerFailureError, WorkerTimeoutError
 
-__all__ = ["NoTrainingError", "NotApplicableError", "OutOfTimeError", "TrialError", "TuneError", "trial_errors"]
+__all__ = [
+    "NoTrainingError",
+    "NotApplicableError",
+    "OutOfTimeError",
+    "TrialError",
+    "TuneError",
+    "is_out_of_memory",
+    "trial_errors",
+]
 
 
 class TuneError(ValueError):
-    """The training, or a setting of the tuner, cannot be used; the message says what was wrong and what to do."""
+    """The training, or a setting of the tuner, cannot be used. The message names the cause and the fix."""
 
 
 class TrialError(Exception):
-    """A lever failed. Its row says the reason; the others go on."""
+    """A lever failed. Its row gives the reason, and the tuning continues with the others."""
 
 
 class NotApplicableError(TrialError):
-    """A lever turned out not to be for this training."""
+    """A lever turned out not to apply to this training."""
 
 
 class NoTrainingError(TrialError):
-    """What was named as the training is not there."""
+    """The name that was given for the training does not exist."""
 
 
 class OutOfTimeError(TrialError):
-    """It took longer than it was given."""
+    """A trial took longer than its time limit."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a trial failed because the memory of its device or host was full.
+
+    Example:
+        >>> is_out_of_memory(TrialError("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
+        True
+    """
+    text = str(error).lower()
+    return "out of memory" in text or "outofmemory" in text or "cannot allocate memory" in text
 
 
 @contextmanager

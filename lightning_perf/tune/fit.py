@@ -1,4 +1,4 @@
-"""One fit of a trial: the user's module, data and Trainer settings, without what would end, slow or record it."""
+"""One fit of a trial: the user's module, data and Trainer, without settings that would end, slow or record it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_perf.tune.training import Training
 __all__ = ["MAX_STEPS", "fit", "trainer_class"]
 
 MAX_STEPS = 10**7
-"""More than any trial trains; finite, as schedules over ``trainer.estimated_stepping_batches`` need it."""
+"""More steps than any trial trains; finite, because schedules over ``trainer.estimated_stepping_batches`` need that."""
 
 _FOR_TRIALS: dict[str, Any] = {
     "enable_checkpointing": False,
@@ -28,28 +28,28 @@ _FOR_TRIALS: dict[str, Any] = {
 }
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _CHATTY = (*_PACKAGES, "lightning.fabric", "lightning_fabric")
-"""Loggers whose advice on every start would hide a process's last lines; each package may speak for the other."""
+"""Loggers with advice at every start, which would hide a process's last lines. Each package may log for the other."""
 _LEFT_OUT = ("logger", "min_epochs", "min_steps", "max_time", "fast_dev_run", "overfit_batches", "profiler")
-"""Arguments of the user's Trainer that would end a trial early, write files, or change what it measures."""
+"""Arguments of the user's Trainer that would end a trial early, write files, or distort its measurements."""
 
 _CALLBACKS_LEFT_OUT = {
     *("Checkpoint", "OnExceptionCheckpoint", "EarlyStopping", "Timer", "BatchSizeFinder", "LearningRateFinder"),
     *("ProgressBar", "ModelSummary"),
 }
-"""The same of callbacks, by the names of their classes and base classes: those of both packages."""
+"""Callbacks to leave out for the same reasons, by the names of their classes and base classes in both packages."""
 
 
 def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any) -> None:
     """Train, until a callback stops it.
 
     Args:
-        training: What to train.
-        callbacks: Callbacks besides the user's.
+        training: The training.
+        callbacks: Callbacks to add to the user's.
         folder: The Trainer's ``default_root_dir``.
-        arguments: Arguments of the Trainer that go before all others.
+        arguments: Arguments of the Trainer, which override all others.
 
     Raises:
-        TrialError: The training is none for trials.
+        TrialError: The training cannot be used for trials.
     """
     given = {name: value for name, value in training.trainer.items() if name not in _LEFT_OUT}
     theirs = given.pop("callbacks", None) or []
@@ -67,7 +67,7 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
     )
     if trainer.world_size > 1:
         raise TrialError(
-            f"trials run on one device, and this Trainer has {trainer.world_size}: give it devices=1, and tune that"
+            f"trials run on one device, and this Trainer has {trainer.world_size}: set devices=1 for the tuning"
         )
     module = getattr(training.module, "_orig_mod", training.module)
     configure_callbacks = module.configure_callbacks
@@ -79,10 +79,10 @@ def fit(training: Training, callbacks: list[Any], folder: str, **arguments: Any)
 
 
 def trainer_class(module: Any) -> Any:
-    """The Trainer of the package that the module is of.
+    """Return the Trainer class of the module's package.
 
     Raises:
-        TrialError: It is no LightningModule.
+        TrialError: The module is not a LightningModule.
     """
     plain = getattr(module, "_orig_mod", module)
     for package in _PACKAGES:
@@ -94,11 +94,11 @@ def trainer_class(module: Any) -> Any:
             logging.getLogger(name).setLevel(logging.ERROR)  # the import sets it to INFO
         if isinstance(plain, found.LightningModule):
             return found.Trainer
-    raise TrialError(f"the training's module is no LightningModule, but {type(plain).__name__}")
+    raise TrialError(f"the training's module is not a LightningModule, but {type(plain).__name__}")
 
 
 class _LenientSchedules(LightningCallback):
-    """Lets schedules that watch a validation metric go on without it: trials do not validate."""
+    """Lets schedules that watch a validation metric continue without it: trials do not validate."""
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:  # noqa: ARG002
         for config in trainer.lr_scheduler_configs:
@@ -108,15 +108,15 @@ class _LenientSchedules(LightningCallback):
 def _fitting(callbacks: Any) -> list[Any]:
     given = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
     kept = [one for one in given if not _CALLBACKS_LEFT_OUT & {base.__name__ for base in type(one).__mro__}]
-    # Of PerfCallback what it does to the precision is part of the training; that it observes is not.
+    # The precision that PerfCallback sets is part of the training; its observation is not.
     parts = [one.precision_part if isinstance(one, PerfCallback) else one for one in kept]
     for part in parts:
         if isinstance(part, PrecisionCallback):
-            part.hand_over()  # to nobody: nothing is monitored, and no file written
+            part.hand_over()  # nobody takes over: nothing is monitored, and no file is written
     return [part for part in parts if part is not None]
 
 
 def _dummy_logger(kind: type[Any]) -> Any:
-    """A logger that takes everything and writes nothing: modules may log to ``self.logger.experiment``."""
+    """Return a logger that accepts everything and writes nothing: modules may use ``self.logger.experiment``."""
     package = kind.__module__.partition(".trainer")[0]
     return importlib.import_module(f"{package}.loggers.logger").DummyLogger()

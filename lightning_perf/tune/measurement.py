@@ -1,11 +1,12 @@
-"""Whether a lever made the training faster, and whether its losses can be trusted."""
+"""Decides whether a lever made the training faster, and whether its losses can be trusted."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,26 +17,29 @@ from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.runner import Runner
 
 __all__ = [
+    "FAMILY_ERROR",
     "LEAST_ROUNDS",
     "MOST_ROUNDS",
     "LossGuard",
     "Measurement",
+    "is_confirmed",
     "is_gain",
     "is_loss",
     "loss_of",
     "measure",
+    "measure_in_turn",
     "moved",
     "noise_share",
 ]
 
 
 LEAST_ROUNDS = 6
-"""Fewer have no 95 % interval."""
+"""Fewer rounds have no 95 % interval."""
 MOST_ROUNDS = 50
 
 
 def noise_share(noise: Estimate) -> float:
-    """How far from 1 the training against itself may lie, as a share: the far end of its interval.
+    """Return how far from 1 the unchanged training against itself may be: the far end of its interval, as a share.
 
     Example:
         >>> round(noise_share(Estimate(1.0, 0.98, 1.01, 0.95, 8, "")), 4)
@@ -47,10 +51,10 @@ def noise_share(noise: Estimate) -> float:
 
 
 def is_gain(ratio: Estimate, noise: Estimate) -> bool:
-    """Whether the interval lies below 1, and the ratio beyond what the training differs from itself.
+    """Return whether the interval is below 1, and the ratio beyond the noise of the training against itself.
 
-    Two processes of one training differ by more than their windows tell, as by how much memory glibc gives back where
-    (`lightning_perf.page_faults`). The interval does not know of that; the training against itself does.
+    Two processes of one training differ by more than their windows show, e.g. by the memory that glibc returns
+    (`lightning_perf.page_faults`). The interval does not contain that difference; the training against itself does.
     """
     if ratio.value is None or ratio.high is None:
         return False
@@ -58,47 +62,84 @@ def is_gain(ratio: Estimate, noise: Estimate) -> bool:
 
 
 def is_loss(ratio: Estimate, noise: Estimate) -> bool:
-    """The same in the other direction."""
+    """Return the same in the other direction."""
     if ratio.value is None or ratio.low is None:
         return False
     return ratio.low > 1 and ratio.value > 1 + noise_share(noise)
 
 
+FAMILY_ERROR = 0.05
+"""Highest chance that a tuning keeps any lever at all if none of them gains anything."""
+
+
+def is_confirmed(pairs: Sequence[Estimate], noise: Sequence[Estimate], levers: int) -> bool:
+    """Whether several pairs of processes together show a gain that processes do not differ by.
+
+    Each pair gives one log ratio of times. Their mean is compared with its standard error by Student's t, one-sided, at
+    `FAMILY_ERROR` divided by the number of levers (Bonferroni). The variance of a pair comes from the pairs of the
+    unchanged training, with their known mean of 0, and from the spread of these pairs around their own mean.
+
+    Args:
+        pairs: The lever against the best setting, each in two processes of its own.
+        noise: The unchanged training against itself, each in two processes.
+        levers: Levers that the tuning tries.
+
+    Example:
+        >>> def pair(ratio):
+        ...     return Estimate(ratio, None, None, 0.95, 12, "")
+        >>> is_confirmed([pair(0.90), pair(0.91), pair(0.89)], [pair(1.01), pair(0.99)], 8)
+        True
+        >>> is_confirmed([pair(0.97), pair(0.99), pair(0.98)], [pair(1.02), pair(0.98)], 8)
+        False
+    """
+    gains = [math.log(pair.value) for pair in pairs if pair.value is not None]
+    differences = [math.log(pair.value) for pair in noise if pair.value is not None]
+    freedom = len(differences) + len(gains) - 1
+    if len(gains) < len(pairs) or freedom < 1:
+        return False
+    mean = statistics.fmean(gains)
+    variance = (sum(d * d for d in differences) + sum((gain - mean) ** 2 for gain in gains)) / freedom
+    limit = t_quantile(1 - FAMILY_ERROR / max(levers, 1), freedom) * math.sqrt(variance / len(gains))
+    return mean < -limit
+
+
 RELATIVE_FLOOR = 0.002
-"""Share of the loss that always passes: seeds may happen to agree."""
+"""Share of the loss that always passes, since seeds may agree by chance."""
 
 
 class LossGuard:
-    """The losses of the training as it is, by several seeds: how far a lever may move them.
+    """Losses of the unchanged training for several seeds, which limit how far a lever may move them.
 
     Args:
-        base: A loss an optimizer step, by the seed that levers are tried with.
-        others: The same by other seeds.
+        base: The loss of each optimizer step, for the seed of the trials.
+        others: The same for other seeds.
     """
 
     def __init__(self, base: Sequence[float], *others: Sequence[float]) -> None:
         self._base, self._others = tuple(base), tuple(tuple(losses) for losses in others)
 
     def note(self) -> str | None:
-        """What a reader must know of the guard, or None."""
+        """Return a remark that the reader needs, or None."""
         count = min(map(len, (self._base, *self._others)))
         if not count:
-            return "The training returns no loss, so nothing guards the numerics of what is kept."
+            return "The training returns no loss, so the numerics of kept levers are not checked."
         base, *others = (loss_of(losses, count) for losses in (self._base, *self._others))
         if not math.isfinite(base) or not all(map(math.isfinite, others)):
-            return "The loss of the training as it is is no number, so nothing guards the numerics of what is kept."
+            return (
+                "The loss of the unchanged training is NaN or infinite, so the numerics of kept levers are not checked."
+            )
         if _reach([base, *others]) < RELATIVE_FLOOR * abs(base):
             return (
-                f"Other seeds hardly change the loss: a lever is rejected when it moves it by {RELATIVE_FLOOR:.1%}. "
-                "Weights that a function makes, or a shuffled loader, would tell what the noise of the training is."
+                f"Other seeds hardly change the loss: a lever is rejected if it moves it by {RELATIVE_FLOOR:.1%}. "
+                "To measure the noise of your training, give a function that makes the weights, or a shuffled loader."
             )
         return None
 
     def harm(self, losses: Sequence[float]) -> str | None:
-        """Say how a lever moved the loss, or None when no further than seeds do.
+        """Return how a lever moved the loss, or None if it moved it no further than seeds do.
 
         Args:
-            losses: A loss an optimizer step, with the lever, by the seed of the base.
+            losses: The loss of each optimizer step with the lever, for the seed of the base.
         """
         count = min(map(len, (self._base, *self._others, losses)))
         if not count:
@@ -108,11 +149,11 @@ class LossGuard:
 
 
 def loss_of(losses: Sequence[float], count: int) -> float:
-    """Mean loss of the later half of the first steps.
+    """Return the mean loss of the later half of the first steps.
 
     Args:
-        losses: A loss an optimizer step.
-        count: Steps to look at, the same for all that are compared.
+        losses: The loss of each optimizer step.
+        count: Number of steps, the same for all losses that are compared.
 
     Example:
         >>> loss_of([9.0, 9.0, 1.0, 3.0, 100.0], 4)
@@ -122,11 +163,11 @@ def loss_of(losses: Sequence[float], count: int) -> float:
 
 
 def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
-    """Say how a lever moved the loss, or None when no further than seeds do.
+    """Return how a lever moved the loss, or None if it moved it no further than seeds do.
 
-    The candidate has the seed of the base: without rounding both would be equal, and rounding alone can part them no
-    further than two seeds are apart. The limit is the 95 % interval of a difference of two seeds: Student's t for so
-    many seeds times their standard deviation times √2.
+    The candidate has the seed of the base. Without rounding both losses would be equal, and rounding alone moves them
+    apart no further than two seeds are. The limit is the 95 % interval of a difference of two seeds: Student's t for
+    this number of seeds, times their standard deviation, times √2.
 
     Args:
         candidate: Loss with the lever.
@@ -140,7 +181,7 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
         True
     """
     if not math.isfinite(base) or not all(map(math.isfinite, seeds)):
-        return None  # the training itself goes astray: nothing to compare with
+        return None  # the unchanged training diverges: there is no reference
     if not math.isfinite(candidate):
         return f"the loss is {candidate}"
     reach, floor = _reach(seeds), RELATIVE_FLOOR * abs(base)
@@ -151,7 +192,7 @@ def moved(candidate: float, base: float, seeds: Sequence[float]) -> str | None:
 
 
 def _reach(seeds: Sequence[float]) -> float:
-    """How far apart two seeds may be: the 95 % interval of their difference."""
+    """Return how far apart two seeds may be: the 95 % interval of their difference."""
     if len(seeds) < 2:
         return 0.0
     return t_quantile(0.975, len(seeds) - 1) * math.sqrt(2) * float(np.std(seeds, ddof=1))
@@ -159,17 +200,17 @@ def _reach(seeds: Sequence[float]) -> float:
 
 GIVE_UP_ROUNDS = 3
 GIVE_UP_RATIO = 1.5
-"""A lever that is so much slower in each of the first rounds is not measured further."""
+"""If a lever is this much slower in each of the first rounds, its measurement ends."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the windows told.
+    """The result of some windows.
 
     Attributes:
-        ratio: Time of the candidate over that of the base.
-        base_s: Median time of the base, of a step or a sample.
-        given_up: Whether it ended early, since the candidate is far slower.
+        ratio: Time of the candidate divided by that of the base.
+        base_s: Median time of the base, per step or per sample.
+        given_up: Whether the measurement ended early, since the candidate is far slower.
     """
 
     ratio: Estimate
@@ -186,17 +227,19 @@ def measure(
     order: random.Random,
     by_sample: bool = False,
     may_give_up: bool = False,
+    on_round: Callable[[int], None] | None = None,
 ) -> Measurement:
-    """Train windows of both in turns, in random order within a round, so that drift of the machine hits both.
+    """Train alternating windows of both, in random order within a round, so that drift of the machine hits both.
 
     Args:
-        base: What it is compared with.
-        candidate: What is measured.
+        base: The training to compare with.
+        candidate: The training to measure.
         steps: Optimizer steps of a window.
         rounds: Windows of each.
-        order: Draws who begins.
-        by_sample: Whether to compare times a sample rather than a step.
+        order: Draws which one comes first.
+        by_sample: Whether to compare times per sample rather than per step.
         may_give_up: Whether to end early when the candidate is far slower.
+        on_round: Called with the number of each round before it.
 
     Raises:
         TrialError: One of them fails.
@@ -205,6 +248,8 @@ def measure(
         runner.window(max(1, steps // 2))
     times: dict[Runner, list[float]] = {base: [], candidate: []}
     for number in range(1, rounds + 1):
+        if on_round is not None:
+            on_round(number)
         for runner in order.sample([base, candidate], 2):
             times[runner].append(runner.time_a_step_s(steps, by_sample=by_sample))
         ratios = [theirs / ours for ours, theirs in zip(times[base], times[candidate], strict=True)]
@@ -214,3 +259,43 @@ def measure(
             ratio = Estimate(value, None, None, 0.95, number, "geometric mean", reason)
             return Measurement(ratio, statistics.median(times[base]), given_up=True)
     return Measurement(walsh_ratio(times[base], times[candidate]), statistics.median(times[base]), given_up=False)
+
+
+def measure_in_turn(
+    start_base: Callable[[], Runner],
+    start_candidate: Callable[[], Runner],
+    *,
+    steps: int,
+    rounds: int,
+    by_sample: bool = False,
+    on_round: Callable[[int], None] | None = None,
+) -> Measurement:
+    """Train both one after the other, for a device with too little memory for both at a time.
+
+    The base trains half of its windows before the candidate and half after it, so that a steady drift cancels. Other
+    disturbances hit one of them only, and the base is two processes: such a figure is worth less than one of `measure`.
+
+    Args:
+        start_base: Starts the training to compare with.
+        start_candidate: Starts the training to measure.
+        steps: Optimizer steps of a window.
+        rounds: Windows of each.
+        by_sample: Whether to compare times per sample rather than per step.
+        on_round: Called with the number of each window of the candidate before it.
+
+    Raises:
+        TrialError: One of them fails.
+    """
+    times: list[list[float]] = []
+    for start, windows in ((start_base, rounds // 2), (start_candidate, rounds), (start_base, rounds - rounds // 2)):
+        with closing(start()) as runner:
+            runner.window(max(1, steps // 2))
+            taken = []
+            for number in range(1, windows + 1):
+                if start is start_candidate and on_round is not None:
+                    on_round(number)
+                taken.append(runner.time_a_step_s(steps, by_sample=by_sample))
+            times.append(taken)
+    before, candidate, after = times
+    base = [*before, *after]
+    return Measurement(walsh_ratio(base, candidate), statistics.median(base), given_up=False)

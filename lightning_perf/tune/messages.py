@@ -12,11 +12,11 @@ class Order(Message, frozen=True):
     """The task of a worker process.
 
     Attributes:
-        source: Where the training is: ``package.module:name``; None for one that is in `pickled`.
-        pickled: What cloudpickle made of torch's flags and the training; None for one that `source` names.
+        source: Name of the training, ``package.module:name``; None for one in `pickled`.
+        pickled: Torch's flags and the training, pickled by cloudpickle; None for one that `source` names.
         levers: Names of the levers to apply.
         seed: Seeds weights and order of samples.
-        scout: Whether to look which levers apply and to profile a few steps, instead of training in windows.
+        scout: Whether to check which levers apply and to profile a few steps, instead of training in windows.
         folder: Where profiles go.
     """
 
@@ -53,14 +53,15 @@ class Prediction(Message, frozen=True):
 
 
 class Scouted(Message, frozen=True):
-    """What the training looks like.
+    """The result of the scout.
 
     Attributes:
         machine: Where it runs.
-        missing: For each lever why it does not apply, or None.
-        lines: For each lever that applies what to write into one's own code.
-        predictions: What the profile predicts.
+        missing: For each lever, why it does not apply, or None.
+        lines: For each lever that applies, the lines for the user's code.
+        predictions: Predictions of the profile.
         note: Why there are no predictions, or None.
+        step_ms: Median step time without the profiler, a first figure; None if no step was timed.
     """
 
     machine: Machine
@@ -68,6 +69,7 @@ class Scouted(Message, frozen=True):
     lines: dict[str, tuple[str, ...]]
     predictions: tuple[Prediction, ...]
     note: str | None
+    step_ms: float | None = None
 
 
 class Ready(Message, frozen=True):
@@ -82,9 +84,13 @@ class Window(Message, frozen=True):
         steps: Optimizer steps.
         samples: Samples, None where the batches do not tell.
         losses: The loss of each optimizer step, mean of its micro-batches.
+        peak_bytes: The most device memory that the process has held; None if the device does not tell.
+        free_bytes: Device memory that is free beyond that; None if the device does not tell.
     """
 
     seconds: float
     steps: int
     samples: int | None
     losses: tuple[float, ...]
+    peak_bytes: int | None = None
+    free_bytes: int | None = None

@@ -32,24 +32,24 @@ NONE = "–"
 
 
 def verdict(result: TuneResult) -> str:
-    """The outcome in a sentence or two."""
+    """Return the outcome in a sentence or two."""
     if not result.kept:
         tried = any(trial.measured is not None for trial in result.trials)
         if not tried:
-            return "No lever could be measured on this training: see why below."
-        return "Nothing that was tried makes this training certainly faster: leave it as it is."
+            return "No lever could be measured on this training. The reasons are below."
+        return "No lever makes this training certainly faster: leave it unchanged."
     names = ", ".join(result.kept)
     ratio = result.combined
     if ratio is None or ratio.value is None:
-        return f"Kept: {names}. What is kept was not measured anew, all together."
-    change = f"{_change(ratio)} time a step, {1 / ratio.value:.3g} times as fast"
+        return f"Kept: {names}. They were not measured all together in fresh processes."
+    change = f"{_change(ratio)} time per step, {1 / ratio.value:.3g} times as fast"
     if not result.confirmed:
-        return f"Kept: {names}. Measured anew, all together, the gain is not certain: {change}."
-    return f"Kept: {names}. All together, measured anew: {change}."
+        return f"Kept: {names}. All together, in fresh processes, the gain is not certain: {change}."
+    return f"Kept: {names}. All together, in fresh processes: {change}."
 
 
 def trial_table(result: TuneResult) -> Table:
-    """The levers that were tried or would have been."""
+    """Return the table of the levers that apply."""
     rows = [
         (trial.lever, _predicted(trial), _change(trial.measured), trial.outcome.value)
         for trial in result.trials
@@ -59,22 +59,22 @@ def trial_table(result: TuneResult) -> Table:
 
 
 def reasons(result: TuneResult) -> tuple[tuple[str, str], ...]:
-    """Why levers were not kept, where the measurement alone does not tell."""
-    wanted = (Outcome.REPLACED, Outcome.REJECTED, Outcome.FAILED, Outcome.NOT_TRIED, Outcome.SLOWER, Outcome.MEASURED)
+    """Return why levers were not kept, if the measurement alone does not say it."""
+    wanted = set(Outcome) - {Outcome.KEPT, Outcome.NO_GAIN, Outcome.NOT_APPLICABLE}
     found: dict[str, list[str]] = {}
     for trial in result.trials:
         if trial.outcome in wanted and trial.reason:
             found.setdefault(trial.reason, []).append(trial.lever)
         elif trial.outcome is Outcome.MEASURED and trial.measured is not None:
             certain = is_gain(trial.measured, result.noise) or is_loss(trial.measured, result.noise)
-            doubt = "" if certain else "no further than the training differs from itself; "
+            doubt = "" if certain else "within the noise of the training; "
             lines = "; ".join(trial.lines)
             found.setdefault(f"{doubt}another training, for you to choose: {lines}", []).append(trial.lever)
     return tuple((", ".join(levers), reason) for reason, levers in found.items())
 
 
 def not_applicable(result: TuneResult) -> tuple[tuple[str, str], ...]:
-    """Levers that are not for this training or machine, by their reason."""
+    """Return the levers that do not apply to this training or machine, by their reason."""
     found: dict[str, list[str]] = {}
     for trial in result.trials:
         if trial.outcome is Outcome.NOT_APPLICABLE:
@@ -83,33 +83,46 @@ def not_applicable(result: TuneResult) -> tuple[tuple[str, str], ...]:
 
 
 def footnotes(result: TuneResult) -> tuple[str, ...]:
-    """Where the figures come from."""
+    """Return notes on the origin of the figures."""
     return (
-        f"Step time as it was: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
+        f"Step time of the unchanged training: {result.baseline_ms:.3g} ms, on {result.machine.name}.",
         _noise(result.noise),
         (
-            "Measured is the change of the time a step (for batch sizes: a sample) against the best setting before, "
-            f"with its 95 % interval: {result.rounds} windows of {result.window_steps} steps each, in turns."
+            "The measured change is that of the time per step (for batch sizes: per sample) against the best setting "
+            f"before, with its 95 % interval. Each side had {result.rounds} windows of {result.window_steps} steps."
+        ),
+        (
+            "A lever is kept if three pairs of processes agree. If no lever gained anything, the chance to keep any of "
+            f"them would be at most {result.family_error:.0%}."
         ),
         f"Took {result.seconds / 60:.1f} of {result.budget_s / 60:g} minutes.",
         *result.notes,
     )
 
 
-def describe_ratio(ratio: Estimate) -> str:
-    """Return a ratio of times as a change, for lines of progress."""
-    return f"{_change(ratio)} time" if ratio.value is not None else "not measured"
+def describe_ratio(ratio: Estimate, *, interval: bool = True) -> str:
+    """Return a ratio of times as a change, for lines of progress.
+
+    Args:
+        ratio: The ratio.
+        interval: Whether to add its interval.
+    """
+    if ratio.value is None:
+        return "not measured"
+    return f"{_change(ratio)} time" if interval else f"{_percent(ratio.value)} %"
 
 
 def _noise(noise: Estimate) -> str:
-    """What the training differs from itself, and what that means for all other figures."""
+    """Return the difference of the training from itself, and its meaning for all other figures."""
     reach = 1 + noise_share(noise)
     text = (
         f"The training against itself: {_change(noise)}. A change from {_percent(1 / reach)} to {_percent(reach)} % "
         "counts as none."
     )
     if noise.low is not None and noise.high is not None and not noise.low <= 1 <= noise.high:
-        text += " Its own interval leaves out 0: two processes of one training differ by more than the intervals tell."
+        text += (
+            " Its own interval does not contain 0: processes of one training differ by more than the intervals show."
+        )
     return text
 
 

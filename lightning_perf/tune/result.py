@@ -10,6 +10,7 @@ from lightning_perf.documents import Format, SavedDocument, TextDocument
 from lightning_perf.statistics.values import Estimate
 from lightning_perf.tune.errors import TuneError
 from lightning_perf.tune.levers.lever import Machine
+from lightning_perf.tune.measurement import FAMILY_ERROR
 
 __all__ = ["SCHEMA_VERSION", "Outcome", "Trial", "TuneResult"]
 
@@ -17,15 +18,17 @@ SCHEMA_VERSION = 1
 
 
 class Outcome(str, Enum):
-    """What became of a lever."""
+    """The outcome of a lever."""
 
     KEPT = "kept"
     REPLACED = "replaced"
-    """It was kept until a better one of its family came."""
+    """It was kept until a better lever of its family was."""
+    NOT_CONFIRMED = "not confirmed"
+    """It was faster in its first pair of processes, but not certainly so in fresh ones."""
     NO_GAIN = "no gain"
     SLOWER = "slower"
     MEASURED = "measured"
-    """It makes another training, so it is for the user to choose."""
+    """It makes another training, so the user has to choose."""
     REJECTED = "rejected"
     """It moves the loss."""
     FAILED = "failed"
@@ -39,12 +42,13 @@ class Trial:
 
     Attributes:
         lever: Its name.
-        outcome: What became of it.
-        reason: Why, where that is not the measurement.
-        predicted: Least and most predicted change of the step time, as ratios, by the profile's findings; None without.
-        measured: Ratio of the step times, with the lever over without, and its interval; of the times a sample where
-            the lever changes the batch size; None when not measured.
-        lines: What to write into one's own code.
+        outcome: Its outcome.
+        reason: The reason, if the measurement alone does not give it.
+        predicted: Least and most predicted change of the step time, as ratios, by the profile's findings; None without
+            a prediction.
+        measured: Ratio of the step times with the lever to those without, and its interval. If the lever changes the
+            batch size, of the times per sample. None if not measured.
+        lines: The lines for the user's code.
     """
 
     lever: str
@@ -57,26 +61,27 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuneResult(TextDocument, SavedDocument):
-    """What was tried, and what to change.
+    """The result of a tuning: the levers that were tried, and the lines to change.
 
     Attributes:
         schema_version: `SCHEMA_VERSION` of the writer.
         tool_version: Version of lightning_perf.
-        machine: Where it ran.
-        baseline_ms: Step time of the training as it is, median of windows.
-        noise: The training against itself: the ratio is 1 but for noise.
+        machine: The machine.
+        baseline_ms: Step time of the unchanged training, median of windows.
+        noise: The ratio of the unchanged training to itself: 1 except for noise.
         trials: The levers in the order in which they were tried, those that do not apply last.
         kept: Names of the levers kept.
-        combined: Ratio of the step times, all kept levers together over none, in fresh processes; None when none is
+        combined: Ratio of the step times, all kept levers together to none, in fresh processes; None if nothing was
             kept or it was not measured.
-        confirmed: Whether that is a gain, too.
+        confirmed: Whether that ratio is a gain, too.
         lines: All lines to change.
         window_steps: Optimizer steps of a window.
         rounds: Windows of each side in a trial.
-        seconds: Time it took.
-        budget_s: Time it was given.
-        interrupted: Whether Ctrl-C ended it before all levers were tried and what is kept was measured anew.
-        notes: What a reader must know.
+        seconds: Time that the tuning took.
+        budget_s: Time of the budget.
+        interrupted: Whether Ctrl-C ended the tuning early.
+        notes: Remarks that a reader needs to judge the figures.
+        family_error: Highest chance that any lever is kept if none of them gains anything.
     """
 
     schema_version: int
@@ -95,6 +100,7 @@ class TuneResult(TextDocument, SavedDocument):
     budget_s: float
     interrupted: bool
     notes: tuple[str, ...]
+    family_error: float = FAMILY_ERROR
 
     _format = Format("tuning result", "tuning result", SCHEMA_VERSION, "tune again", TuneError)
 

@@ -1,4 +1,4 @@
-"""`Runner`: one training in its own process, warmed up, with what its windows measured."""
+"""`Runner`: one training in its own process, which is measured window by window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["WORKER", "Runner"]
 WORKER = "lightning_perf.tune.worker:main"
 
 FIRST_STEPS = 5
-"""Steps before anything is timed: compilation, allocators, the first workers."""
+"""Steps before the first timed window: compilation, allocators, the first workers."""
 MIN_WINDOW_STEPS = 2
 
 
@@ -23,22 +23,24 @@ class Runner:
     """A training that is measured window by window.
 
     Args:
-        order: What it trains.
-        time_left_s: Seconds that it may still take.
+        order: The training and its levers.
+        time_left_s: Returns the seconds that it may still take.
 
     Attributes:
         levers: Names of the levers it trains with.
         losses: The loss of each optimizer step so far.
-        failed: Whether it has failed, and can train no further.
+        failed: Whether it has failed and cannot train any more.
+        last: The last window.
 
     Raises:
-        TrialError: It fails before its first timed window.
+        TrialError: The training fails before its first timed window.
     """
 
     def __init__(self, order: Order, time_left_s: Callable[[], float]) -> None:
         self.levers = order.levers
         self.losses: list[float] = []
         self.failed = False
+        self.last: Window | None = None
         self._time_left_s = time_left_s
         with trial_errors():
             self._worker = WorkerProcess(WORKER, order, path=sys.path)
@@ -51,7 +53,7 @@ class Runner:
             raise
 
     def allow(self, time_left_s: Callable[[], float]) -> None:
-        """Give it other limits of time: one that is kept lives longer than its trial."""
+        """Set another time limit."""
         self._time_left_s = time_left_s
 
     def window(self, steps: int) -> Window:
@@ -68,10 +70,11 @@ class Runner:
             self.failed = True
             raise
         self.losses += window.losses
+        self.last = window
         return window
 
     def steps_for(self, seconds: float) -> int:
-        """How many steps take about so long, by windows that are not otherwise used."""
+        """Return how many steps take about this time, by windows that are not used for anything else."""
         began = time.perf_counter()
         steps = FIRST_STEPS
         window = self.window(steps)
@@ -81,18 +84,18 @@ class Runner:
         return max(MIN_WINDOW_STEPS, round(seconds / (window.seconds / window.steps)))
 
     def time_a_step_s(self, steps: int, *, by_sample: bool) -> float:
-        """Train a window, and tell the time of a step, or of a sample.
+        """Train a window, and return the time per step or per sample.
 
         Raises:
-            TrialError: It fails, or samples are wanted and the batches do not tell how many they hold.
+            TrialError: The training fails, or the batches do not show how many samples they have.
         """
         window = self.window(steps)
         if not by_sample:
             return window.seconds / window.steps
         if not window.samples:
-            raise TrialError("the batches do not tell how many samples they hold")
+            raise TrialError("the batches do not show how many samples they have")
         return window.seconds / window.samples
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._worker.close()

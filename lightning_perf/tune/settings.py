@@ -1,4 +1,4 @@
-"""What a user may set for a tuning: its options and its time budget."""
+"""The options of a tuning and its time budget."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings:
-    """How trials are made.
+    """Options of a tuning.
 
     Attributes:
-        minutes: The budget. Levers that it has no time for are listed as not tried.
-        levers: Names of levers or families; all when empty.
-        rounds: Windows of each side in a trial, in turns.
+        minutes: The budget. Levers without time left are listed as not tried.
+        levers: Names of levers or families; empty for all.
+        rounds: Windows of each side in a trial.
         window_s: Seconds that a window should take.
         seed: Seeds weights, order of samples, and order of windows.
 
     Raises:
-        TuneError: A setting is of no use.
+        TuneError: A setting is invalid.
     """
 
     minutes: float = 15.0
@@ -38,26 +38,28 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         if not (0 < self.minutes < math.inf and 0 < self.window_s < math.inf):
-            raise TuneError("minutes and window_s have to be positive numbers")
+            raise TuneError("minutes and window_s must be positive numbers")
         if not LEAST_ROUNDS <= self.rounds <= MOST_ROUNDS:
-            raise TuneError(f"rounds: from {LEAST_ROUNDS}, below which there is no 95 % interval, to {MOST_ROUNDS}")
+            raise TuneError(
+                f"rounds={self.rounds}: must be from {LEAST_ROUNDS}, the least with a 95 % interval, to {MOST_ROUNDS}"
+            )
         if self.seed < 0:
-            raise TuneError("seed: 0 or more")
+            raise TuneError(f"seed={self.seed}: must be 0 or more")
 
 
 RESERVE_FACTOR = 1.25
-"""Over what the same took before: machines get busier, too."""
+"""Time to set aside, relative to the last time: machines may become busier."""
 
 
 class Budget:
-    """The time of a tuning, from now on.
+    """The time budget of a tuning, which starts now.
 
     Args:
-        minutes: What it was given.
+        minutes: The budget.
 
     Attributes:
-        total_s: The same in seconds.
-        trial_s: What a trial of the training as it is takes, from the start of its process to its end.
+        total_s: The budget in seconds.
+        trial_s: Time of a trial of the unchanged training, including the start of its process.
     """
 
     def __init__(self, minutes: float) -> None:
@@ -68,35 +70,45 @@ class Budget:
         self._began_s = time.monotonic()
 
     def spent_s(self) -> float:
-        """Seconds that have gone."""
+        """Return the seconds since the start."""
         return time.monotonic() - self._began_s
 
     def left_s(self) -> float:
-        """Seconds that remain; below 0 once it is overdrawn."""
+        """Return the seconds that remain; negative once the budget is overdrawn."""
         return self.total_s - self.spent_s()
 
     def baseline_took(self, start_s: float, trial_s: float) -> None:
-        """Learn from the training as it is.
+        """Learn the times of the unchanged training.
 
         Args:
-            start_s: What the start of a process took.
-            trial_s: What a trial took, its process's start included.
+            start_s: Time to start a process.
+            trial_s: Time of a trial, including the start of its process.
         """
         self._start_s, self.trial_s = start_s, trial_s
         self.kept_took(trial_s)
 
     def kept_took(self, trial_s: float) -> None:
-        """Set time aside to measure what is kept once more, in two fresh processes.
+        """Set time aside to measure the kept levers once more, in two fresh processes.
 
         Args:
-            trial_s: What the trial took that it was kept after: one that compiles takes longer to start.
+            trial_s: Time of the trial of the kept lever: one that compiles takes longer to start.
         """
         self._reserve_s = max(self._reserve_s, RESERVE_FACTOR * (trial_s + self._start_s))
 
     def allows_a_trial(self) -> bool:
-        """Whether there is time for one besides what is set aside."""
+        """Return whether there is time for a trial, apart from the time that is set aside."""
         return self.left_s() >= self._reserve_s + self.trial_s
 
+    def allows_pairs(self, count: int, trial_s: float) -> bool:
+        """Return whether there is time for some pairs of fresh processes, apart from the time that is set aside.
+
+        Args:
+            count: Number of pairs.
+            trial_s: Time of a trial of the same, with one fresh process.
+        """
+        pair_s = RESERVE_FACTOR * (trial_s + self._start_s)
+        return self.left_s() >= max(self._reserve_s, pair_s) + count * pair_s
+
     def share_s(self) -> float:
-        """What one trial may take: a lever that hangs shall leave time for others."""
+        """Return the most time that one trial may take: a lever that hangs must leave time for others."""
         return max(self.trial_s, (self.left_s() - self._reserve_s) / 2)

@@ -11,13 +11,13 @@ __all__ = ["Training", "as_training"]
 
 @dataclass
 class Training:
-    """What a trial trains. Levers change it in place: each process has its own.
+    """The training that the trials run. Levers change it in place: each process has its own.
 
     Attributes:
         module: A LightningModule of either package.
         data: A DataLoader, a LightningDataModule, or None where the module itself has ``train_dataloader``.
         trainer: Keyword arguments of the Trainer, as ``{"accelerator": "gpu", "accumulate_grad_batches": 2}``.
-        loader: The training's DataLoader, or why there is none to change, once it has been looked for.
+        loader: The training's DataLoader, or the reason why it cannot be changed; None until it is looked up.
     """
 
     module: Any
@@ -27,7 +27,7 @@ class Training:
 
 
 def as_training(made: Any) -> Training:
-    """Take what a user's function returned.
+    """Convert the return value of the user's function.
 
     Args:
         made: A `Training`; a module; or a tuple of a module, its data, and keyword arguments of the Trainer.

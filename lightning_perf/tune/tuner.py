@@ -25,7 +25,7 @@ class TorchFlags:
 
     Attributes:
         threads: CPU threads of an operator.
-        fp32: What FP32 products compute in.
+        fp32: Arithmetic of FP32 products.
         cudnn_benchmark: Whether cuDNN measures its algorithms.
         cudnn_deterministic: Whether it takes deterministic ones only.
         default_dtype: Of new tensors.
@@ -39,7 +39,7 @@ class TorchFlags:
 
     @classmethod
     def current(cls) -> TorchFlags:
-        """Those of this process."""
+        """Read the flags of this process."""
         return cls(
             torch.get_num_threads(),
             Fp32Flags.read(),
@@ -49,7 +49,7 @@ class TorchFlags:
         )
 
     def set(self) -> None:
-        """Make this process have them."""
+        """Set the flags of this process."""
         torch.set_num_threads(self.threads)
         self.fp32.write()
         torch.backends.cudnn.benchmark = self.cudnn_benchmark
@@ -58,22 +58,21 @@ class TorchFlags:
 
 
 class PerfTuner:
-    r"""Tries levers on your own module and data, in the manner of Lightning's ``Tuner``.
+    r"""Tries levers on your own module and data, with an interface like Lightning's ``Tuner``.
 
-    Each trial trains in a fresh process, on a copy: your module, files and process stay as they are. A lever is
-    measured against the best setting so far, window by window in turns, so that drift of the machine hits both. It is
-    kept when the whole 95 % interval of the ratio lies below 1, the gain is larger than what the training differs from
-    itself, and the loss moves no further than other seeds move it.
+    Each trial trains a copy in a fresh process: your module, files and process stay unchanged. A lever is measured
+    against the best setting so far in alternating windows, so that drift of the machine hits both. It is kept if three
+    pairs of processes show a gain beyond their own differences, and the loss moves no further than other seeds move it.
 
     Args:
-        minutes: The budget; levers that it has no time for are listed as not tried.
-        levers: Names of levers or families; all when empty.
+        minutes: The budget. Levers without time left are listed as not tried.
+        levers: Names of levers or families; empty for all.
         rounds: Windows of each side in a trial.
         window_s: Seconds that a window should take.
         seed: Seeds weights, order of samples, and order of windows.
 
     Raises:
-        TuneError: A setting is of no use.
+        TuneError: A setting is invalid.
 
     Example:
         >>> tuner = PerfTuner(minutes=10, levers=["precision", "channels-last"])
@@ -106,18 +105,19 @@ class PerfTuner:
         """Try the levers.
 
         Args:
-            module: A LightningModule of either package; or ``package.module:name`` of a function that gives the
+            module: A LightningModule of either package; or ``package.module:name`` of a function that returns the
                 training: a module, or a tuple of module, data and the Trainer's arguments.
             data: A DataLoader or LightningDataModule; None where the module has ``train_dataloader``.
-            trainer: Arguments of your Trainer that matter here: ``accelerator``, ``precision``,
-                ``accumulate_grad_batches``, ``gradient_clip_val`` …
+            trainer: Arguments of your Trainer, e.g. ``accelerator``, ``precision``, ``accumulate_grad_batches``,
+                ``gradient_clip_val`` …
             on_progress: Called with each line of progress.
 
         Returns:
-            What was tried, and the lines to change. After Ctrl-C what was measured so far, as its ``interrupted`` says.
+            The outcome of each lever, and the lines to change. After Ctrl-C it holds the measurements so far, and
+            ``interrupted`` is True.
 
         Raises:
-            TuneError: The training cannot be copied to another process, or fails as it is.
+            TuneError: The training cannot be copied to another process, or fails without any lever.
             KeyboardInterrupt: Before a lever was measured.
         """
         from lightning_perf.tune.campaign import run_campaign

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,17 @@ __all__ = [
 ]
 
 
-SKIPPED_STEPS = 8  # five are the warm-up, and in the others page faults are counted
+SKIPPED_STEPS = 8  # five to warm up, and three to count page faults
 WARM_UP_STEPS = 2
 
 
-def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Prediction, ...], str | None]:
+MOST_SAVING = 0.95
+"""A prediction of a larger share of the step is cut off: no lever makes a step vanish."""
+
+
+def profile(
+    fit: Callable[..., None], folder: str, steps: int
+) -> tuple[tuple[Prediction, ...], str | None, float | None]:
     """Profile a few steps.
 
     Args:
@@ -42,45 +49,52 @@ def profile(fit: Callable[..., None], folder: str, steps: int) -> tuple[tuple[Pr
         steps: Steps to record.
 
     Returns:
-        The findings' predicted savings as shares of the step, and why there are none, or None.
+        The findings' predicted savings as shares of the step. The reason if nothing is predicted, or None. The median
+        step time in milliseconds without the profiler, or None.
     """
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
-        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, print_report=False
+        skip_first=SKIPPED_STEPS, warmup=WARM_UP_STEPS, active=steps, repeat=1, dirpath=folder, report="none"
     )
     fit(callbacks=[callback], max_steps=SKIPPED_STEPS + WARM_UP_STEPS + steps + 1)
     traces = sorted(Path(folder).rglob("*.pt.trace.json.gz"))
     if not traces:
-        return (), "the profile of the training holds no steps"
+        return (), "the profile of the training holds no steps", None
     try:
         report = analyze(traces[0].parent)
     except TraceError as error:
-        return (), f"the profile of the training cannot be read: {error}"
+        return (), f"the profile of the training cannot be read: {error}", None
     lead = None if report.lead is None else report.ranks[report.lead].breakdown
+    step_ms = report.step_times.p50_ns / 1e6 if report.step_times is not None else None
     if lead is None or not lead.wall.mean_ns:
-        return (), "the profile of the training holds no steps"
-    return tuple(
-        Prediction(finding.kind, finding.saving_low_ms / finding.step_ms, finding.saving_high_ms / finding.step_ms)
+        return (), "the profile of the training holds no steps", step_ms
+    predictions = tuple(
+        Prediction(
+            finding.kind,
+            min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
+            min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
+        )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
-    ), None
+    )
+    return predictions, None, step_ms
 
 
 class Pacer(LightningCallback):
-    """Waits before the first step and after each window until it is told to go on.
+    """Waits before the first step and after each window for the next order.
 
-    While it waits, the DataLoader's workers are stopped, too: else they would fill their queues meanwhile, which makes
-    the next window too fast, and take the cores from the training that has its turn.
+    While it waits, the DataLoader's workers are stopped, too. Otherwise they would fill their queues, which makes the
+    next window too fast, and take cores from the other training.
 
     Args:
         ask: Sends a message, and returns the next order; None to stop.
 
     Attributes:
-        began: Whether it came to the first step.
-        stopped: Whether it was told to stop.
+        began: Whether it reached the first step.
+        stopped: Whether the order was to stop.
     """
 
     def __init__(self, ask: Callable[[Ready | Window], Run | None]) -> None:
@@ -104,7 +118,7 @@ class Pacer(LightningCallback):
         """Note the loss; at the end of the window report it."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            # A sum is memory of our own: what a CUDA graph returns is overwritten by its next replay.
+            # A sum has its own memory: the output of a CUDA graph is overwritten by its next replay.
             self._micro_loss = loss.detach() + (0.0 if self._micro_loss is None else self._micro_loss)
             self._micro_batches += 1
         count = batch_samples(batch)
@@ -120,7 +134,8 @@ class Pacer(LightningCallback):
         _finish(trainer.strategy.root_device)
         seconds = time.perf_counter() - self._began_s
         losses = tuple(float(value) for value in self._losses)
-        window = Window(seconds, trainer.global_step - self._from, self._samples, losses)
+        memory = _device_memory(trainer.strategy.root_device)
+        window = Window(seconds, trainer.global_step - self._from, self._samples, losses, *memory)
         workers = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
         _signal(workers, signal.SIGSTOP)
         try:
@@ -147,6 +162,13 @@ def _finish(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def _device_memory(device: torch.device) -> tuple[int | None, int | None]:
+    """Return the most memory that this process has held on a device, and the memory that is free there."""
+    if device.type != "cuda":
+        return None, None
+    return torch.cuda.max_memory_reserved(device), torch.cuda.mem_get_info(device)[0]
+
+
 def _signal(processes: list[int], number: signal.Signals) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
@@ -168,9 +190,9 @@ def work(channel: Channel) -> None:
     """Carry out one order.
 
     Raises:
-        NoTrainingError: There is no such training.
-        NotApplicableError: A lever turned out not to be for it.
-        TrialError: It is none for trials, or a lever failed.
+        NoTrainingError: The training does not exist.
+        NotApplicableError: A lever turned out not to apply.
+        TrialError: The training cannot be used for trials, or a lever failed.
     """
     order = channel.receive(Order)
     if order.scout:
@@ -181,17 +203,18 @@ def work(channel: Channel) -> None:
 
 def _scout(order: Order) -> Scouted:
     from lightning_perf.tune.fit import fit
+    from lightning_perf.tune.levers.input import fetch_cpu_share
     from lightning_perf.tune.levers.registry import LEVERS
 
     training = _load(order)
-    machine = _machine(training)
+    machine = replace(_machine(training), fetch_cpu_share=fetch_cpu_share(training))
     missing = {lever.name: lever.change.missing(training, machine) for lever in LEVERS}
     lines = {lever.name: lever.change.lines(training) for lever in LEVERS if missing[lever.name] is None}
-    # Looking at the data has set them up already, so what trains is loaded anew.
-    predictions, note = profile(
+    # Looking at the data has set them up already, so the fit loads the training again.
+    predictions, note, step_ms = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
-    return Scouted(machine, missing, lines, predictions, note)
+    return Scouted(machine, missing, lines, predictions, note, step_ms)
 
 
 def _train(order: Order, channel: Channel) -> None:
@@ -218,7 +241,7 @@ def _train(order: Order, channel: Channel) -> None:
 
 
 def _load(order: Order) -> Any:
-    """The training, its weights as the seed makes them."""
+    """Load the training, with the weights of the seed."""
     from lightning.pytorch import seed_everything
 
     from lightning_perf.inference.errors import InferenceError
@@ -255,9 +278,9 @@ def _machine(training: Any) -> Machine:
 
 
 def describe_error(error: BaseException) -> str:
-    """Word an error in one line."""
+    """Describe an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "backend='inductor' raised:" tells nothing without the line that follows.
+    # "backend='inductor' raised:" says nothing without the next line.
     first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else ""
     reason = first if isinstance(error, TrialError) else f"{type(error).__name__}: {first}".removesuffix(": ")
     return reason if len(reason) <= REASON_CHARACTERS else f"{reason[: REASON_CHARACTERS - 1]}…"

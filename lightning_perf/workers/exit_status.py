@@ -15,7 +15,7 @@ CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSY
 
 
 def describe_exit(code: int | None) -> str:
-    """Describe how a process ended, as the end of a sentence whose subject is the process.
+    """Describe how a process ended, as the end of a sentence with the process as its subject.
 
     Args:
         code: Its exit code. Minus the signal's number if a signal ended it, as in `subprocess`. None if the process
@@ -39,7 +39,7 @@ def describe_exit(code: int | None) -> str:
         name = f"signal {-code}"
     if name in CRASHES:
         return f"crashed with {name}"
-    # The kernel sends SIGKILL when memory runs out, and tells only its own log.
+    # The kernel sends SIGKILL when memory runs out, and reports that only in its own log.
     return f"was killed by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 

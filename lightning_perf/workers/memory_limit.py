@@ -13,7 +13,7 @@ MEMORY_SHARE = 0.75
 LEAST_MEMORY_BYTES = 1 << 30
 
 FIRST_TO_END = "1000"
-"""The most that ``/proc/self/oom_score_adj`` takes (proc(5)): where memory runs out, this process is ended."""
+"""The largest value of ``/proc/self/oom_score_adj`` (proc(5)). If memory runs out, this process is ended first."""
 
 
 def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY_BYTES) -> int:
@@ -38,7 +38,7 @@ def limit_memory(*, share: float = MEMORY_SHARE, least_bytes: int = LEAST_MEMORY
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The memory that is free on the machine, or less where a control group of this process has less left.
+    """Return the memory that is free on the machine, or less if a control group of this process has less left.
 
     Args:
         proc: Where the kernel shows memory and this process; without it the result is 0.
@@ -54,7 +54,7 @@ def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
 
 
 def _left(group: Path, root: Path) -> Iterator[int]:
-    """What a group and those around it have left: the limit less what cannot be reclaimed at once."""
+    """Return the memory that a group and those around it have left: the limit less memory that cannot be reclaimed."""
     for folder in (group, *group.parents):
         with suppress(OSError, ValueError):  # no limit: there is no such file, or it says "max"
             limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))

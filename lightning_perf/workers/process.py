@@ -32,11 +32,11 @@ STOP_S = 10.0
 """Time that a worker process has to end after a request to stop, before it is killed."""
 
 LOOK_S = 0.5
-"""Interval of looking whether a worker process still lives: processes that it started may hold its connection open."""
+"""Interval of checks whether a worker process is alive. Processes that it started may hold its connection open."""
 
 
 class WorkerError(Exception):
-    """A worker process did not do its work; the message says why."""
+    """A worker process did not do its work. The message says why."""
 
 
 class WorkerFailureError(WorkerError):

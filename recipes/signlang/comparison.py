@@ -185,7 +185,7 @@ def _show(folder: Path, settings: Settings, on_progress: Callable[[str], None]) 
         notes = study_notes(folder)
         _save(folder, error.refusal.to_json(), error.refusal.to_markdown(notes))
         error.refusal.print(notes)
-        command = f"lightning-perf compare {folder} --allow … --plots {folder}/plots"
+        command = f"lightning-perf compare {folder} --allow … --plot {folder}/plots"
         on_progress(f"To see the runs anyway: {command}")
         return exit_code(error.refusal)
     _save(folder, comparison.to_json(), comparison.to_markdown())

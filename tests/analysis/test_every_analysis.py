@@ -67,6 +67,9 @@ def on_device(origin_us: int = 0) -> TraceBuilder:
         builder.annotation("perf::fetch", at, 102).annotation("perf::forward", at + 105, 320)
         builder.annotation("Optimizer.step#SGD.step", at + 720, 100).op("aten::add_", at + 730, 40)
         builder.launch("update", call_us=at + 740, call_duration_us=5, start_us=at + 738, duration_us=10)
+        named = {"graph node id": 1, "name": "head", "device": 0, "stream": 7}
+        builder.event(ph="X", cat="kernel", name="graphed", pid=0, tid=7, ts=at + 850, dur=10, args=named)
+        builder.event(ph="C", name="Power (W)", pid="GPU 0 Counters", ts=at + 400, args={"": 350.0 + n})
         builder.op("c10d::broadcast_", at + 900, 20).op("aten::item", at + 930, 30)
     return builder
 

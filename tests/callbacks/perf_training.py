@@ -39,7 +39,7 @@ def assert_untapped(trainer: Any) -> None:
 
 
 def quick(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 2, "print_report": False, **options})
+    return PerfCallback(**{"skip_first": 1, "warmup": 0, "active": 2, "report": "none", **options})
 
 
 def three(**options: Any) -> PerfCallback:

@@ -11,7 +11,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 
 def test_the_first_fault_warns_and_all_are_kept() -> None:
     errors = ErrorReporter()
-    with pytest.warns(RuntimeWarning, match=r"the trace is lost, training goes on \(OSError: disk full\)"):
+    with pytest.warns(RuntimeWarning, match=r"the trace is lost, training continues \(OSError: disk full\)"):
         errors.report("the trace is lost", OSError("disk full"))
     errors.report("more is lost", ValueError("x"))  # a second warning would be an error in this suite
     assert len(errors.messages) == 2

@@ -75,7 +75,7 @@ def watched(callback: Any, waits: list[str]) -> Any:
 
 
 def test_perf_callback_reads_no_value_in_a_step(tmp_path: Path, waits: list[str]) -> None:
-    callback = PerfCallback(skip_first=3, warmup=1, active=2, dirpath=tmp_path / "perf", print_report=False)
+    callback = PerfCallback(skip_first=3, warmup=1, active=2, dirpath=tmp_path / "perf", report="none")
     make_trainer(tmp_path, watched(callback, waits), max_epochs=1).fit(make_module(), loader(20))
     assert waits == []
 

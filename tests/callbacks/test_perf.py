@@ -143,17 +143,12 @@ def test_max_steps_in_the_middle_of_a_window(tmp_path: Path) -> None:
 
 
 def test_the_default_schedule_fits_a_short_run(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(print_report=False))
+    fit(tmp_path, 4, callback=PerfCallback(report="none"))
     assert step_numbers(tmp_path) == [[1, 2, 3]]
 
 
-def test_fast_dev_run(tmp_path: Path) -> None:
-    fit(tmp_path, val=1, fast_dev_run=True, callback=PerfCallback(print_report=False))
-    assert step_numbers(tmp_path) == [[0]]
-
-
 def test_given_numbers_are_obeyed_in_a_run_too_short(tmp_path: Path) -> None:
-    fit(tmp_path, 4, callback=PerfCallback(skip_first=10, print_report=False))
+    fit(tmp_path, 4, callback=PerfCallback(skip_first=10, report="none"))
     assert trace_files(tmp_path) == []
     assert len(samples(tmp_path)) == 4
 
@@ -215,7 +210,7 @@ def test_training_gives_the_same_bits_with_and_without(tmp_path: Path, options: 
 
 
 def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
-    callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=3, max_overhead=0.0, print_report=False)
+    callback = PerfCallback(skip_first=1, warmup=1, active=2, repeat=3, max_overhead=0.0, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(14))
     assert step_numbers(tmp_path) == [[2, 3]]
     report = analyze(trace_files(tmp_path)[0].parent)
@@ -228,7 +223,7 @@ def test_a_budget_leaves_out_further_windows(tmp_path: Path) -> None:
 
 
 def test_what_the_profiler_did_is_saved_for_a_later_analysis(tmp_path: Path) -> None:
-    callback = PerfCallback(skip_first=9, warmup=2, active=3, print_report=False)
+    callback = PerfCallback(skip_first=9, warmup=2, active=3, report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(30))
     (file,) = trace_files(tmp_path)
     trust = analyze(file.parent).trust

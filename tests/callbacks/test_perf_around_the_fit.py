@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import signal
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.callbacks.training import (
     make_module,
     make_trainer,
     package,
+    recording_logger,
     samples,
     step_marks,
     step_numbers,
@@ -149,8 +149,7 @@ def test_the_same_callback_in_two_fits(tmp_path: Path) -> None:
     trainer.fit_loop.max_epochs = 2
     trainer.fit(module, loader(6))
     assert sorted(path.name for path in tmp_path.glob("perf*")) == ["perf", "perf_1", "perf_2", "perf_3"]
-    last = (tmp_path / "perf_3" / "steps.rank0.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in last] == list(range(6, 12))
+    assert [sample["step"] for sample in samples(tmp_path / "perf_3")] == list(range(6, 12))
 
 
 def test_two_callbacks_on_one_trainer(tmp_path: Path) -> None:
@@ -229,21 +228,17 @@ def test_the_checkpoint_holds_nothing_of_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_metrics_reach_the_loggers_at_their_cadence(tmp_path: Path, name: str) -> None:
-    logger = package(f"{name}.loggers").CSVLogger(tmp_path)
+    logger = recording_logger(tmp_path, name)
     trainer = make_trainer(tmp_path, three(), name, logger=logger, log_every_n_steps=2)
     trainer.fit(make_module(name), loader(8))
-    table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
-    columns = table[0].split(",")
-    assert {"perf/step_time_ms", "perf/data_wait_ms", "perf/samples_per_s"} <= set(columns)
-    rows = [dict(zip(columns, line.split(","), strict=True)) for line in table[1:]]
-    logged = {int(row["step"]): float(row["perf/step_time_ms"]) for row in rows if row["perf/step_time_ms"]}
-    times = {row["step"]: row["step_ns"] / 1e6 for row in samples(Path(logger.log_dir))}
-    assert logged == {
+    rows = [(step, row) for step, row in logger.rows if "perf/step_time_ms" in row]
+    assert all({"perf/step_time_ms", "perf/data_wait_ms", "perf/samples_per_s"} == row.keys() for _, row in rows)
+    times = {row["step"]: row["step_ns"] / 1e6 for row in samples(tmp_path)}
+    assert {step: row["perf/step_time_ms"] for step, row in rows} == {
         1: pytest.approx(times[0]),  # the profiled steps 1 to 3 are left out
         5: pytest.approx((times[4] + times[5]) / 2),
         7: pytest.approx((times[6] + times[7]) / 2),
     }
-    assert trace_files(Path(logger.log_dir) / "perf")
 
 
 def test_validate_test_and_predict_are_left_alone(tmp_path: Path) -> None:

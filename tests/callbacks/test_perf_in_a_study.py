@@ -23,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(tmp_path: Path) -> None:
-    callback = PerfCallback(active=1, dirpath=tmp_path / "mine", print_report=False)
+    callback = PerfCallback(active=1, dirpath=tmp_path / "mine", report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(6))
 
 

@@ -1,4 +1,4 @@
-"""`PerfCallback` when its own parts fail: one warning, and the training goes on."""
+"""`PerfCallback` when its own parts fail: one warning, and the training continues."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
 
 def perf(**options: Any) -> PerfCallback:
-    return PerfCallback(skip_first=0, warmup=1, active=2, print_report=False, **options)
+    return PerfCallback(skip_first=0, warmup=1, active=2, report="none", **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -112,7 +112,7 @@ def test_what_only_watches_refuses_nothing(tmp_path):
 
 def test_fault_of_what_only_watches_is_one_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(precision, "read_fp32_arithmetic", lambda device: 1 / 0)
-    with pytest.warns(RuntimeWarning, match="the precision is not reported, training goes on") as caught:
+    with pytest.warns(RuntimeWarning, match="the precision is not reported, training continues") as caught:
         ours = fit(tmp_path, perf(), make_net(), **stock_options("16-mixed"))
     assert len([w for w in caught if w.category is RuntimeWarning]) == 1
     assert same(ours, fit(tmp_path, None, make_net(), **stock_options("16-mixed")))

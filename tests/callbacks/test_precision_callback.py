@@ -14,7 +14,7 @@ from lightning_perf.callbacks.numerics.underflow import read_graph
 from lightning_perf.callbacks.precision import switch as precision_switch
 from lightning_perf.callbacks.precision_callback import Precision, PrecisionCallback
 from tests.callbacks.precision_training import MODES, Recipe, batches, fit, make_net, same, stock_options
-from tests.callbacks.training import PACKAGES, make_trainer, package
+from tests.callbacks.training import PACKAGES, make_trainer, recording_logger
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -239,7 +239,7 @@ def test_files_beside_the_report(tmp_path):
 def test_unwritable_folder_is_one_warning(tmp_path):
     (tmp_path / "file").write_text("")
     callback = everything("16-mixed", dirpath=tmp_path / "file" / "below")
-    with pytest.warns(RuntimeWarning, match="training goes on"):
+    with pytest.warns(RuntimeWarning, match="training continues"):
         outcome = fit(tmp_path, callback, make_net())
     assert callback.loss_scale is not None
     assert callback.loss_scale.attempts == len(outcome.losses)
@@ -257,22 +257,16 @@ def test_failing_monitor_is_one_warning_and_the_others_go_on(tmp_path, monkeypat
 
 
 def test_logs_at_the_trainers_cadence(tmp_path) -> None:
-    logged: list[tuple[int, dict[str, float]]] = []
-    base: Any = package("lightning.pytorch.loggers").CSVLogger
-
-    class Logger(base):
-        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            logged.append((step or 0, metrics))
-
+    logger = recording_logger(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit(
             tmp_path,
             everything("16-mixed"),
             make_net(Recipe(overflow_at=1)),
-            logger=Logger(tmp_path),
+            logger=logger,
             log_every_n_steps=3,
         )
-    ours = [(step, metrics) for step, metrics in logged if "perf/loss_scale" in metrics]
+    ours = [(step, metrics) for step, metrics in logger.rows if "perf/loss_scale" in metrics]
     assert [step for step, _ in ours] == [2, 5]
     assert ours[-1][1] == {"perf/loss_scale": 32768.0, "perf/skipped_steps": 1.0, "perf/steps_since_scale_change": 4.0}

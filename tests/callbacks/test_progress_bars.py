@@ -67,7 +67,7 @@ def test_no_progress_bar_erases_a_part_of_the_report(
         shown = callbacks.RichProgressBar(console_kwargs={"file": terminal, "force_terminal": True, "width": 200})
     else:
         shown = callbacks.TQDMProgressBar()
-    callback = quick(print_report=True)
+    callback = quick(report="full")
     trainer = make_trainer(tmp_path, callback, name, enable_progress_bar=True, callbacks=[shown])
     trainer.fit(make_module(name), loader(6))
     lines = [line.rstrip() for line in terminal.screen()]

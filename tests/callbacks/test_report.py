@@ -23,7 +23,7 @@ def quick(**options: Any) -> PerfCallback:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, quick(), name).fit(make_module(name), loader(6))
+    make_trainer(tmp_path, quick(report="full"), name).fit(make_module(name), loader(6))
     printed = capsys.readouterr().out
     assert printed.startswith("Where")
     assert printed.index("Where") < printed.index("Why") < printed.index("Next")
@@ -36,7 +36,7 @@ def test_the_report_is_printed_and_saved(tmp_path: Path, name: str, capsys: pyte
 
 
 def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(print_report=False, repeat=2)).fit(make_module(), loader(8))
+    make_trainer(tmp_path, quick(report="none", repeat=2)).fit(make_module(), loader(8))
     saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     again = analyze(tmp_path / "perf")
     assert (again.ranks, again.step_times, again.verdict) == (saved.ranks, saved.step_times, saved.verdict)
@@ -44,14 +44,14 @@ def test_the_report_is_that_of_the_folder(tmp_path: Path) -> None:
 
 def test_what_kept_steps_from_being_recorded_is_told_again_from_the_folder(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+        make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
     saved = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert "another torch.profiler" in saved.notes[0]
     assert analyze(tmp_path / "perf").notes == saved.notes
 
 
 def test_recorded_steps_are_as_long_as_their_marks(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(8))
+    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(8))
     (file,) = trace_files(tmp_path)
     (rank,) = analyze(tmp_path / "perf").ranks
     for step, mark in zip(rank.breakdown.steps, step_marks(file), strict=True):
@@ -59,14 +59,14 @@ def test_recorded_steps_are_as_long_as_their_marks(tmp_path: Path) -> None:
 
 
 def test_it_can_be_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
     assert "Where" not in capsys.readouterr().out
     assert (tmp_path / "perf" / "report.json").exists()
 
 
 def test_the_breakdown_reaches_the_loggers(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    make_trainer(tmp_path, quick(print_report=False), logger=logger).fit(make_module(), loader(6))
+    make_trainer(tmp_path, quick(report="none"), logger=logger).fit(make_module(), loader(6))
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
     values = dict(zip(header.split(","), rows[-1].split(","), strict=True))
     folder = Path(logger.log_dir) / "perf"
@@ -131,7 +131,7 @@ def test_a_damaged_trace_costs_its_part_of_the_report(tmp_path: Path) -> None:
             (file,) = trace_files(tmp_path)
             file.write_bytes(b"{")
 
-    make_trainer(tmp_path, quick(print_report=False), callbacks=[Damage()]).fit(make_module(), loader(6))
+    make_trainer(tmp_path, quick(report="none"), callbacks=[Damage()]).fit(make_module(), loader(6))
     report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())
     assert report.ranks == ()
     assert any("unreadable" in note for note in report.notes)
@@ -164,7 +164,7 @@ def test_without_a_folder_there_are_still_step_times(tmp_path: Path, capsys: pyt
 
 
 def test_a_report_is_plain_json(tmp_path: Path) -> None:
-    make_trainer(tmp_path, quick(print_report=False)).fit(make_module(), loader(6))
+    make_trainer(tmp_path, quick(report="none")).fit(make_module(), loader(6))
     assert json.loads((tmp_path / "perf" / "report.json").read_text())["schema_version"] >= 1
 
 
@@ -176,7 +176,7 @@ def test_step_times_that_could_not_be_saved_are_reported(tmp_path: Path) -> None
             if batch_idx == 0:
                 (tmp_path / "perf" / "steps.rank0.jsonl").mkdir()
 
-    trainer = make_trainer(tmp_path, quick(print_report=False), callbacks=[FullDisk()])
+    trainer = make_trainer(tmp_path, quick(report="none"), callbacks=[FullDisk()])
     with pytest.warns(RuntimeWarning, match="step times are no longer saved"):
         trainer.fit(make_module(), loader(6))
     report = PerfReport.from_json((tmp_path / "perf" / "report.json").read_bytes())

@@ -6,12 +6,14 @@ import gzip
 import importlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from lightning_perf.run_files.steps import STEPS
 
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 QUIET = {
@@ -85,6 +87,26 @@ def make_trainer(tmp_path: Path, callback: Any, name: str = PACKAGES[0], **optio
     )
 
 
+def recording_logger(folder: Path, name: str = PACKAGES[0]) -> Any:
+    """A logger of the named package that draws curves: it keeps the calls of `log_metrics` as ``rows``."""
+    base = package(f"{name}.loggers").Logger
+
+    class Curves(base):  # type: ignore[misc, valid-type]
+        name, version, save_dir = "curves", 0, str(folder)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: list[tuple[int, dict[str, float]]] = []
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            self.rows.append((-1 if step is None else step, dict(metrics)))
+
+        def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    return Curves()
+
+
 def trace_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.pt.trace.json.gz"))
 
@@ -133,4 +155,4 @@ def phases_by_step(file: Path) -> list[list[str]]:
 
 def samples(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     (file,) = folder.rglob(f"steps.rank{rank}.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    return [asdict(sample) for sample in STEPS.read(file)]

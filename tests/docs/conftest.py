@@ -21,7 +21,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("reader")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for name in ("lightning_logs/version_0", "before", "after"):
+    for name in ("lightning_logs/version_0", "lightning_logs/version_1", "before", "after"):
         _fit(folder / name)
     for n in range(6):
         write_run(folder / "logs" / "fp32" / f"run{n}", step_ms=100 + n, train__seed=n, started=2.0 * n)
@@ -34,7 +34,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _fit(folder: Path) -> None:
-    callback = PerfCallback(skip_first=2, warmup=1, active=2, repeat=1, print_report=False)
+    callback = PerfCallback(skip_first=2, warmup=1, active=2, repeat=1, report="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's advice on so small a training
         make_trainer(folder, callback).fit(make_module(), loader(8))

@@ -17,6 +17,7 @@ import pytest
 from lightning_perf import cli
 from recipes.signlang import cli as signlang
 from tests.conftest import CORPUS_VARIABLE
+from tests.support.installed import needs_installation
 from tests.support.markdown import DOCS, PAGES, ROOT, Block, blocks, commands, console, inline_code, load
 
 if sys.version_info >= (3, 11):
@@ -35,10 +36,12 @@ def cheap(block: Block) -> list[list[str]]:
     """The commands of a block that take a moment, given the files that they name."""
     found = commands(console(block))
     known = (words for words in found if not any(word.startswith("$") for word in words))  # $LIGHTNING_PERF_CORPUS
-    return [words for words in known if words[0] == "lightning-perf" and words[1] in {"analyze", "diff", "compare"}]
+    return [
+        words for words in known if words[0] == "lightning-perf" and words[1] in {"analyze", "compare", "demo", "diff"}
+    ]
 
 
-OTHER_PROGRAMS = {"cp", "kill", "pip", "sed", "tensorboard", "touch"}
+OTHER_PROGRAMS = {"cp", "export", "kill", "nvidia-smi", "pip", "sed", "tensorboard", "touch"}
 """What the docs use besides; `pip`'s extras are looked up."""
 
 OTHER_OPTIONS = {"--fp16", "--int8", "--logdir", "--logdir_spec"}
@@ -167,7 +170,7 @@ def test_cheap_commands_run(
 ) -> None:
     monkeypatch.chdir(sandbox)
     for words in cheap(block):
-        allowed = {0, 1, 4} if words[1] == "compare" else {0}  # 1: a gate failed, 4: inconclusive
+        allowed = {0, 1, 4} if words[1] == "compare" or "--fail-on" in words else {0}  # 1: failed, 4: inconclusive
         code = entry_point(words)()
         printed = capsys.readouterr()
         assert code in allowed, f"{shlex.join(words)}\n{printed.out}{printed.err}"
@@ -203,6 +206,7 @@ def refresh() -> ModuleType:
     return load(DOCS / "refresh.py")
 
 
+@needs_installation
 @pytest.mark.corpus
 @pytest.mark.parametrize("block", [block for block in QUOTED if f"${CORPUS_VARIABLE}" in str(block.output_of)], ids=str)
 def test_quoted_reports_are_todays(block: Block, corpus: Path, refresh: ModuleType) -> None:

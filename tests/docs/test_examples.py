@@ -26,6 +26,7 @@ def given() -> dict[str, Any]:
     torch.manual_seed(0)
     batches = DataLoader(TensorDataset(torch.rand(8, 4), torch.arange(8) % 2), batch_size=4)
     return {
+        "__name__": "__main__",
         "Trainer": lambda **options: Trainer(**{"accelerator": "cpu", "enable_progress_bar": False, **options}),
         "PerfCallback": lightning_perf.PerfCallback,
         "torch": torch,
@@ -68,8 +69,8 @@ SETTABLE = (
     Validation,
 )
 OTHER_SETTINGS = {
-    "benchmark", "devices", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size", "pin_memory",
-    "profiler", "schedule",
+    "benchmark", "devices", "dynamic", "fullgraph", "fused", "memory_format", "mode", "num_workers", "batch_size",
+    "pin_memory", "prog_bar", "profiler", "schedule", "static_graph", "strategy",
 }  # fmt: skip
 """Of Lightning's Trainer and profiler, and of torch."""
 

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.support.markdown import DOCS, ROOT, load
+from tests.support.markdown import DOCS, ROOT, RULE_PAGES, load
 
 pytest.importorskip("mkdocs", reason="needs the development packages")
 
@@ -39,6 +39,9 @@ def hooks() -> ModuleType:
         ("docs/limits.md", "](https://pytorch.org)", "](https://pytorch.org)"),
         ("docs/limits.md", "](gone.md)", "](gone.md)"),
         ("benchmarks/results/recipe.md", "](../../docs/data.md)", "](../data.md)"),
+        ("docs/findings.md", "](../lightning_perf/findings/pages/allocator.md)", "](findings/allocator.md)"),
+        ("lightning_perf/findings/pages/allocator.md", "](memory-full.md)", "](memory-full.md)"),
+        ("lightning_perf/findings/pages/allocator.md", "](../../../docs/precision.md#cost)", "](../precision.md#cost)"),
     ],
 )
 def test_links_are_moved(hooks: ModuleType, source: str, link: str, expected: str) -> None:
@@ -56,6 +59,14 @@ def test_results_of_a_gpu_are_pages_as_others(
     config = hooks.on_config(SimpleNamespace(nav=["index.md"]))
     pages = [{"Planted (gpu)": "results/gpu/planted.md"}, {"Planted": "results/planted.md"}]
     assert config.nav == ["index.md", {"Measured": pages}]
+
+
+def test_each_rule_has_a_page_below_the_findings(hooks: ModuleType) -> None:
+    config = hooks.on_config(SimpleNamespace(nav=[{"Reference": [{"Findings": "findings.md"}, "api.md"]}]))
+    ((findings,), api) = config.nav[0]["Reference"][0].values(), config.nav[0]["Reference"][1]
+    assert api == "api.md"
+    assert findings[0] == "findings.md"
+    assert findings[1:] == [{page.stem: f"findings/{page.name}"} for page in RULE_PAGES]
 
 
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:

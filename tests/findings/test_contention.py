@@ -21,7 +21,7 @@ QUIET = Processor(cores=2, threads=2, cpus=2, machine_cpus=2, load=2.0, core_wai
 
 
 BUSY = "The machine was busy during the recording: "
-LOADED = f"{BUSY}a load of 6.2 on 2 processors, of which torch uses 2."
+LOADED = f"{BUSY}a load of 6.2 on 2 processors, and torch uses 2 threads."
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_estimates_of_a_busy_machine_are_held_back_and_that_is_said_first(tmp_pa
     assert {held.finding.kind for held in busy.held_back} == {finding.kind for finding in quiet.findings}
     assert busy.verdict.where.startswith("The machine was busy during the recording: a load of 6.2 on 2 processors")
     assert "Record again on a quiet machine, or with fewer threads: torch.set_num_threads(1)." in busy.verdict.next
-    assert "Predicted saving" not in printed(busy)
+    assert "Estimated saving" not in printed(busy)
 
 
 def test_oversubscribed_cores(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_oversubscribed_cores(tmp_path: Path) -> None:
     assert over.verdict.where.startswith("Oversubscribed: torch computes on 16 threads")
     assert not over.findings
     assert over.held_back
-    assert "Compute on fewer threads: torch.set_num_threads(2)." in over.verdict.next
+    assert "Use fewer threads: torch.set_num_threads(2)." in over.verdict.next
 
 
 def test_workers_on_busy_cores_may_win_nothing(tmp_path: Path) -> None:
     (finding,) = report(tmp_path, fetch=True, core_wait=0.3).findings
     assert finding.kind == "input-bound"
     assert finding.saving_low_ms == 0
-    assert "compete for them, and may make the training slower" in finding.evidence[-1]
+    assert "compete for them and may make the training slower" in finding.evidence[-1]
 
 
 def test_advice_without_workers_is_not_warned_of_them(tmp_path: Path) -> None:

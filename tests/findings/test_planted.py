@@ -172,7 +172,7 @@ def test_a_slow_dataset_of_a_real_fit_is_named(tmp_path: Path) -> None:
         def configure_optimizers(self) -> object:
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    callback = PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, print_report=False)
+    callback = PerfCallback(skip_first=2, warmup=1, active=3, dirpath=tmp_path, report="none")
     trainer = make_trainer(tmp_path, callback)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the few workers, which are the point

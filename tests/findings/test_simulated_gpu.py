@@ -54,7 +54,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
             logger=False,
             enable_checkpointing=False,
             enable_model_summary=False,
-            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", print_report=False)],
+            callbacks=[PerfCallback(skip_first=4, active=STEPS, repeat=1, dirpath=folder / "perf", report="none")],
         )
         pictures = torch.randint(0, 256, (16 * 20, 1, 32, 32), dtype=torch.uint8)
         data = TensorDataset(pictures, torch.randint(0, 10, (16 * 20,)))
@@ -103,7 +103,7 @@ FAULTS = {
     "FP32": Fault("half-precision", 3.0, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
     "FP32, and nearly the host": Fault("half-precision", 1.1, NO_READS, NO_READS, HALF, 'precision="bf16-mixed"'),
     "FP32, and reads": Fault("half-precision", 3.0, WHOLE, WHOLE, HALF, 'precision="bf16-mixed"'),
-    "reads in the step": Fault("sync-points", 1.05, READS_IN_MODEL, NO_READS, Gpu(), "rather than .item()"),
+    "reads in the step": Fault("sync-points", 1.05, READS_IN_MODEL, NO_READS, Gpu(), "instead of loss.item()"),
     "reads for the progress bar": Fault("sync-points", 1.5, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
     "reads, the host nearly as fast": Fault("sync-points", 1.05, READS_IN_BAR, NO_READS, Gpu(), "TQDMProgressBar("),
     "tiny kernels": Fault("launch-bound", 0.1, NO_READS, NO_READS, Gpu(host=0.4), "torch.compile"),

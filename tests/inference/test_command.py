@@ -16,11 +16,11 @@ MEASURE = ("infer", f"{HERE}:Tiny", "--shape", "1,8,8")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([f"{HERE}:Tiny"], "no validation data: give --data, or --shape"),
-        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--data", f"{HERE}:Tiny"], "exclude each other"),
+        ([f"{HERE}:Tiny"], "no validation data: add --data PKG:NAME, or --shape"),
+        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--data", f"{HERE}:Tiny"], "does not go with --data"),
         ([f"{HERE}:Tiny", "--shape", "1,8,8", "--variants", "abacus"], "abacus"),
         ([f"{HERE}:Tiny", "--shape", "3,8,8"], "does not take inputs of shape"),
-        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--max-accuracy-drop", "1"], "no validation data"),
+        ([f"{HERE}:Tiny", "--shape", "1,8,8", "--max-accuracy-drop", "0.01"], "no validation data"),
         ([f"{HERE}:Tiny", "--data", f"{HERE}:Nothing"], "has no Nothing"),
         (["no.ckpt", "--shape", "1,8,8"], "no such checkpoint"),
     ],
@@ -36,7 +36,7 @@ def test_bad_input_is_a_message_and_code_2(arguments, said, capsys):
 
 @pytest.mark.parametrize(
     "option",
-    [["--shape", "1,x"], ["--batch-sizes", "0"], ["--max-latency-ms", "0"], ["--max-accuracy-drop", "-1"]],
+    [["--shape", "1,x"], ["--batch-sizes", "0"], ["--max-latency-ms", "0"], ["--max-accuracy-drop", "1"]],
 )
 def test_wrong_usage_is_code_2(option, capsys):
     with pytest.raises(SystemExit) as stopped:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from lightning_perf.analysis.comparability import Comparability, Mismatch, Throughput
 from lightning_perf.analysis.precision.amp_gain import AmpCheck
 from lightning_perf.cli import main
 from lightning_perf.report.build import analyze
@@ -58,12 +60,36 @@ def test_the_figures_are_those_of_the_document(compared: Compared, open_page: An
     opened.draw_charts()
 
 
-@pytest.mark.parametrize(("held", "words"), [(True, ": as predicted"), (False, ": not as predicted")])
+def test_what_makes_recordings_incomparable_comes_before_the_figures(compared: Compared, open_page: Any) -> None:
+    document = msgspec.to_builtins(compared)
+    document["comparability"] = msgspec.to_builtins(
+        Comparability(
+            (Mismatch("device", "V100", "H100"), Mismatch("batch", "32", "256")),
+            ("model",),
+            throughput=Throughput(32, 256, 32_000.0, 128_000.0),
+        )
+    )
+    tables = [value["rows"] for value in document["diff"].values() if isinstance(value, dict) and "rows" in value]
+    for row in (document["diff"]["step"], *(row for rows in tables for row in rows)):
+        row["verdict"] = "incomparable"
+    shown = open_page(json.dumps(document).encode(), kind="diff").page.inner_text("main")
+    reason = "The recordings differ in device and batch. Their times do not show which one is faster."
+    assert shown.index(reason) < shown.index("V100 before, H100 after") < shown.index("Neither is called faster.")
+    assert shown.index("32 before, 256 after") < shown.index("A step took")
+    assert (
+        "32,000 samples/s (32 samples per step) before, 128,000 samples/s (256 samples per step) after, 4.00×" in shown
+    )
+    assert "Not recorded by both, so not checked: model." in shown
+    assert "incomparable" not in shown
+    assert not re.search(r"\b(?:faster|slower|same)\n|\t(?:faster|slower|same)\b", shown)
+
+
+@pytest.mark.parametrize(("held", "words"), [(True, ", as predicted"), (False, ", not as predicted")])
 def test_a_prediction_stands_beside_what_came_of_it(compared: Compared, open_page: Any, held: bool, words: str) -> None:
     document = msgspec.to_builtins(compared)
     document["mixed_precision"] = msgspec.to_builtins(AmpCheck((1.25, 2.5), 2.0, held))
     opened = open_page(json.dumps(document).encode(), kind="diff")
-    assert f"1.25× to 2.50× as fast, and is 2.00×{words}" in opened.page.inner_text("main")
+    assert f"1.25× to 2.50×. Measured: 2.00×{words}" in opened.page.inner_text("main")
 
 
 def test_hostile_names_stay_text(compared: Compared, open_page: Any) -> None:
@@ -106,7 +132,7 @@ def test_runs_are_chosen_swapped_and_linked(server: Server, tmp_path: Path, comp
     page.clock.run_for(1_000)
     page.wait_for_selector("#table-diff-kernels")
     assert server.asked[-1] == ("data/diff", {"run": "old", "other": "new"})
-    page.click("[aria-label='Light or dark']")
+    page.click("[aria-label='Light or dark theme']")
     page.wait_for_selector("#table-diff-kernels")
     assert len([path for path, _ in server.asked if path == "data/diff"]) == 2  # another theme asks nobody
     page.click("text=Swap")
@@ -129,4 +155,4 @@ def test_a_diff_that_fails_says_why(server: Server, tmp_path: Path) -> None:
     server.page.wait_for_selector("text=The trace ends early.")
     server.open("#view=compare&before=gone")
     server.page.reload()
-    server.page.wait_for_selector("text=There is no run gone")
+    server.page.wait_for_selector("text=The run gone does not exist")

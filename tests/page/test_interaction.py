@@ -72,7 +72,7 @@ def test_searching(many_operators: Rows, open_page: Any) -> None:
     opened.page.fill("#table-operators input[type=search]", "OP_01 aten")
     assert "of 100" in opened.page.inner_text("#table-operators .table-foot")
     opened.page.fill("#table-operators input[type=search]", "no such thing")
-    assert opened.texts("#table-operators tbody td") == ["Nothing matches the search."]
+    assert opened.texts("#table-operators tbody td") == ["No row matches your search."]
 
 
 def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) 
     opened.page.fill("#table-operators input[type=search]", "op_01")
     opened.page.locator("#table-operators thead th", has_text="Calls").locator("button").first.click()
     opened.page.click("[aria-label='Next page']")
-    opened.page.click("[aria-label='Light or dark']")
+    opened.page.click("[aria-label='Light or dark theme']")
     seen, theme = names(opened), opened.page.evaluate("document.documentElement.dataset.theme")
     assert seen == [f"{n:04}" for n in range(174, 149, -1)]
     assert theme == "dark"
@@ -150,7 +150,7 @@ def test_definitions_open_and_close(tmp_path: Path, open_page: Any) -> None:
     opened = open_page(hand_made_report(tmp_path))
     page, panel = opened.page, opened.page.locator("#definition")
     page.click("button.term:text-is('Breakdown')")
-    assert "At each instant exactly one category has the time" in panel.inner_text()
+    assert "Each instant of a step belongs to exactly one category" in panel.inner_text()
     page.keyboard.press("Escape")
     assert not panel.is_visible()
     assert page.evaluate("document.activeElement.textContent") == "Breakdown"

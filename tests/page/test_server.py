@@ -59,7 +59,7 @@ def test_a_failure_is_told_in_the_servers_words(server: Server) -> None:
 def test_a_link_to_a_run_that_is_gone_says_so(server: Server) -> None:
     server.runs(("here", 1.0))
     server.open("#run=gone")
-    server.page.wait_for_selector("text=There is no run gone")
+    server.page.wait_for_selector("text=The run gone does not exist")
 
 
 def test_runs_and_windows_that_come_later_appear(server: Server, report: dict[str, Any]) -> None:
@@ -93,7 +93,7 @@ def test_the_run_on_display_stays_when_another_one_becomes_the_newest(server: Se
     server.runs(("one", 1.0), ("two", 2.0))
     with server.page.expect_response("**/data/runs"):
         server.page.clock.run_for(30_000)
-    server.page.wait_for_selector("text=There is a new run: two")
+    server.page.wait_for_selector("text=New run: two")
     assert server.page.input_value("#run") == "one"
     assert "run=one" in server.page.url  # nor does who opens the link see another one
 

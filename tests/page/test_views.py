@@ -109,7 +109,7 @@ def test_captures_tell_when_how_slow_and_what_differed(tmp_path: Path, open_page
     for part in ("Step 119", "slow steps", "usual 1.00 ms, limit 1.25 ms", "2 steps recorded, 3.00 ms each"):
         assert part in first
     assert all(sentence in first for sentence in report.captures[0].evidence)
-    assert "no whole step recorded" in second
+    assert "no complete step recorded" in second
     opened.page.click(".captures summary")
     opened.page.wait_for_selector("#table-capture-0-categories tbody td")
     changes = opened.texts("#table-capture-0-categories tbody tr")
@@ -130,7 +130,7 @@ def test_one_rank_alone_is_not_called_balanced(tmp_path: Path, open_page: Any) -
     hand_made_report(tmp_path)
     opened = open_page(analyze(tmp_path / "rank0.1.pt.trace.json"), view="distributed")
     shown = opened.page.inner_text("main")
-    assert "One rank was read" in shown
+    assert "Only one rank was read" in shown
     assert "No rank keeps" not in shown
 
 
@@ -156,7 +156,7 @@ def test_the_optimizer_of_a_recording_without_steps_is_not_said_to_be_of_a_step(
     opened = open_page(analyze(trace.write(tmp_path / "rank0.pt.trace.json")), view="launches")
     (part,) = (text for text in opened.texts("main section.part") if text.startswith("Optimizer"))
     assert "in the recording" in part
-    assert "a step" not in part
+    assert "per step" not in part
 
 
 def test_of_many_ranks_those_with_the_most_work_come_first(tmp_path: Path, open_page: Any) -> None:
@@ -181,7 +181,7 @@ def test_savings_are_parts_of_the_step_of_the_finding_whatever_rank_is_shown(tmp
     document["findings"][0] |= {"rank": 0, "step_ms": 2.0}  # that of rank 1, in the verdict, takes 1 ms
     opened = open_page(json.dumps(document).encode())
     shares = opened.texts(".saving b")
-    assert "200 µs a step (2.5 % to 10.0 % of rank 0's)" in shares[0]
+    assert "200 µs per step (2.5 % to 10.0 % of rank 0's)" in shares[0]
     opened.show("overview", rank="0")
     assert opened.page.input_value("#rank") == "0"
     assert opened.texts(".saving b") == shares

@@ -49,9 +49,9 @@ def test_what_differed_is_told_by_category_and_operator(tmp_path: Path) -> None:
         "host_compute": 100_000,
     }
     assert capture.evidence == (
-        "3 steps up to step 119 took 3.10 ms on average, 3.10× the usual 1.00 ms; 1.25 ms was the limit.",
-        "A captured step takes 3.10 ms (mean of 2), one of the scheduled window 1.00 ms (mean of 2).",
-        "What takes longer: waiting for input +2.00 ms.",
+        "3 steps up to step 119 took 3.10 ms on average, 3.10× the usual 1.00 ms. The limit was 1.25 ms.",
+        "A captured step takes 3.10 ms (mean of 2), a step of the scheduled window 1.00 ms (mean of 2).",
+        "Longer than usual: waiting for input +2.00 ms.",
     )
     assert len(report.sources) == 1
     assert PerfReport.from_json(report.to_json()) == report
@@ -62,7 +62,7 @@ def test_an_operator_that_grew_is_named(tmp_path: Path) -> None:
     trace(tmp_path / "slow-step-9", fetch_us=100, first=10, work_us=4900)
     record(tmp_path, CaptureRecord("slow-step-9", CaptureTrigger.SLOW_STEPS, 8, SLOW))
     (capture,) = analyze(tmp_path).captures
-    assert "What takes longer: host operators +4.00 ms." in capture.evidence
+    assert "Longer than usual: host operators +4.00 ms." in capture.evidence
     assert "Among operators on the host: aten::mm +4.00 ms." in capture.evidence
 
 
@@ -78,7 +78,7 @@ def test_a_slowness_that_was_over_is_said(tmp_path: Path) -> None:
     slow, asked = analyze(tmp_path).captures
     assert any("as usual again" in sentence for sentence in slow.evidence)
     assert not any("as usual again" in sentence for sentence in asked.evidence)
-    assert asked.evidence[0] == "Asked for by the file profile-now at step 39."
+    assert asked.evidence[0] == "Requested by the file profile-now at step 39."
 
 
 def test_each_rank_is_compared_with_itself(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_each_rank_is_compared_with_itself(tmp_path: Path) -> None:
     assert capture.diff.step.change_ns == 1_000_000
     assert capture.distributed is not None
     assert capture.distributed.straggler is not None
-    assert capture.evidence[-1].startswith("Rank 1 has the most work of its own: 1.00 ms a step more in waiting for")
+    assert capture.evidence[-1].startswith("The most work is on rank 1: 1.00 ms per step more in waiting for")
 
 
 def test_a_capture_without_a_window_to_compare_with(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_damaged_files_are_notes(tmp_path: Path) -> None:
     notes = analyze(tmp_path).notes
     assert any(note.startswith("Captures of rank 1 are left out") for note in notes)
     assert any("Left out, unreadable" in note for note in notes)
-    assert any(note.startswith("What the profiler cost is left out") for note in notes)
+    assert any(note.startswith("The profiler's cost is left out") for note in notes)
 
 
 @pytest.mark.parametrize("folder", ["../elsewhere", "/etc", "", ".."])
@@ -135,7 +135,7 @@ def test_a_record_leads_nowhere_else(tmp_path: Path, folder: str) -> None:
     record(tmp_path, CaptureRecord(folder, CaptureTrigger.FILE, 1))
     captures, notes = captured(tmp_path, [])
     assert captures == ()
-    assert "names no folder of a capture" in notes[0]
+    assert "does not name a capture's folder" in notes[0]
 
 
 def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,9 +150,9 @@ def test_the_console_shows_trust_and_captures(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "windows.rank0.jsonl").write_bytes(WINDOWS.encode(RecordedWindow("", 27, 31, 2, 10**6, 2 * 10**6, 99)))
     analyze(tmp_path).print(width=400)
     text = capsys.readouterr().out
-    assert "Trust 2 of 2 steps whole, no event lost." in text
-    assert "Steps under the profiler took 1.50× (95 % interval 1.50× to 1.50×) the time of those before." in text
-    assert "Afterwards the step time was back: 1.00×" in text
+    assert "Trust 2 of 2 steps complete, no event lost." in text
+    assert "Steps under the profiler took 1.50× (95 % CI 1.50× to 1.50×) the time of those before." in text
+    assert "Afterwards the step time recovered: 1.00×" in text
     assert "The profiler cost 5.50 ms" in text
     assert "slow-step-120  slow steps" in text
-    assert "What takes longer: waiting for input +2.00 ms." in text
+    assert "Longer than usual: waiting for input +2.00 ms." in text

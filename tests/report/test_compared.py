@@ -59,7 +59,7 @@ def test_prediction_of_mixed_precision_stands_beside_what_came_of_it(tmp_path: P
     file = io.StringIO()
     plain.diff(mixed).print(file=file, width=120)
     assert "Mixed precision was predicted to be" in file.getvalue()
-    assert "and is 2.50×: as predicted." in file.getvalue()
+    assert "It is 2.50×: as predicted." in file.getvalue()
     assert plain.diff(plain).mixed_precision is None
     assert mixed.diff(plain).mixed_precision is None
 

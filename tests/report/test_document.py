@@ -60,7 +60,7 @@ def test_another_schema_version_is_named() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"traceEvents": []}', b"\xff"])
 def test_what_is_no_report_is_said(data: bytes) -> None:
-    with pytest.raises(ReportError, match="no lightning-perf report"):
+    with pytest.raises(ReportError, match="not a lightning-perf report"):
         PerfReport.from_json(data)
 
 

@@ -22,10 +22,10 @@ def window(lasting: float, returned: bool | None, capture: str = "") -> WindowTr
 
 
 def test_what_is_missing_is_counted() -> None:
-    assert trust_line(SOUND) == "5 of 5 steps whole, no event lost, every kernel has its launch."
+    assert trust_line(SOUND) == "5 of 5 steps complete, no event lost, every kernel has its launch."
     doubtful = Trust(5, 1, 12, 1000, 10, 2, 1)
     assert trust_line(doubtful) == (
-        "4 of 5 steps whole, 12 events lost, 1 recording cut short, no device work in 2 recordings of a GPU's run, "
+        "4 of 5 steps complete, 12 events lost, 1 recording cut short, no device work in 2 recordings of a GPU's run, "
         "99.0 % of 1,000 kernels have their launch."
     )
 
@@ -36,18 +36,18 @@ def test_a_recording_without_step_marks_has_no_steps_to_count() -> None:
 
 def test_whether_the_step_time_came_back() -> None:
     for returned, words in (
-        (True, "was back"),
-        (False, "did not come back"),
-        (None, "cannot be told"),
+        (True, "recovered"),
+        (False, "did not recover"),
+        (None, "is unknown"),
     ):
         line = trust_line(replace(SOUND, windows=(window(1.05, returned),)))
         assert "Steps under the profiler took 1.10×" in line
-        assert f"{words}: 1.05× (95 % interval 1.04× to 1.06×)." in line
+        assert f"{words}: 1.05× (95 % CI 1.04× to 1.06×)." in line
 
 
 def test_the_worst_scheduled_window_speaks() -> None:
     windows = (window(1.0, True), window(1.2, False), window(1.9, False, "slow-step-9"))
-    assert "did not come back: 1.20×" in trust_line(replace(SOUND, windows=windows))
+    assert "did not recover: 1.20×" in trust_line(replace(SOUND, windows=windows))
 
 
 def test_costs() -> None:
@@ -64,7 +64,7 @@ def test_one_rank_with_most_work_for_which_the_others_wait():
     awaited = Awaited(5, 900_000.0, 0.9, 0.75, 2_000_000)
     (sentence,) = who_waits(replace(EVEN, straggler=WORK, awaited=awaited))
     assert sentence == (
-        "Rank 5 is what others wait for: 1.38 ms a step more in host operators; evenly spread, a step would take "
+        "The others wait for rank 5: 1.38 ms per step more in host operators. Evenly spread, a step would take "
         "1.80 ms less."
     )
 
@@ -72,13 +72,13 @@ def test_one_rank_with_most_work_for_which_the_others_wait():
 def test_work_and_waits_may_name_two_ranks():
     awaited = Awaited(7, 5_078_857.0, 0.759, 0.625, 6_216_000)
     first, second = who_waits(replace(EVEN, straggler=WORK, awaited=awaited))
-    assert first.startswith("Rank 5 has the most work of its own: 1.38 ms a step more")
+    assert first.startswith("The most work is on rank 5: 1.38 ms per step more")
     assert second == (
-        "In collectives the others wait longest for rank 7: 5.08 ms a step, 75.9 % of all waits. It began the "
-        "recording 6.22 ms after the first rank, for a reason that lies before it."
+        "In collectives the others wait longest for rank 7: 5.08 ms per step, 75.9 % of all waits. It began the "
+        "recording 6.22 ms after the first rank, for a reason before the recording."
     )
     (alone,) = who_waits(replace(EVEN, awaited=replace(awaited, late_ns=None)))
-    assert alone == "In collectives the others wait longest for rank 7: 5.08 ms a step, 75.9 % of all waits."
+    assert alone == "In collectives the others wait longest for rank 7: 5.08 ms per step, 75.9 % of all waits."
 
 
 def test_equal_ranks_are_said_to_be_equal_as_far_as_they_were_read():
@@ -101,8 +101,8 @@ def test_findings_say_whose_they_are_where_there_are_several(tmp_path):
 
     training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json")
     (alone,) = findings()
-    assert alone.endswith("[high]")
+    assert alone.endswith("[input-bound · high]")
     for rank in range(2):
         training(fetch_us=5000 + rank).rank(rank, 2).write(tmp_path / f"rank{rank}.pt.trace.json")
     (whose,) = findings()
-    assert whose.endswith("[high, rank 1]")
+    assert whose.endswith("[input-bound · high, rank 1]")

@@ -18,13 +18,13 @@ def test_where_why_and_next() -> None:
     )
     assert verdict.why.startswith("Input-bound: 20.0 % of the step waits for data. The training thread waits 2.50 ms")
     assert "num_workers=4" in verdict.next
-    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.50 ms a step (10.0 % to 20.0 %).")
+    assert verdict.next.endswith("Estimated saving: 1.25 ms to 2.50 ms per step (10.0 % to 20.0 %).")
 
 
 def test_a_healthy_training_is_told_what_is_left() -> None:
     verdict = judge(analysis(training()), (), None)
-    assert verdict.why == "No rule found time that a known change would win back."
-    assert verdict.next.endswith("aten::mm takes most, 9.98 ms a step.")
+    assert verdict.why == "No rule found time that a known change would save."
+    assert verdict.next.endswith("aten::mm takes most, 9.98 ms per step.")
 
 
 def test_the_part_that_a_category_is_made_of_is_named() -> None:
@@ -37,7 +37,7 @@ def test_a_cause_of_little_is_not_passed_off_as_the_reason() -> None:
     (found,) = find([lead])
     assert judge(lead, [found], None).why.startswith("Input-bound")
     why = judge(lead, [replace(found, severity="low")], None).why
-    assert why.startswith("Little that a known change would win back. The most: Input-bound")
+    assert why.startswith("A known change would save little. The most: Input-bound")
 
 
 def test_one_step_is_no_mean() -> None:
@@ -69,7 +69,7 @@ def test_nothing_at_all() -> None:
 def test_a_saving_with_equal_bounds_is_one_figure() -> None:
     (finding,) = find([analysis(training(fetch_us=2500))])
     assert saving_text(replace(finding, saving_low_ms=2.5, saving_high_ms=2.5), None) == (
-        "Predicted saving: 2.50 ms a step."
+        "Estimated saving: 2.50 ms per step."
     )
     assert saving_text(replace(finding, saving_low_ms=None), None) == ""
 
@@ -79,9 +79,9 @@ def test_a_saving_says_what_it_is_of() -> None:
     (finding,) = find([lead])
     assert finding.step_ms == 12.5
     saving = replace(finding, saving_low_ms=0.0, saving_high_ms=2.5)
-    assert saving_text(saving, lead) == "Predicted saving: up to 2.50 ms a step (20.0 %)."
+    assert saving_text(saving, lead) == "Estimated saving: up to 2.50 ms per step (20.0 %)."
     unmarked = replace(lead, breakdown=replace(lead.breakdown, marked=False))
-    assert saving_text(saving, unmarked) == "Predicted saving: up to 2.50 ms in the recording (20.0 %)."
+    assert saving_text(saving, unmarked) == "Estimated saving: up to 2.50 ms in the recording (20.0 %)."
 
 
 def test_what_is_found_on_another_rank_is_measured_by_the_step_of_that_rank() -> None:
@@ -90,5 +90,5 @@ def test_what_is_found_on_another_rank_is_measured_by_the_step_of_that_rank() ->
     assert (finding.rank, finding.step_ms) == (5, 12.5)
     verdict = judge(lead, [finding], None)
     assert verdict.why.startswith("On rank 5: Input-bound: 20.0 % of the step")
-    assert verdict.next.endswith("Predicted saving: 1.25 ms to 2.50 ms a step (10.0 % to 20.0 % of rank 5's).")
+    assert verdict.next.endswith("Estimated saving: 1.25 ms to 2.50 ms per step (10.0 % to 20.0 % of rank 5's).")
     assert "rank 5" not in judge(other, [finding], None).next

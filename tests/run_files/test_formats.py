@@ -34,21 +34,9 @@ from lightning_perf.run_files.run_record import (
     RunEnded,
     RunStarted,
 )
-from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
 
 LOGS: dict[str, tuple[RankLog[Any], list[Any], bytes]] = {
-    "steps.rank3.jsonl": (
-        STEPS,
-        [
-            StepSample(7, 120_000_000, 3_000_000, None, 32, False),
-            StepSample(8, 110_000_000, 0, 90_000_000, None, True),
-        ],
-        (
-            b'{"step":7,"step_ns":120000000,"data_wait_ns":3000000,"device_ns":null,"samples":32,"profiled":false}\n'
-            b'{"step":8,"step_ns":110000000,"data_wait_ns":0,"device_ns":90000000,"samples":null,"profiled":true}\n'
-        ),
-    ),
     "windows.rank3.jsonl": (
         WINDOWS,
         [RecordedWindow("", 10, 17, 5, 1000, 2000, 3000), RecordedWindow("slow-step-80", 80, 83, 3, 4, 5, 6)],
@@ -151,7 +139,7 @@ PRECISION_CONTENT = (
     b'"underflow":{"samples":1,"scale":1024.0,"headroom_doublings":30,"layers":[{"name":"fc","arithmetic":"fp16",'
     b'"values":100,"zero_share":0.0,"subnormal_share":1.0,"vanished":null,"median_exponent":-16,'
     b'"headroom_doublings":30,"underflows":true,"first_exponent":-16,"counts":[60,40]}],"advice":{'
-    b'"action":"init_scale","text":"Start with a larger loss scale, in which all gradients seen fit: '
+    b'"action":"init_scale","text":"Start with a larger loss scale that fits all sampled gradients: '
     b'PrecisionCallback(\\"16-mixed\\", init_scale=4096)","init_scale":4096.0,"keep_fp32":[]}},"numerics":{'
     b'"precision":"16-mixed","mixed_losses":[2.5],"fp32_losses":[2.25],"mixed_end":2.5,"fp32_end":2.0,'
     b'"seed_ends":[2.0,2.0,2.0,2.0],"expected_low":2.0,"expected_high":2.0,"beyond_seed_noise":true,"layers":[{'

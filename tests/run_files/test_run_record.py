@@ -88,7 +88,7 @@ def test_a_record_cut_anywhere_loses_nothing_but_its_last_line(
     recorder.path.write_bytes(whole[:cut])
     lines = whole[:cut].count(b"\n") + (cut > 0 and whole[cut : cut + 1] == b"\n")  # whole but for its line feed
     if lines == 0:
-        with pytest.raises(CompareError, match="does not begin with the start of a run"):
+        with pytest.raises(CompareError, match="its first line is not the start of a run"):
             read_record(recorder.path)
         return
     record = read_record(recorder.path)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")))
+RULE_PAGES = tuple(sorted((ROOT / "lightning_perf" / "findings" / "pages").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md")), *RULE_PAGES)
 """Everything that is written for readers."""
 
 _BLOCK = re.compile(
@@ -117,10 +119,11 @@ def _slug(heading: str) -> str:
 
 
 def load(script: Path) -> ModuleType:
-    """The module that a script beside the docs is: it is in no package."""
-    spec = importlib.util.spec_from_file_location(script.stem, script)
+    """Import a script of the docs, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{script.stem}", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module

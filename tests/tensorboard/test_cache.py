@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_perf.run_files.run_folder import make_run_folder
 from lightning_perf.tensorboard.cache import BESIDE, bound_folder, cache_root, find, key_of, places_of, write
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import LocalStorage, RemoteStorage
@@ -61,6 +62,11 @@ def test_documents_lie_beside_the_data(logdir: Path) -> None:
     assert found is not None
     assert found.read_bytes() == b"part"
     assert find(fit, "other", "page") is None
+
+
+def test_documents_lie_beside_the_files_of_a_fit(logdir: Path) -> None:
+    folder = make_run_folder(str(logdir / "fit"))
+    assert write(places_of(run(logdir)), "k", [("report", b"whole")]) == folder / BESIDE
 
 
 def test_new_documents_replace_those_of_older_files(logdir: Path) -> None:

@@ -66,7 +66,7 @@ def test_one_worker_at_a_time(tmp_path: Path) -> None:
         f"open(os.path.join({str(tmp_path)!r}, 'order'), 'a').write(task.key)"
     )
     assert queue.ask(task("a")) == Working(0.0, "starting")
-    assert queue.ask(task("b")) == Working(0.0, "waiting for another analysis")
+    assert queue.ask(task("b")) == Working(0.0, "waiting for another analysis to finish")
     assert [ending(queue, task(key)) for key in "ab"] == [Done(), Done()]
     assert (tmp_path / "order").read_text() == "ab"
 

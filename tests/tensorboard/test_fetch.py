@@ -37,7 +37,7 @@ def test_copies_files_once_and_tells_how_far_it_is(memory: Any, tmp_path: Path) 
     assert [path.name for path in paths] == ["rank0.1.pt.trace.json", "rank1.1.pt.trace.json"]
     assert [path.read_bytes() for path in paths] == [b"x" * 100, b"y" * 300]
     assert [done for done, _ in told] == [0.25, 1.0]
-    assert told[1][1] == "fetching file 2 of 2, 0 MB in all"
+    assert told[1][1] == "fetching file 2 of 2, 0 MB in total"
     told.clear()
     assert fetch(task(tmp_path, "v1", "v1"), lambda *step: told.append(step)) == paths
     assert told == []
@@ -73,7 +73,7 @@ def test_old_files_make_room(memory: Any, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_run_that_does_not_fit_is_refused(memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_perf.tensorboard.fetch.MOST_FETCHED_BYTES", 250)
-    with pytest.raises(StorageError, match=r"room for .* Free some, name another folder by LIGHTNING_PERF_CACHE"):
+    with pytest.raises(StorageError, match=r"room for .* Free some space, set LIGHTNING_PERF_CACHE to another folder"):
         fetch(task(tmp_path, "v1", "v1"), lambda *_: None)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

@@ -132,5 +132,5 @@ def test_a_study_without_runs_is_an_error(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "study")
     for run in (folder / "runs").rglob("run.jsonl"):
         run.unlink()
-    with pytest.raises(CompareError, match="holds no run record"):
+    with pytest.raises(CompareError, match="no run record"):
         make_study(folder)

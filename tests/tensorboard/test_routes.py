@@ -43,7 +43,9 @@ def test_several_folders_and_none(logdir: Path) -> None:
     write_trace(logdir / "a" / "x.pt.trace.json")
     write_trace(logdir / "b" / "x.pt.trace.json")
     assert asker(None, logdir_spec=f"one:{logdir}/a,two:{logdir}/b").names() == ["one/.", "two/."]
-    assert asker(None).json("data/runs") == {"runs": [], "notes": []}
+    answer = asker(None).json("data/runs")
+    assert answer["runs"] == []
+    assert [note for note in answer["notes"] if "pip install" not in note] == []  # of extras that are missing here
 
 
 def test_a_report_is_that_of_the_command_and_is_kept_beside_the_data(logdir: Path) -> None:
@@ -118,11 +120,11 @@ def test_long_tables_come_page_by_page(logdir: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ({"table": "secrets"}, 400, "Name a table"),
+        ({"table": "secrets"}, 400, "must be operators or kernels"),
         ({"table": "kernels", "rank": "7"}, 404, "no rank 7"),
-        ({"table": "kernels", "rank": "-1"}, 400, '"rank" has to be a whole number'),
-        ({"table": "kernels", "offset": "1e9"}, 400, '"offset" has to be'),
-        ({"table": "kernels", "limit": "9" * 20}, 400, '"limit" has to be'),
+        ({"table": "kernels", "rank": "-1"}, 400, '"rank" must be a whole number'),
+        ({"table": "kernels", "offset": "1e9"}, 400, '"offset" must be'),
+        ({"table": "kernels", "limit": "9" * 20}, 400, '"limit" must be'),
         ({"table": "kernels", "sort": "__class__"}, 404, "no __class__"),
     ],
 )
@@ -184,7 +186,7 @@ def test_a_tradeoff_is_served_as_it_is(logdir: Path) -> None:
     [
         ('{"schema_version": 99}', "has schema version 99"),
         ('{"schema_version": 1}', "the document is damaged"),
-        ('{"schema_version": 1, "model": "N', "this is no trade-off document"),
+        ('{"schema_version": 1, "model": "N', "this is not a trade-off document"),
     ],
 )
 def test_what_the_page_could_not_show_as_a_tradeoff_is_refused(logdir: Path, text: str, message: str) -> None:

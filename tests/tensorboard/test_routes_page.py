@@ -9,6 +9,7 @@ import pytest
 from tensorboard.backend.application import TensorBoardWSGI
 from werkzeug.test import Client
 
+from lightning_perf.project import install_command
 from tests.tensorboard.support import PREFIX, InlineQueue, PluginUnderTest, asker, write_trace
 
 
@@ -58,7 +59,7 @@ def test_perfetto_runs_under_a_policy_of_its_own(logdir: Path, caplog: pytest.Lo
 def test_without_perfetto_the_answer_says_what_to_install(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_perf.tensorboard.routes.perfetto_assets", dict)
     answer = asker(logdir).json("perfetto/index.html", 404, testing=1)
-    assert 'pip install "lightning-perf[view]"' in answer["message"]
+    assert install_command("view") in answer["message"]
 
 
 def test_below_a_path_prefix(logdir: Path) -> None:

@@ -61,7 +61,7 @@ def test_runs_are_found_fetched_and_analysed(bucket: Any, tmp_path: Path, user_c
     assert report["sources"] == report["ranks"][0]["sources"] == [source]
     assert report["ranks"][0]["breakdown"] == expected["ranks"][0]["breakdown"]
     assert isinstance(tab.queue, InlineQueue)
-    assert [answer.message for answer in tab.queue.said[:1]] == ["fetching file 1 of 1, 0 MB in all"]  # type: ignore[union-attr]
+    assert [answer.message for answer in tab.queue.said[:1]] == ["fetching file 1 of 1, 0 MB in total"]  # type: ignore[union-attr]
     with tab.get("trace", run="fit", file=0) as stream:
         assert stream.data == local.read_bytes()
     assert not list(bucket.glob("logs/**/.lightning_perf*"))

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import corpus_folder
 from tests.page.tradeoff_sample import hand_made_tradeoff
+from tests.support.installed import needs_installation
 from tests.tensorboard.support import write_study, write_trace
 
 HAND_MADE = "hand <b>made</b>"
@@ -92,6 +93,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(60)
 
 
+@needs_installation
 def test_a_hand_made_trace(server: Server) -> None:
     runs = server.finished("data/runs")["runs"]
     assert HAND_MADE in [run["name"] for run in runs]
@@ -99,6 +101,7 @@ def test_a_hand_made_trace(server: Server) -> None:
     assert report["ranks"][0]["breakdown"]["wall"]["mean_ns"] == 100_000
 
 
+@needs_installation
 @pytest.mark.corpus
 def test_a_real_trace(server: Server, corpus: Path) -> None:
     report = server.finished(f"data/report?run={REAL}")
@@ -107,11 +110,13 @@ def test_a_real_trace(server: Server, corpus: Path) -> None:
     assert len(page["rows"]) == 5
 
 
+@needs_installation
 def test_the_listing_names_the_tab(server: Server) -> None:
     status, body = server.get("/data/plugins_listing")
     assert (status, json.loads(body)["lightning_perf"]["tab_name"]) == (200, "PERF")
 
 
+@needs_installation
 def test_tensorboard_has_nothing_to_complain_of(server: Server) -> None:
     for address in ("index.html", "index.js", "static/app/main.js", "perfetto/index.html", "data/runs", "data/report"):
         server.get(f"/data/plugin/lightning_perf/{address}")

@@ -94,7 +94,7 @@ def test_opens_nothing_outside(logdir: Path, tmp_path: Path, path: str) -> None:
 def test_a_pipe_neither_is_listed_nor_blocks_who_opens_it(logdir: Path) -> None:
     os.mkfifo(logdir / "x.json")
     assert paths(logdir) == []
-    with pytest.raises(StorageError, match="no regular file"):
+    with pytest.raises(StorageError, match="is not a regular file"):
         LocalStorage(logdir).open("x.json")
 
 

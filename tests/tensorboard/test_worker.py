@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lightning_perf.project import install_command
 from lightning_perf.report.build import analyze
 from lightning_perf.report.document import PerfReport
 from lightning_perf.tensorboard.cache import find, key_of
@@ -101,7 +102,7 @@ def test_a_missing_extra_is_a_passing_failure(logdir: Path, monkeypatch: pytest.
     monkeypatch.setattr("lightning_perf.tensorboard.make_report.make_report", fail)
     write_trace(logdir / "fit" / "a.pt.trace.json")
     assert work(task_of(logdir), lambda _: None) == Failed(
-        'scipy is not installed. Install it with: pip install "lightning-perf[compare]"', lasting=False
+        f"scipy is not installed. Install it with: {install_command('compare')}", lasting=False
     )
 
 

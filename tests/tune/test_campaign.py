@@ -1,5 +1,7 @@
 """The trials' logic with planted processes, which answer at once with planted times, losses and faults."""
 
+import math
+import random
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,6 +32,8 @@ class Planted:
         starts_s: Added to the start of a lever's training, by lever.
         faults: Raised when a lever's training begins, by lever.
         dies: The window after which the base ends, or None.
+        capacity: Trainings that the memory holds at a time; counted as more by `sizes`, by lever.
+        free_bytes: Free device memory that the windows report, or None.
         predictions: Of the scout.
     """
 
@@ -39,6 +43,12 @@ class Planted:
     starts_s: dict = field(default_factory=dict)
     faults: dict = field(default_factory=dict)
     dies: int | None = None
+    capacity: float = 100.0
+    sizes: dict = field(default_factory=dict)
+    free_bytes: int | None = None
+    used: float = 0.0
+    process_spread: float = 0.0
+    draws: random.Random = field(default_factory=lambda: random.Random(0))
     predictions: tuple = ()
     orders: list = field(default_factory=list)
     alive: int = 0
@@ -61,6 +71,8 @@ def planted(monkeypatch):
         def __init__(self, target, order, path):
             super().__init__(self)
             self.order = order
+            self.speed = math.exp(plan.draws.gauss(0, plan.process_spread))
+            self.size = 0.0
             self.windows = 0
             self.steps = 0
             plan.orders.append(order)
@@ -86,6 +98,10 @@ def planted(monkeypatch):
                 plan.clock_s += plan.starts_s.get(lever, 0)
                 if lever in plan.faults:
                     raise failure(plan.faults[lever])
+            self.size = max([1.0, *(plan.sizes.get(lever, 1.0) for lever in self.order.levers)])
+            plan.used += self.size
+            if plan.used > plan.capacity:
+                raise failure(TrialError("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
             return Ready()
 
         def trained(self, timeout_s):
@@ -93,7 +109,7 @@ def planted(monkeypatch):
             if plan.dies is not None and not self.order.levers and self.windows == plan.dies:
                 plan.dies = None
                 raise WorkerExitError("its process was killed by SIGKILL", -9)
-            seconds = STEP_S * self.steps * (1 + 0.001 * (self.windows % 3))
+            seconds = STEP_S * self.speed * self.steps * (1 + 0.001 * (self.windows % 3))
             samples, loss = 4 * self.steps, 1 + plan.spread * (self.order.seed % 3)
             for lever in self.order.levers:
                 seconds *= plan.factors.get(lever, 1)
@@ -104,10 +120,12 @@ def planted(monkeypatch):
                 plan.clock_s += timeout_s
                 raise WorkerTimeoutError("it was stopped")
             plan.clock_s += seconds
-            return Window(seconds, self.steps, samples, (loss,) * self.steps)
+            peak = None if plan.free_bytes is None else 1000
+            return Window(seconds, self.steps, samples, (loss,) * self.steps, peak, plan.free_bytes)
 
         def close(self):
             plan.alive -= 1
+            plan.used -= self.size
 
         def __exit__(self, *error):
             self.close()
@@ -215,7 +233,7 @@ def test_nothing_kept(planted):
 
 def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
     planted.factors = {"workers-1": 0.5}
-    planted.dies = 17
+    planted.dies = 26
     result, _ = tuned("channels-last", "workers-1", "workers-2")
     (failed,) = (trial for trial in result.trials if trial.outcome is Outcome.FAILED)
     assert failed.reason == "the training that it was compared with failed: its process was killed by SIGKILL"
@@ -226,7 +244,7 @@ def test_a_baseline_that_dies_in_a_trial_is_begun_anew(planted):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (TrialError("ValueError: no such file"), "the training fails as it is: ValueError: no such file"),
+        (TrialError("ValueError: no such file"), "the unchanged training fails: ValueError: no such file"),
         (NoTrainingError("TRAINING a.b:c: there is no module a"), "^TRAINING a.b:c: there is no module a$"),
         (OutOfTimeError("late"), "takes longer than the 60 minutes of the budget: give more"),
     ],
@@ -267,7 +285,7 @@ def test_an_interrupt_of_the_last_measurement_keeps_the_rows(planted):
     settings = TuneSettings(levers=("bf16-mixed",), minutes=60, rounds=8, window_s=1.0)
 
     def on_progress(line):
-        if line.startswith("Measuring what is kept"):
+        if line.startswith("Measuring all kept levers"):
             planted.faults = {"bf16-mixed": KeyboardInterrupt()}
 
     result = run_campaign("any:thing", settings, on_progress)
@@ -281,7 +299,7 @@ def test_time_is_set_aside_for_what_starts_slowly(planted):
     planted.predictions = (Prediction("channels-last", 0.1, 0.5),)  # it comes first, but for memory
     planted.factors = {"channels-last": 0.5}
     planted.starts_s = {"channels-last": 60.0}
-    result, _ = tuned(minutes=6)
+    result, _ = tuned(minutes=10)
     assert [trial.lever for trial in result.trials][:2] == ["keep-memory", "channels-last"]
     assert result.kept == ("channels-last",)
     assert Outcome.NOT_TRIED in outcomes(result).values()
@@ -299,3 +317,89 @@ def test_an_unknown_lever(planted):
     with pytest.raises(TuneError, match="warp-drive"):
         tuned("warp-drive")
     assert planted.orders == []
+
+
+def test_a_lever_is_kept_after_two_fresh_pairs_of_processes(planted):
+    planted.factors = {"channels-last": 0.8}
+    result, _ = tuned("channels-last")
+    assert result.kept == ("channels-last",)
+    tried = [order.levers for order in planted.orders]
+    # The screening against the running best, two fresh pairs, and the last measurement of all together.
+    assert tried.count(("channels-last",)) == 4
+    assert planted.most == 2
+
+
+def test_a_gain_that_fresh_processes_do_not_show_is_not_kept(planted):
+    planted.process_spread = 0.02
+    for seed in range(40):
+        planted.draws.seed(seed)
+        result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer", "workers-1")
+        unconfirmed = [trial for trial in result.trials if trial.outcome is Outcome.NOT_CONFIRMED]
+        if unconfirmed:
+            assert "in three pairs of processes" in unconfirmed[0].reason
+            assert unconfirmed[0].lever not in result.kept
+            return
+    raise AssertionError("no lever looked faster by luck in 40 tunings")
+
+
+@pytest.mark.parametrize(("spread", "power"), [(0.0, 1.0), (0.005, 1.0), (0.02, 0.75)])
+def test_useless_levers_are_kept_in_five_per_cent_of_tunings_at_most(planted, spread, power):
+    """Before: any of 8 in 16 % of tunings at 0.5 %, in 46 % at 2 %."""
+    useless = ("bf16-mixed", "16-mixed", "channels-last", "fused-optimizer", "keep-memory", "cudnn-benchmark")
+    planted.process_spread = spread
+    kept = found = 0
+    tunings = 60
+    for seed in range(tunings):
+        planted.draws.seed(seed)
+        planted.factors = {}
+        result, _ = tuned(*useless, "workers-1", "compile", minutes=1e6)
+        assert result.family_error == 0.05
+        kept += bool(result.kept)
+        planted.factors = {"channels-last": 0.9}
+        result, _ = tuned("channels-last", minutes=1e6)
+        found += result.kept == ("channels-last",)
+    assert kept <= 7  # 5 % of 60 is 3; more than 7 come in 1 of 100 such tests
+    assert found / tunings >= power
+
+
+def test_a_budget_without_time_for_fresh_processes_confirms_nothing(planted):
+    planted.factors = {"channels-last": 0.8}
+    planted.starts_s = {"channels-last": 60.0}
+    result, _ = tuned("channels-last", minutes=4.6)
+    assert outcomes(result) == {"channels-last": Outcome.NOT_CONFIRMED}
+    assert "no time to confirm" in result.trials[0].reason
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the device tells", "the device does not tell"])
+def test_a_training_over_half_of_the_memory_runs_one_after_the_other(planted, known):
+    planted.capacity, planted.free_bytes = 1.5, 500 if known else None
+    planted.factors = {"channels-last": 0.8}
+    result, said = tuned("channels-last", "fused-optimizer")
+    assert outcomes(result) == {"channels-last": Outcome.KEPT, "fused-optimizer": Outcome.NO_GAIN}
+    assert sum("does not hold two trainings" in note for note in result.notes) == 1
+    assert any("does not hold two trainings" in line for line in said)
+    assert planted.alive == 0
+    assert planted.used == 0
+
+
+def test_a_larger_batch_that_fits_alone_is_measured_alone(planted):
+    planted.capacity = 4.5
+    planted.sizes = {"batch-size-x2": 2.0, "batch-size-x4": 4.0}
+    result, _ = tuned("batch-size-x2", "batch-size-x4")
+    assert outcomes(result) == {"batch-size-x2": Outcome.MEASURED, "batch-size-x4": Outcome.MEASURED}
+    assert result.trials[1].measured.value == pytest.approx(0.25, rel=0.01)
+    assert not any("does not hold two trainings" in note for note in result.notes)
+
+
+def test_a_batch_that_does_not_fit_alone_fails_with_the_cause(planted):
+    planted.capacity = 2.5
+    planted.sizes = {"batch-size-x4": 4.0}
+    result, _ = tuned("batch-size-x4")
+    assert outcomes(result) == {"batch-size-x4": Outcome.FAILED}
+    assert "out of memory" in result.trials[0].reason
+    assert "with no other training in memory" in result.trials[0].reason
+
+
+def test_progress_says_how_much_time_is_left(planted):
+    _, said = tuned("channels-last")
+    assert any(line.startswith("channels-last: no gain") and line.endswith("min left") for line in said)

@@ -74,10 +74,10 @@ def test_the_console_fits_80_columns():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "All together, measured anew: -30.0 % (-34.0 to -26.0) time a step, 1.43 times as fast."),
+        ({}, "All together, in fresh processes: -30.0 % (-34.0 to -26.0) time per step, 1.43 times as fast."),
         ({"confirmed": False}, "the gain is not certain"),
-        ({"combined": False, "confirmed": False}, "was not measured anew"),
-        ({"kept": (), "combined": False, "confirmed": False}, "leave it as it is"),
+        ({"combined": False, "confirmed": False}, "were not measured all together"),
+        ({"kept": (), "combined": False, "confirmed": False}, "leave it unchanged"),
     ],
 )
 def test_the_verdict_says_what_is_certain(settings, said):
@@ -90,8 +90,8 @@ def test_what_the_training_differs_from_itself_says_what_other_figures_mean():
     assert "leaves out 0" not in quiet
     assert "- batch-size-x2: another training, for you to choose" in quiet
     odd = result(noise=(1.082, 1.041, 1.124)).to_markdown().replace("\\", "")
-    assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval leaves out 0" in odd
-    assert "- batch-size-x2: no further than the training differs from itself; another training" in odd
+    assert "(+4.1 to +12.4). A change from -11.0 to +12.4 % counts as none. Its own interval does not contain 0" in odd
+    assert "- batch-size-x2: within the noise of the training; another training" in odd
 
 
 def test_markdown_is_escaped():
@@ -105,13 +105,13 @@ def test_output_goes_to_stdout_and_progress_to_stderr(tuned, capsys):
     assert main(["tune", "any:thing"]) == 0
     streams = capsys.readouterr()
     assert "Kept: channels-last." in streams.out
-    assert streams.err == "working …\n"
+    assert streams.err == "lightning-perf: working …\n"
 
 
 def test_an_interrupted_tuning_shows_what_it_has_and_ends_as_interrupted(monkeypatch, capsys):
     monkeypatch.setattr(campaign, "run_campaign", lambda *_: result(interrupted=True, combined=False, confirmed=False))
     assert main(["tune", "any:thing"]) == 130
-    assert "Kept: channels-last. What is kept was not measured anew" in capsys.readouterr().out
+    assert "Kept: channels-last. They were not measured all together" in capsys.readouterr().out
 
 
 def test_json_is_the_document(tuned, capsys):
@@ -136,7 +136,7 @@ def test_markdown_goes_to_a_file(tuned, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--levers", "warp-drive"], "there is no such lever. There are bf16-mixed"), (["--rounds", "2"], "from 6")],
+    [(["--levers", "warp-drive"], "unknown lever 'warp-drive'; choose from bf16-mixed"), (["--rounds", "2"], "from 6")],
 )
 def test_wrong_settings_are_code_2(options, said, capsys):
     assert main(["tune", "any:thing", *options]) == 2
@@ -147,11 +147,11 @@ def test_wrong_settings_are_code_2(options, said, capsys):
 
 def test_a_training_that_fails_is_code_2(monkeypatch, capsys):
     def fail(*_):
-        raise TuneError("the training fails as it is: \x1b[31mboom")
+        raise TuneError("the unchanged training fails: \x1b[31mboom")
 
     monkeypatch.setattr(campaign, "run_campaign", fail)
     assert main(["tune", "any:thing"]) == 2
-    assert capsys.readouterr().err == "lightning-perf: the training fails as it is: \\x1b[31mboom\n"
+    assert capsys.readouterr().err == "lightning-perf: the unchanged training fails: \\x1b[31mboom\n"
 
 
 @pytest.mark.parametrize("option", [["--minutes", "0"], ["--minutes", "soon"], ["--window", "inf"]])

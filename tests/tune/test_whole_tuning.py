@@ -46,9 +46,10 @@ def test_ctrl_c_leaves_no_processes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # eleven processes start
 def test_a_real_tuning_finds_what_is_planted(tmp_path):
     before = Path("tests/tune/trainings.py").read_bytes()
-    settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=8)
+    settings = TuneSettings(levers=("channels-last",), rounds=6, window_s=0.1, minutes=14)
     result = run_campaign("tests.tune.trainings:planted", settings, print)
     assert [(trial.lever, trial.outcome) for trial in result.trials] == [("channels-last", Outcome.KEPT)]
     assert result.confirmed

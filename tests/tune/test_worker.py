@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lightning_perf.tune import worker
 from lightning_perf.tune.messages import Ready, Scouted, Window
 from lightning_perf.tune.runner import Runner
 from lightning_perf.tune.training import Training
-from lightning_perf.tune.worker import describe_error
+from lightning_perf.tune.worker import MOST_SAVING, describe_error, profile
 from lightning_perf.workers.channel import Failure
 from tests.tune.conversation import Conversation, converse, order
 from tests.tune.trainings import TRAINER, Data, Pictures, Tiny
@@ -82,7 +83,7 @@ def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):
         ("tests.tune.trainings:on_two_devices", "trials run on one device, and this Trainer has 2: give it devices=1"),
         ("tests.tune.trainings:nothing", "has no nothing"),
         ("tests.tune.no_such:thing", "there is no module tests.tune.no_such"),
-        (Training(nn.Linear(1, 1)), "no LightningModule, but Linear"),
+        (Training(nn.Linear(1, 1)), "not a LightningModule, but Linear"),
         (Training(Tiny()), "train_dataloader"),
     ],
 )
@@ -106,6 +107,9 @@ def test_a_scout_tells_what_applies_and_the_lines_to_write(tmp_path):
     assert isinstance(answer, Scouted)
     assert answer.machine.device == "cpu"
     assert answer.note is None
+    assert answer.step_ms is not None
+    assert answer.step_ms > 0
+    assert all(0 <= found.low <= found.high <= MOST_SAVING < 1 for found in answer.predictions)
     assert answer.missing["tf32"] == "needs a CUDA GPU with TF32"
     assert answer.missing["channels-last"] is None
     assert answer.lines["batch-size-x2"][0] == "DataLoader(…, batch_size=8)"
@@ -223,3 +227,16 @@ def test_workers_make_no_batches_between_windows(tmp_path):
     assert after_first[0] == after_first[1]
     assert after_first[1] < after_second[0]
     assert after_second[0] == after_second[1]
+
+
+def test_no_prediction_makes_a_step_vanish(tmp_path, monkeypatch):
+    """Measured: a predicted change of -100 %."""
+    finding = SimpleNamespace(kind="input-bound", saving_low_ms=5.0, saving_high_ms=10.0, step_ms=10.0)
+    lead = SimpleNamespace(breakdown=SimpleNamespace(wall=SimpleNamespace(mean_ns=1e7)))
+    report = SimpleNamespace(findings=[finding], lead=0, ranks=[lead], step_times=SimpleNamespace(p50_ns=9_000_000))
+    monkeypatch.setattr("lightning_perf.report.build.analyze", lambda folder: report)
+    (tmp_path / "rank0.pt.trace.json.gz").touch()
+    predictions, note, step_ms = profile(lambda **arguments: None, str(tmp_path), 3)
+    assert [(found.low, found.high) for found in predictions] == [(0.5, MOST_SAVING)]
+    assert note is None
+    assert step_ms == 9.0

@@ -1,1 +1,1 @@
-"""Shared by the analyses: intervals, arrays, averaged steps, caching."""
+"""Helpers that all analyses share: intervals, arrays, averaged steps, caching."""

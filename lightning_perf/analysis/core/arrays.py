@@ -35,7 +35,7 @@ def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
 
     Args:
         rows: The rows.
-        kind: What the table lists, for the error, e.g. ``category``.
+        kind: The kind of its rows, for the error, e.g. ``category``.
         name: The name.
 
     Raises:
@@ -48,11 +48,11 @@ def find_row(rows: Iterable[_Row], kind: str, name: str) -> _Row:
 
 
 def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int64Array:
-    """Sum of the values of each code.
+    """Sum the values of each code.
 
     Args:
         code: Which sum each value belongs to, from 0 to ``size - 1``.
-        value: The values; their sums are exact below 2**53, which is 104 days in nanoseconds.
+        value: The values. Their sums are exact below 2**53, which is 104 days in nanoseconds.
         size: Number of sums.
 
     Returns:
@@ -67,14 +67,15 @@ def sum_by(code: NDArray[np.integer[Any]], value: Int64Array, size: int) -> Int6
 
 
 SCORE = 3.5
-"""Modified z-score beyond which a value is one (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993)."""
+"""Modified z-score beyond which a value is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers,
+1993)."""
 
 LEAST_SHARE = 0.10
 """A value within a tenth of the median is no outlier: values that hardly differ have a deviation near zero."""
 
 
 def outlying(values: Int64Array) -> BoolArray:
-    """Which values stand apart: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median.
+    """Find outliers: by their modified z-score, 0.6745 · |x − median| / MAD, and by a tenth of the median.
 
     Args:
         values: At least one value, none negative.
@@ -97,7 +98,7 @@ class Series:
     """A step function: each value holds from its time to the next.
 
     Attributes:
-        time_ns: Times, ascending, from the begin of the recording.
+        time_ns: Times, ascending, from the start of the recording.
         value: The value from each time on.
     """
 
@@ -106,19 +107,19 @@ class Series:
 
 
 def thin(time_ns: Int64Array, value: Int64Array, origin_ns: int, buckets: int = 256) -> Series:
-    """Thin a step function to at most four points a bucket: its first, least, greatest and last value there.
+    """Thin a step function to at most four points per bucket: its first, minimum, maximum and last value.
 
-    Drawn with at least as many pixels as buckets the line is the same (M4 aggregation; Jugel et al., *M4: A
+    Drawn with at least as many pixels as buckets, the line is the same (M4 aggregation; Jugel et al., *M4: A
     Visualization-Oriented Time Series Data Aggregation*, VLDB 2014).
 
     Args:
         time_ns: Times of the changes, ascending.
         value: The value from each time on.
-        origin_ns: What to subtract from the times.
-        buckets: Into how many spans of equal length the time is divided.
+        origin_ns: Subtracted from the times.
+        buckets: The number of spans of equal length that the time is divided into.
 
     Returns:
-        The series; whole when it is short enough.
+        The series, unchanged if it is short enough.
     """
     if len(time_ns) > 4 * buckets:
         span = int(time_ns[-1] - time_ns[0]) + 1
@@ -135,7 +136,7 @@ def thin(time_ns: Int64Array, value: Int64Array, origin_ns: int, buckets: int = 
 
 
 def json_list(text: str) -> list[Any]:
-    """The list that a JSON text holds; an empty one for anything else.
+    """Decode a list from JSON text; return an empty one for anything else.
 
     Args:
         text: An entry of `Trace.type_lists` or `Trace.shape_lists`.

@@ -1,4 +1,4 @@
-"""Which steps are averaged, and which events lie in them."""
+"""Find the steps that averages are over, and the events in them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["averaged_steps", "in_averaged_steps"]
 
 
 def averaged_steps(trace: Trace) -> BoolArray:
-    """The steps that averages are over: the complete ones, or all of them when the recording holds no complete step."""
+    """Return the steps that averages are over: the complete ones, or all if the recording holds no complete step."""
     complete = trace.steps.complete
     return complete if complete.any() else np.ones_like(complete)
 
 
 def in_averaged_steps(trace: Trace, time_ns: Int64Array) -> BoolArray:
-    """Whether each instant lies in a step that averages are over.
+    """Return whether each instant lies in a step that averages are over.
 
     Args:
         trace: The recording.

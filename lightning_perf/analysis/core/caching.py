@@ -1,4 +1,4 @@
-"""Values that several analyses of one trace need are computed once per trace."""
+"""Computes values that several analyses of one trace need once per trace."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def cached_per_trace(function: Callable[[Trace], T]) -> Callable[[Trace], T]:
-    """Keep what a function of a recording returns for as long as the recording itself is kept.
+    """Keep the result of a function of a recording for as long as the recording itself is kept.
 
     Args:
-        function: A pure function; what it returns must not refer to the recording, or neither is ever let go.
+        function: A pure function. Its result must not refer to the recording, or neither is ever freed.
     """
     kept: WeakKeyDictionary[Trace, T] = WeakKeyDictionary()
 

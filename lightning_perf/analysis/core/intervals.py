@@ -1,9 +1,8 @@
 """Sets of time: merge, subtract and intersect intervals, and measure them inside windows.
 
-The shared core of every analysis that asks *how long was something going on*. A set is kept as its disjoint,
-non-touching, non-empty, ascending intervals, so that length and membership are a binary search. All times are
-``int64`` nanoseconds, so nothing is rounded and sums are exact. Intervals are half open: ``[0, 5)`` and ``[5, 9)`` do
-not overlap.
+Every analysis that asks *how long* builds on these sets. A set is kept as disjoint, non-touching, non-empty, ascending
+intervals, so that length and membership are binary searches. All times are ``int64`` nanoseconds, so nothing is rounded
+and sums are exact. Intervals are half open: ``[0, 5)`` and ``[5, 9)`` do not overlap.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Intervals:
 
     @cached_property
     def _length_before(self) -> Int64Array:
-        """Length of the set before the begin of each interval; the last entry is the whole length."""
+        """Length of the set before the start of each interval. The last entry is the whole length."""
         total = np.zeros(len(self) + 1, dtype=np.int64)
         np.cumsum(self.end_ns - self.start_ns, out=total[1:])
         return total
@@ -90,14 +89,14 @@ EMPTY = Intervals(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
 
 def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
-    """The set of instants that any of the intervals covers.
+    """Return the set of instants that any of the intervals covers.
 
     Args:
         start_ns: Begins, in any order (ascending is fastest).
-        end_ns: Ends. Intervals that do not end after their begin are empty and left out.
+        end_ns: Ends. Intervals that do not end after their start are empty and left out.
 
     Returns:
-        The set; intervals that overlap or touch have become one.
+        The set. Intervals that overlap or touch become one.
 
     Example:
         >>> import numpy as np
@@ -116,10 +115,10 @@ def merge(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
 
 
 def _merged(start: Int64Array, end: Int64Array) -> Intervals:
-    """Merge from begins and ends that are sorted each on their own, at least one of each.
+    """Merge starts and ends that are each sorted on their own, at least one of each.
 
-    That is faster than keeping them together and says as much: before the begin at place i exactly i intervals have
-    begun, and all of them have ended if i ends lie before it.
+    That is faster than sorting them together, and gives the same set. Before the start at place i, exactly i intervals
+    have begun. All of them have ended if i ends lie before it.
     """
     opens = np.empty(len(start) + 1, dtype=np.bool_)
     opens[0] = opens[-1] = True
@@ -128,12 +127,12 @@ def _merged(start: Int64Array, end: Int64Array) -> Intervals:
 
 
 def _ascending(times: Int64Array) -> Int64Array:
-    # Recordings are nearly in order, which a stable sort uses.
+    # Recordings are nearly in order, which makes a stable sort fast.
     return np.sort(times, kind="stable") if (times[1:] < times[:-1]).any() else times
 
 
 def union(*sets: Intervals) -> Intervals:
-    """The instants that lie in any of the sets."""
+    """Return the instants that lie in any of the sets."""
     filled = [s for s in sets if len(s)]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY
@@ -144,7 +143,7 @@ def union(*sets: Intervals) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """The instants that lie in both sets.
+    """Return the instants that lie in both sets.
 
     Example:
         >>> import numpy as np
@@ -160,7 +159,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     first = np.searchsorted(b.end_ns, a.start_ns, side="right")
     last = np.searchsorted(b.start_ns, a.end_ns, side="left")
     row_a, row_b = _pairs(first, last)
-    # Two sets without touching intervals of their own have an intersection without any.
+    # Two sets without touching intervals have an intersection without any.
     return Intervals(
         np.maximum(a.start_ns[row_a], b.start_ns[row_b]),
         np.minimum(a.end_ns[row_a], b.end_ns[row_b]),
@@ -168,7 +167,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """The instants of ``a`` that do not lie in ``b``.
+    """Return the instants of ``a`` that do not lie in ``b``.
 
     Example:
         >>> import numpy as np
@@ -186,16 +185,16 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64Array) -> Iterator[Int64Array]:
-    """What each set adds, inside windows, to those before it.
+    """Yield the length that each set adds, inside windows, to the sets before it.
 
     Args:
         sets: Sets of time, the first in priority first.
-        start_ns: Begins of the windows.
+        start_ns: Starts of the windows.
         end_ns: Their ends.
 
     Yields:
-        For each set, the length that lies in it and in none before it, per window; and last what lies in none. For
-        every window the yielded lengths sum to the window's length.
+        For each set, the length per window that lies in it and in no set before it. Last, the length outside of all
+        sets. For every window the yielded lengths sum to the window's length.
     """
     above = EMPTY
     covered = np.zeros_like(start_ns)
@@ -211,7 +210,7 @@ def exclusive_ns(sets: Iterable[Intervals], start_ns: Int64Array, end_ns: Int64A
 
 
 def _pairs(first: NDArray[np.intp], last: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Every (i, j) with ``first[i] <= j < last[i]``, in order, without a loop."""
+    """Return every (i, j) with ``first[i] <= j < last[i]``, in order, without a loop."""
     count = np.maximum(last - first, 0)
     row = np.repeat(np.arange(len(first)), count)
     offset = np.cumsum(count) - count

@@ -1,1 +1,1 @@
-"""What the host did: launches, waits, loading, its own computing."""
+"""The host's activity: launches, waits, loading, its own computing."""

@@ -1,4 +1,4 @@
-"""What a training on the processor computes: the host time of its operators by kind, arithmetic and memory layout."""
+"""The computing of a training on the processor: host time of its operators by kind, arithmetic and memory layout."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from lightning_perf.trace.trace import Trace
 __all__ = ["SHORT_NS", "HostCompute", "HostKind", "HostWork", "Layout", "host_compute"]
 
 SHORT_NS = 10_000
-"""An operator that has less time of its own than this hardly computes: calling it is what takes the time."""
+"""An operator with less time of its own than this hardly computes: most of its time is the cost of the call."""
 
 LONG_GAP_NS = 1_000_000
-"""Between two operators the framework takes microseconds; what takes longer than this is waiting, or work in Python."""
+"""Between two operators the framework takes microseconds. A longer gap is waiting, or work in Python."""
 
 LONG_SEQUENCE = 512
-"""Queries of a head from which attention is bound by its products, and not by the calls and casts of its blocks."""
+"""From this number of queries per head on, attention is bound by its products, not by its calls and casts."""
 
 MOST_ELEMENTS = 2**36
-"""No tensor on a host has more elements: shapes that say so are damaged."""
+"""No tensor on a host has more elements. Shapes with more are damaged."""
 
 HostKind = Literal[
     "convolution",
@@ -52,17 +52,17 @@ Layout = Literal["channels first", "channels last"]
 
 
 class _Place(NamedTuple):
-    """Where an operator's tensors stand among its inputs."""
+    """The places of an operator's tensors among its inputs."""
 
     kind: HostKind
     ordered: tuple[int, ...] = ()
-    """Those whose memory layout is that of the operator."""
+    """The tensors with the memory layout of the operator."""
     weight: int | None = None
     """The weight that it casts in mixed precision, or that it makes the gradient of."""
     activations: tuple[int, ...] = ()
     """Input and output of the layer that it is the backward pass of."""
     calls: bool = True
-    """Whether it counts as a call: not where it only calls the product that computes."""
+    """Whether it counts as a call. It does not if it only calls the product that computes."""
 
 
 def _named(place: _Place, *names: str) -> dict[str, _Place]:
@@ -70,7 +70,8 @@ def _named(place: _Place, *names: str) -> dict[str, _Place]:
 
 
 _SIMPLE = {name.removeprefix("aten::") for name in TYPE_FOLLOWING} - {"add", "add_", "sub", "mul", "mul_", "div"}
-"""What works element by element in the type of its input; sums and products are as often the optimizer's, in FP32."""
+"""Operators that work element by element in the type of their input. Sums and products are left out: the optimizer
+computes them as often, in FP32."""
 
 _ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _OPERATORS: dict[str, _Place] = {
@@ -85,7 +86,8 @@ _OPERATORS: dict[str, _Place] = {
     **_named(_Place("normalization", (0,)), "native_batch_norm"),
     **_named(_Place("normalization backward", (1,)), "native_batch_norm_backward"),
 }
-"""Operators in which the processor's time is. What calls them (``aten::conv2d``) has hardly any of its own."""
+"""Operators in which the processor spends its time. Their callers (``aten::conv2d``) have hardly any time of their
+own."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,9 @@ class HostWork:
     """Operators of one kind, arithmetic and layout.
 
     Attributes:
-        kind: What they compute; ``other`` are those of no other kind.
+        kind: The kind; ``other`` for operators of no other kind.
         arithmetic: One of `lightning_perf.analysis.kernels.arithmetic.ARITHMETICS`, by their input types.
-        layout: Order of their inputs in memory; ``None`` where it does not matter, or the recording does not tell.
+        layout: Order of their inputs in memory; ``None`` if it does not matter, or is not recorded.
         calls: Calls, over all averaged steps. A linear layer counts with the product that it calls.
         time_ns: Host time of the calls outside the operators that they call.
         weights: Elements of the weights of convolutions, forward and backward each, and of linear layers, each call
@@ -115,10 +117,10 @@ class HostWork:
 
 @dataclass(frozen=True)
 class HostCompute:
-    """What a training on the processor computes, over the averaged steps.
+    """The computing of a training on the processor, over the averaged steps.
 
     Attributes:
-        work: Its operators by kind, arithmetic and layout, the costliest first. Their times sum to `operator_ns`.
+        work: Its operators by kind, arithmetic and layout, the longest time first. Their times sum to `operator_ns`.
         steps: Steps that the figures are over.
         operator_ns: Host time inside operators.
         calls: Calls of operators.
@@ -143,7 +145,7 @@ def host_compute(trace: Trace) -> HostCompute | None:
         trace: The recording.
 
     Returns:
-        The times; None for a recording of a training on a device, and for one without operators or steps.
+        The times. None for a recording of a training on a device, and for one without operators or steps.
     """
     table = trace.operators
     steps = int(averaged_steps(trace).sum())
@@ -181,7 +183,7 @@ def host_compute(trace: Trace) -> HostCompute | None:
 
 
 def _on_processor(trace: Trace) -> bool:
-    """Whether the processor is what trains: a recording of the host alone may be of a training on a device, too."""
+    """Whether the processor does the training. A recording of the host only may be of a training on a device, too."""
     if len(trace.device) or len(trace.runtime) or trace.problems.truncated:
         return False
     processor = trace.metadata.processor
@@ -191,7 +193,7 @@ def _on_processor(trace: Trace) -> bool:
 
 
 def _self_ns(trace: Trace) -> Int64Array:
-    """Time of each operator outside the operators that it calls."""
+    """Return the time of each operator outside the operators that it calls."""
     parents, duration = trace.links.operator_parent, trace.operators.duration_ns
     own = duration.copy()
     nested = parents >= 0
@@ -209,7 +211,7 @@ def _gaps_ns(trace: Trace) -> int:
 
 @lru_cache(maxsize=65536)
 def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKind, Layout | None, int, int, bool]:
-    """The kind of an operator, its layout, how many elements its weight and its activations have; if calls count."""
+    """Return an operator's kind, its layout, the elements of its weight and its activations, and if calls count."""
     place = _OPERATORS.get(name)
     if place is None:
         return "other", None, 0, 0, True
@@ -222,7 +224,7 @@ def _classified(name: str, shapes_json: str, strides_json: str) -> tuple[HostKin
         kind = "long attention"  # the queries, or in the backward pass the gradient: (batch, heads, queries, channels)
     weights = _elements(shapes, () if place.weight is None else (place.weight,))
     orders = {_layout(shapes[at], strides[at]) for at in tensors if at < len(strides)}
-    # One operand with channels last is enough for a convolution to compute and answer so.
+    # One operand with channels last is enough for a convolution to compute in that layout and return it.
     layout = next((order for order in ("channels last", "channels first") if order in orders), None)
     return kind, layout, weights, _elements(shapes, place.activations), place.calls
 
@@ -236,7 +238,7 @@ def _is_grouped(data: tuple[int, ...], weight: tuple[int, ...]) -> bool:
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout | None:
-    """The order of a batch of pictures; None for what has no such order, or the same in either."""
+    """Return the memory order of a batch of images; None for a tensor without such an order, or the same in both."""
     if len(shape) != 4 or len(strides) != 4 or shape[1] < 2 or shape[2] * shape[3] < 2:
         return None
     if strides[1] == 1:

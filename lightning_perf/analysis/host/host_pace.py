@@ -1,4 +1,4 @@
-"""How fast the host could go: the time it needs for a step, however fast the device is."""
+"""How fast the host could go: the time that it needs for a step, however fast the device is."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 
 
 UNHINDERED = 25
-"""The percentile of the durations of one kind of call that stands for its own cost. Where the device is what a training
-waits for, more than half of the launches may find the queue full."""
+"""This percentile of the durations of one kind of call is the call's own cost. If the training waits for the device,
+more than half of the launches may find the queue full."""
 
 
 def blocked_ns(trace: Trace) -> Int64Array:
-    """How long each call of `Trace.runtime` kept the host waiting for the device.
+    """Return how long each call of `Trace.runtime` kept the host waiting for the device.
 
-    A synchronizing call does nothing but wait. A launch returns at once, but for a queue that is full: then it waits
-    for the device to take a kernel from it. A copy from pageable memory waits until its stream has nothing left
-    (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html). So what launches and copies take beyond what
-    a quarter of their kind take at most is waiting, as far as the device works meanwhile.
+    A synchronizing call does nothing but wait. A launch returns at once, unless the queue is full: then it waits for
+    the device to take a kernel from it. A copy from pageable memory waits until its stream is empty
+    (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html). So the time of launches and copies beyond
+    the fastest quarter of their kind is waiting, as far as the device works meanwhile.
     """
     runtime = trace.runtime
     kinds = runtime_kinds(trace)
@@ -52,13 +52,14 @@ def blocked_ns(trace: Trace) -> Int64Array:
 
 @dataclass(frozen=True)
 class HostPace:
-    """The host's time for the averaged steps, its waits for the device left out: those a faster one shortens.
+    """The host's time for the averaged steps, without its waits for the device, which a faster device shortens.
 
     Attributes:
         steps: Steps that the figures are over.
-        whole_ns: From the begins to the ends of the host's own marks of the steps, however long the device then works
-            on: Python, operators, launches and waits for input. In a recording that marks no step, as `operators_ns`.
-        operators_ns: Inside operators.
+        whole_ns: From the starts to the ends of the host's own marks of the steps, even if the device then continues to
+            work: Python, operators, launches and waits for input. In a recording without marked steps, the same as
+            `operators_ns`.
+        operators_ns: Time inside operators.
     """
 
     steps: int
@@ -67,17 +68,17 @@ class HostPace:
 
     @property
     def slowest_step_ns(self) -> float:
-        """What a step takes a host that is as slow as in the recording: the profiler takes time for each operator."""
+        """Time of a step if the host is as slow as in the recording. The profiler takes time for each operator."""
         return self.whole_ns / max(self.steps, 1)
 
     @property
     def fastest_step_ns(self) -> float:
-        """What a step takes a host that does nothing but run operators."""
+        """Time of a step if the host does nothing but run operators."""
         return self.operators_ns / max(self.steps, 1)
 
 
 def host_pace(trace: Trace) -> HostPace | None:
-    """Measure what the host needs for a step.
+    """Measure the host's own time for a step.
 
     Args:
         trace: The recording.
@@ -100,17 +101,17 @@ def host_pace(trace: Trace) -> HostPace | None:
 
 
 def bounded_by_host(least_ns: float, most_ns: float, step_ns: float, pace: HostPace | None) -> tuple[float, float]:
-    """What less device time saves of a step that the host, too, needs time for.
+    """Limit a saving of device time to the step's saving, since the host needs time for the step too.
 
     Args:
-        least_ns: Least saving as far as the device goes.
-        most_ns: Most.
-        step_ns: The step.
-        pace: The host's.
+        least_ns: Smallest saving of device time.
+        most_ns: Largest saving of device time.
+        step_ns: The step time.
+        pace: The host's pace.
 
     Returns:
-        Least and most saving: at most what leaves the host's operators their time; at least half of what leaves a host
-        that is as slow as in the recording its time, since on the edge it becomes what the step waits for.
+        Smallest and largest saving. At most, the step keeps the time of the host's operators. At least, it saves half
+        of the time beyond that of a host as slow as in the recording, because near that limit the step waits for it.
 
     Example:
         >>> bounded_by_host(30.0, 60.0, 100.0, HostPace(steps=1, whole_ns=80, operators_ns=50))

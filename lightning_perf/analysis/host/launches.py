@@ -1,4 +1,4 @@
-"""Launches: what they cost the host, whether the step waits for them, and clock skew between host and device."""
+"""Launches: their cost to the host, whether the step waits for them, and clock skew between host and device."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = [
 
 
 SHORT_KERNEL_NS = 10_000
-"""Kernels shorter than this cost about as much to launch as to run: a launch takes 2 to 10 µs of host time."""
+"""Kernels shorter than this cost about as much to launch as to run. A launch takes 2 to 10 µs of host time."""
 
 LAUNCH_BOUND_SHARE = 0.15
-"""From this part of the step on it is launch-bound: XProf's threshold for *high* kernel launch time
+"""From this share on, the step is launch-bound. This is XProf's threshold for *high* kernel launch time
 (https://github.com/openxla/xprof, ``xprof/convert/op_stats_to_input_pipeline_analysis.cc``,
 ``kHighlyKernelLaunchBoundThresholdInPercent``)."""
 
 LONGEST_DISPATCH_NS = 1_000_000
-"""A longer gap is not the cost of issuing an operator, some tens of µs, but something of its own: loading a module on
-first use, choosing an algorithm, a blocking copy, a checkpoint."""
+"""Issuing an operator costs some tens of µs. A longer gap has a cause of its own: loading a module on first use,
+choosing an algorithm, a blocking copy, a checkpoint."""
 
 _GRAPH_CALLS = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 
 @dataclass(frozen=True)
 class LaunchDelay:
-    """Time from the begin of a launch call to the start of its kernel, of a graph its first.
+    """Time from the start of a launch call to the start of its kernel; for a graph, of its first kernel.
 
     Attributes:
         p50_ns: Median.
@@ -66,7 +66,7 @@ class GraphLaunches:
     Attributes:
         calls: Graph launches.
         kernels: Pieces of device work that they started.
-        kernels_per_graph: Mean of it.
+        kernels_per_graph: Their mean per graph.
         call_ns: Host time inside the calls.
     """
 
@@ -80,9 +80,10 @@ class GraphLaunches:
 class LaunchBound:
     """Whether the step waits for the host to issue work, and how long.
 
-    Counted are the device-idle gaps of at most `LONGEST_DISPATCH_NS`: their time in launch calls and in operators with
-    nothing in the queue, and, where that is at least half of what the queue, the input, allocations and waits for the
-    device leave of a gap, the rest of it too: the Python between operators. Longer gaps are idle time of another kind.
+    Only device-idle gaps of at most `LONGEST_DISPATCH_NS` count. Their time in launch calls, and in operators with
+    nothing in the queue, is waiting. The Python code between operators counts too if that is at least half of the gap,
+    after queued work, input, allocations and waits for the device are subtracted. Longer gaps are idle time of another
+    kind.
 
     Attributes:
         bound: Whether `share` is at least `LAUNCH_BOUND_SHARE`.
@@ -103,25 +104,24 @@ class LaunchBound:
 
 @dataclass(frozen=True)
 class Launches:
-    """What launching costs, over the averaged steps; divide by `steps` for a figure a step.
+    """The cost of launching, over the averaged steps. Divide by `steps` for a figure per step.
 
     Attributes:
         steps: Steps that the figures are over.
         calls: Launch calls.
         call_ns: Host time inside them, all threads.
-        exposed_ns: Time inside them that neither device work nor the wait for input hides: the breakdown's
+        exposed_ns: Time inside them that neither device work nor the wait for input overlaps: the breakdown's
             ``kernel_launch``.
-        delay: From launch to start; None when no kernel's launch was recorded.
-        queue: Queue depth; None when no launch was recorded.
-        graphs: Graph launches; None when there are none.
-        kernels: Kernels, collectives among them.
-        unlinked_kernels: Kernels whose launch was not recorded.
+        delay: From launch to start; None if no launch of a kernel was recorded.
+        queue: Queue depth; None if no launch was recorded.
+        graphs: Graph launches; None without any.
+        kernels: Kernels, collectives included.
+        unlinked_kernels: Kernels without a recorded launch.
         short_kernels: Kernels shorter than `SHORT_KERNEL_NS`.
         short_kernel_ns: Their time.
-        outrun_kernels: Kernels shorter than the launch call of their own; those of a graph share one.
-        launch_bound: Whether the step is launch-bound; None when the file is truncated.
-        empty_calls: Launch calls whose work is not in the recording. Calls that capture a graph start no work and are
-            not among them.
+        outrun_kernels: Kernels shorter than their own launch call. The kernels of a graph share one call.
+        launch_bound: Whether the step is launch-bound; None if the file is truncated.
+        empty_calls: Launch calls without recorded work. Calls that capture a graph start no work and do not count.
     """
 
     steps: int
@@ -157,7 +157,7 @@ def launches(trace: Trace) -> Launches | None:
     call_of = trace.links.device_runtime[kernels]
     linked = call_of >= 0
     duration = trace.device.duration_ns[kernels]
-    # The first kernel of each call. The others of a graph wait for one another, not for their launch.
+    # The first kernel of each call. The other kernels of a graph wait for one another, not for their launch.
     first, place = distinct_rows(call_of[linked])
     alone = np.bincount(place, minlength=len(first)) == 1
     first = np.flatnonzero(linked)[first]
@@ -183,9 +183,9 @@ def launches(trace: Trace) -> Launches | None:
 
 
 def _lost_work(trace: Trace) -> BoolArray:
-    """Which launch calls have no device work of their correlation, though they did not capture a graph.
+    """Find launch calls without device work of their correlation, except those that captured a graph.
 
-    torch drops kernels at the start of a session whose converted times lie before it
+    torch drops kernels at the start of a session if their converted times lie before it
     (https://github.com/pytorch/pytorch/issues/192021).
     """
     runtime, worked = trace.runtime, trace.device.correlation
@@ -246,15 +246,15 @@ def _launch_bound(gaps: Gaps, wall_ns: int) -> LaunchBound:
 
 @dataclass(frozen=True)
 class ClockSkew:
-    """How far the host's and the device's clocks disagree, over the whole recording.
+    """How far the clocks of host and device disagree, over the whole recording.
 
-    The recorder converts the device's times to the host's clock. Where it does so badly, what overlaps, what is hidden
-    and what the device waits for are wrong by as much.
+    The recorder converts the device's times to the host's clock. Where the conversion is wrong, overlap, exposed time
+    and idle time are wrong by as much.
 
     Attributes:
         early: Pieces of device work that begin before their launch call does.
-        linked: Pieces of device work whose launch was recorded.
-        lead_ns: By how much the earliest of them does: the clocks differ by at least that.
+        linked: Pieces of device work with a recorded launch.
+        lead_ns: The largest such difference. The clocks differ by at least that.
     """
 
     early: int
@@ -266,7 +266,7 @@ def clock_skew(trace: Trace) -> ClockSkew | None:
     """Look for device work of a recording that begins before it was launched.
 
     Returns:
-        The skew, or None where there is no such work.
+        The skew, or None without such work.
     """
     call = trace.links.device_runtime
     linked = np.flatnonzero(call >= 0)

@@ -1,4 +1,4 @@
-"""How batches reach the training thread: who loads them, how long it waits, and what it does meanwhile."""
+"""How batches reach the training thread: which process loads them, how long the thread waits, and its own work."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Loading:
     """How batches are fetched and moved, over the averaged steps.
 
     Attributes:
-        loader: Who makes batches: the training process itself (``num_workers=0``) or worker processes; ``None`` when
-            the recording does not tell.
-        fetches: Fetches of a batch that the training thread made.
-        fetch_ns: How long it was inside them: hidden behind device work or not.
-        operator_ns: The part of that in which it ran operators itself: stacking, decoding, transforming.
+        loader: The loader of batches: the training process itself (``num_workers=0``) or worker processes; ``None`` if
+            the recording does not say.
+        fetches: Fetches of a batch by the training thread.
+        fetch_ns: Time inside them, whether device work overlaps it or not.
+        operator_ns: The part of that in which the thread ran operators itself: stacking, decoding, transforming.
         pageable_copies: Copies from pageable host memory to the device, which the host must wait for.
         pageable_bytes: Bytes that they moved.
-        pageable_ns: How long they ran.
+        pageable_ns: Their time.
         steps: Steps that the figures are over.
     """
 
@@ -57,7 +57,7 @@ def loading(trace: Trace) -> Loading | None:
         trace: The recording.
 
     Returns:
-        The figures, or ``None`` when the recording neither marks a fetch nor holds a pageable copy.
+        The figures, or ``None`` if the recording neither marks a fetch nor holds a pageable copy.
     """
     marks = marks_by_phase(trace).get("fetch")
     fetches = EMPTY

@@ -1,4 +1,4 @@
-"""Queue depth: how much work stands between its launch and its start."""
+"""Queue depth: how much work is launched and has not started."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StreamQueue:
         device: Device ordinal.
         stream: Stream number.
         items: Kernels, copies and memsets that passed through it.
-        max: Greatest depth.
+        max: Largest depth.
         mean: Mean depth over the wall time of the averaged steps.
-        empty_share: Part of that time in which nothing stood in it, 0 to 1.
+        empty_share: Part of that time in which it was empty, 0 to 1.
     """
 
     device: int
@@ -38,15 +38,15 @@ class StreamQueue:
 
 @dataclass(frozen=True)
 class QueueDepth:
-    """How much launched work waits for its start. It rises where a launch call begins, and falls where work starts.
+    """How much launched work waits for its start.
 
-    A queue that is hardly ever empty hides what launches cost; one that is empty most of the time means that the host
-    launches only just in time, or too late.
+    The depth rises at the start of a launch call, and falls when work starts. A queue that is hardly ever empty hides
+    the cost of launches. If it is empty most of the time, the host launches only just in time, or too late.
 
     Attributes:
-        max: Greatest depth, all streams together.
+        max: Largest depth, all streams together.
         mean: Mean depth over the wall time of the averaged steps.
-        empty_share: Part of that time in which nothing stood in any queue, 0 to 1.
+        empty_share: Part of that time in which all queues were empty, 0 to 1.
         streams: Each stream, the busiest first.
         series: The depth over time, all streams together.
     """
@@ -63,18 +63,18 @@ def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | Non
 
     Args:
         trace: The recording.
-        rows: Which device rows to follow; those without a recorded launch are left out.
+        rows: The device rows to follow. Rows without a recorded launch are left out.
         wall_ns: The time that means are over.
 
     Returns:
-        The depths, or None when no row's launch was recorded.
+        The depths, or None if no launch of these rows was recorded.
     """
     device = trace.device
     chosen = np.flatnonzero(rows & (trace.links.device_runtime >= 0))
     if not len(chosen) or wall_ns <= 0:
         return None
     started = device.start_ns[chosen]
-    # With skewed clocks work can seem to start before its launch: then it never waited.
+    # With skewed clocks work can seem to start before its launch. Then it never waited.
     entered = np.minimum(trace.runtime.start_ns[trace.links.device_runtime[chosen]], started)
     streams = []
     numbers, code = distinct(device.stream[chosen])
@@ -89,9 +89,9 @@ def queue_depth(trace: Trace, rows: BoolArray, wall_ns: int) -> QueueDepth | Non
 
 
 def _depth(entered: Int64Array, started: Int64Array, wall_ns: int) -> tuple[int, float, float]:
-    """Greatest and mean depth, and the share of the time at depth 0; ``started`` ascends."""
+    """Return largest and mean depth, and the share of the time at depth 0. ``started`` ascends."""
     order = np.sort(entered)
-    # Right after each entry; work that starts at that instant still counts.
+    # Right after each entry. Work that starts at that instant still counts.
     depth = np.arange(1, len(order) + 1) - np.searchsorted(started, order, side="left")
     waiting = merge(order, started[np.argsort(entered, kind="stable")]).length_ns
     return int(depth.max()), float((started - entered).sum()) / wall_ns, max(0.0, 1 - waiting / wall_ns)

@@ -24,7 +24,7 @@ class StopFlags:
     Attributes:
         steps: Steps that the figures are over.
         calls: Broadcasts.
-        wait_ns: From the begin of each broadcast until its value was read.
+        wait_ns: Time from the start of each broadcast until its value was read.
         exposed_ns: The part of that in which no device worked; all of it without a device.
     """
 
@@ -39,14 +39,14 @@ def stop_flags(trace: Trace) -> StopFlags | None:
 
     On more than one rank, Lightning 2.5.6 and later does ``torch.distributed.broadcast(flag, src=0)`` and
     ``flag.item()`` before each batch (``_TrainingEpochLoop._broadcast_sigterm_tensor`` in its source; issue #20825).
-    It is told by its place: on the training thread, outside of all operators and of the step's phases, a broadcast
-    with nothing but the read of a value after it.
+    It is recognized by its place: on the training thread, outside of all operators and phases, a broadcast followed
+    only by the read of a value.
 
     Args:
-        trace: The recording; with the phases that `PerfCallback` marks.
+        trace: The recording, with the phases that `PerfCallback` marks.
 
     Returns:
-        The broadcasts, or None when there are none.
+        The broadcasts, or None without any.
     """
     operators, marks = trace.operators, trace.annotations
     phases = np.flatnonzero(trace.names_where(lambda name: name.startswith(OWN_PREFIX))[marks.name])

@@ -1,4 +1,4 @@
-"""Sync points: where the host waits for the device, and how long the device then waits for the host."""
+"""Sync points: places where the host waits for the device, and how long the device then waits for the host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract
+from lightning_perf.analysis.host.user_code import user_function
 from lightning_perf.analysis.steps.idle import device_busy
 from lightning_perf.analysis.steps.phase_timeline import PHASES, marks_by_phase, phases_at
 from lightning_perf.analysis.steps.runtime_calls import RuntimeKind, runtime_kinds
@@ -28,14 +29,15 @@ class SyncPoint:
         operator: The outermost operator that waited (``aten::item``, ``aten::nonzero``, …); ``None`` for a call of the
             runtime outside of operators (``torch.cuda.synchronize()``).
         call: The runtime call that waited longest.
-        calls: How many waits there were. Those with no launch between them are one, of the first operator: it has
+        calls: The number of waits. Waits without a launch between them count once, for the first operator, which
             emptied the queue.
-        wait_ns: How long the host was inside them.
-        drained_ns: How long the device then had nothing to do, until the host had issued work again, waits for input
-            left out.
-        regained_ns: What the step would win without them, at most: the host would be ahead by its wait, so that the
-            device's time without work until the next wait, be it input that it waits for, shrinks by as much.
+        wait_ns: Host time inside them.
+        drained_ns: How long the device then had nothing to do until the host had issued work again, without waits for
+            input.
+        regained_ns: The most that the step could save without them. The host would be ahead by its wait, so the
+            device's idle time until the next wait, for input included, shrinks by as much.
         phase: The phase of the step that the host was in, one of `lightning_perf.analysis.steps.phase_timeline.PHASES`.
+        function: The user's function that waited longest, as the recorder names it; ``None`` without stacks.
     """
 
     operator: str | None
@@ -45,6 +47,7 @@ class SyncPoint:
     drained_ns: int
     regained_ns: int
     phase: str = "other"
+    function: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ class SyncPoints:
 
     Attributes:
         steps: Steps that the figures are over.
-        calls: Waits: synchronizing calls of the runtime, those with no launch between them once.
+        calls: Waits: synchronizing calls of the runtime. Those without a launch between them count once.
         wait_ns: Host time inside them.
-        drained_ns: Device-idle time after them, waits for input left out.
-        regained_ns: What the steps would win without them, at most.
-        points: Where they come from, the costliest first, at most five.
+        drained_ns: Device-idle time after them, without waits for input.
+        regained_ns: The most that the steps could save without them.
+        points: The places, the largest saving first, at most five.
     """
 
     steps: int
@@ -69,7 +72,7 @@ class SyncPoints:
 
 
 def sync_points(trace: Trace) -> SyncPoints | None:
-    """Find where the host waits for the device, and what that costs.
+    """Find the places where the host waits for the device, and their cost.
 
     Args:
         trace: The recording.
@@ -81,7 +84,7 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         return None
     runtime, kinds = trace.runtime, runtime_kinds(trace)
     calls = np.flatnonzero((kinds == RuntimeKind.SYNC) & in_averaged_steps(trace, runtime.start_ns))
-    # `.item()` copies to pageable memory and then waits for the stream, and a second one finds nothing to wait for.
+    # `.item()` copies to pageable memory and then waits for the stream. A second wait then finds an empty stream.
     launched_before = np.searchsorted(runtime.start_ns[kinds == RuntimeKind.LAUNCH], runtime.start_ns[calls])
     first = np.flatnonzero(np.diff(launched_before, prepend=-1))
     rows = calls[first]
@@ -95,12 +98,13 @@ def sync_points(trace: Trace) -> SyncPoints | None:
         groups[place].append(position)
     points = []
     for (code, phase), positions in groups.items():
-        # Where the recording ends it does not tell when the device has work again: as after the other waits there.
+        # At the end of the recording, the start of the next work is unknown: take that of the other waits there.
         seen = [position for position in positions if told[position]] or positions
         points.append(
             SyncPoint(
                 operator=trace.names[code] if code != NO_ROW else None,
                 phase=PHASES[phase],
+                function=_function(trace, int(rows[positions[int(np.argmax(wait[positions]))]])),
                 call=trace.names[int(runtime.name[rows[positions[int(np.argmax(wait[positions]))]]])],
                 calls=len(positions),
                 wait_ns=int(wait[positions].sum()),
@@ -119,16 +123,22 @@ def sync_points(trace: Trace) -> SyncPoints | None:
     )
 
 
-def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Device-idle time from the end of each wait until new work starts, and until the next wait; and if that is told.
+def _function(trace: Trace, row: int) -> str | None:
+    """The user's function around a runtime call."""
+    runtime = trace.runtime
+    return user_function(trace, int(runtime.thread[row]), int(runtime.start_ns[row]), int(runtime.end_ns[row]))
 
-    The first is without waits for input. Both go on into the next step; the end of the recording cuts them off.
+
+def _drained_ns(trace: Trace, rows: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Return device-idle time from the end of each wait until new work starts, until the next wait, and if it is known.
+
+    The first is without waits for input. Both continue into the next step. The end of the recording cuts them off.
     """
     if not len(rows):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     steps = trace.steps
     step = np.searchsorted(steps.start_ns, trace.runtime.start_ns[rows], side="right") - 1
-    # What another window recorded later has nothing to do with it.
+    # Work of a later window has nothing to do with it.
     goes_on = np.append(np.diff(steps.number) == 1, False)[step]
     never = np.iinfo(np.int64).max
     until = steps.end_ns[np.where(goes_on, step + 1, step)]
@@ -146,7 +156,7 @@ def _fetching(trace: Trace) -> Intervals:
 
 
 def _outermost(trace: Trace, rows: Int64Array) -> Int64Array:
-    """The name of the outermost operator around each call; nodes of the backward graph do not count as one."""
+    """Return the name of the outermost operator around each call. Nodes of the backward graph do not count as one."""
     current = trace.links.runtime_operator[rows].astype(np.int64)
     named = np.full(len(rows), NO_ROW, dtype=np.int64)
     node = np.append(trace.names_where(lambda name: name.startswith("autograd::")), False)

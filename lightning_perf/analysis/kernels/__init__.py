@@ -1,1 +1,1 @@
-"""What the device computed: kernels, arithmetic, Tensor Cores, efficiency."""
+"""The device's computing: kernels, arithmetic, Tensor Cores, efficiency."""

@@ -1,8 +1,8 @@
 """Arithmetic: which number formats the device computed in, and how much of it ran on Tensor Cores.
 
-The operator that launched a kernel tells the type of its operands; the kernel's name tells what was executed. Where
-both tell and differ, the name decides: operands in FP32 that a TF32 kernel multiplies were multiplied in TF32. What
-neither tells is unknown.
+The operator that launched a kernel gives the type of its operands, and the kernel's name the arithmetic that ran. If
+both are known and differ, the name decides: FP32 operands in a TF32 kernel were multiplied in TF32. Without either, the
+arithmetic is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 ARITHMETICS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "integer", "unknown")
-"""Every kind of arithmetic, in order of display: ``int8`` is quantised, ``integer`` any other (indices, masks)."""
+"""Every kind of arithmetic, in order of display. ``int8`` is quantized, ``integer`` any other (indices, masks)."""
 
 _TYPES = {
     "double": "fp64",
@@ -68,8 +68,8 @@ _TYPE_FOLLOWING_NAMES = (
     "upsample_bilinear2d", "upsample_bilinear2d_backward",
 )  # fmt: skip
 TYPE_FOLLOWING = frozenset(f"aten::{name}" for name in _TYPE_FOLLOWING_NAMES)
-"""Operators that autocast leaves alone: they work in the type of what they are given, which the products before them
-leave in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
+"""Operators that autocast does not change. They work in the type of their input, which the products before them leave
+in 16 bits (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference lists the others)."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class ArithmeticTime:
     Attributes:
         name: One of `ARITHMETICS`.
         time_ns: Kernel time in it, over all averaged steps.
-        share: Part of all compute kernel time, 0 to 1; ``None`` when the file is truncated or there is none.
-        by_operator_ns: The part that the launching operator's input types tell.
-        by_name_ns: The part that only the kernel's name tells, or in which it tells another than the operator.
+        share: Part of all compute kernel time, 0 to 1; ``None`` if the file is truncated or there is no compute.
+        by_operator_ns: The part known from the launching operator's input types.
+        by_name_ns: The part known only from the kernel's name, or in which the name differs from the operator.
     """
 
     name: str
@@ -95,17 +95,17 @@ class ArithmeticTime:
 class Arithmetic:
     """Device compute time by arithmetic.
 
-    Times are sums over kernels that begin in an averaged step: kernels that run at once count each.
+    Times are sums over kernels that begin in an averaged step. Kernels that run at the same time count each.
 
     Attributes:
-        rows: One row for each of `ARITHMETICS`; they sum to `compute_ns`.
-        compute_ns: Time of all compute kernels (collectives are not among them).
+        rows: One row for each of `ARITHMETICS`. They sum to `compute_ns`.
+        compute_ns: Time of all compute kernels, without collectives.
         steps: How many steps the times are over.
         tensor_core_ns: Time of kernels that run on Tensor Cores (Matrix Cores on AMD).
-        tensor_core_share: Its part of `compute_ns`, 0 to 1; ``None`` when the file is truncated or there is none.
-        tensor_core_unknown_ns: Time of kernels that may or may not.
-        eligible_unused: Time of matrix products that ran without Tensor Cores, by reason, most first.
-        truncated: The file ends early: times are lower bounds and there are no shares.
+        tensor_core_share: Its part of `compute_ns`, 0 to 1; ``None`` if the file is truncated or there is no compute.
+        tensor_core_unknown_ns: Time of kernels that may or may not run on them.
+        eligible_unused: Time of matrix products that ran without Tensor Cores, by reason, the longest time first.
+        truncated: Whether the file ends early. Times are then lower bounds, and shares are missing.
     """
 
     rows: tuple[ArithmeticTime, ...]
@@ -161,7 +161,7 @@ def arithmetic(trace: Trace) -> Arithmetic:
 
 
 def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
-    """The arithmetic of single compute kernels.
+    """Return the arithmetic of single compute kernels.
 
     Args:
         trace: The recording.
@@ -177,7 +177,7 @@ def arithmetic_of(trace: Trace, device_rows: Int64Array) -> NDArray[np.uint8]:
 
 
 class _Kind(NamedTuple):
-    """What is known of all kernels of one name under operators of one list of input types."""
+    """The properties of all kernels of one name under operators with one list of input types."""
 
     arithmetic: str
     by_operator: bool
@@ -185,7 +185,7 @@ class _Kind(NamedTuple):
 
 
 def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[np.intp]]:
-    """The kinds of kernels among the rows, and for each row the number of its kind."""
+    """Return the kinds of kernels among the rows, and for each row the number of its kind."""
     lists = len(trace.type_lists)
     keys = trace.device.name[device_rows] * np.int64(lists) + _operator_types(trace, device_rows)
     different, index = distinct(keys)
@@ -198,7 +198,7 @@ def _kinds(trace: Trace, device_rows: Int64Array) -> tuple[list[_Kind], NDArray[
 
 
 def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
-    """The code of the launching operator's input types for each device row; 0 where none was recorded."""
+    """Return the code of the launching operator's input types for each device row; 0 if none was recorded."""
     operator = trace.links.device_operator[device_rows]
     codes = np.zeros(len(device_rows), dtype=np.int64)
     known = operator != NO_ROW
@@ -208,13 +208,13 @@ def _operator_types(trace: Trace, device_rows: Int64Array) -> Int64Array:
 
 @lru_cache(maxsize=65536)
 def operand_arithmetic(types_json: str) -> str | None:
-    """The arithmetic that an operator's input types call for: that of its first floating operand, or else integer one.
+    """Return the arithmetic for an operator's input types: that of its first floating operand, or else of an integer.
 
     Args:
         types_json: ``Input type`` of the operator as JSON text.
 
     Returns:
-        One of `ARITHMETICS`, or ``None`` when no input is a tensor of known type.
+        One of `ARITHMETICS`, or ``None`` if no input is a tensor of known type.
 
     Example:
         >>> operand_arithmetic('["c10::BFloat16","float","Scalar"]'), operand_arithmetic('["long int"]')
@@ -233,10 +233,10 @@ def _type_arithmetic(name: str) -> str | None:
 
 
 def _decide(name: KernelArithmetic, operand: str | None, is_hip: bool) -> tuple[str, bool]:
-    """The arithmetic, and whether the operator's types tell it."""
-    # A kernel of integers under a floating operator moves or indexes what the operator works on.
+    """Return the arithmetic, and whether the operator's types show it."""
+    # A kernel of integers under a floating operator moves or indexes the operator's data.
     if name.arithmetic is None or (name.arithmetic == "integer" and operand is not None):
         if operand == "fp32" and name.tensor_cores and not is_hip:
-            return "tf32", True  # NVIDIA's Tensor Cores take no FP32; AMD's Matrix Cores do
+            return "tf32", True  # NVIDIA's Tensor Cores take no FP32, but AMD's Matrix Cores do
         return operand or "unknown", operand is not None
     return name.arithmetic, name.arithmetic == operand

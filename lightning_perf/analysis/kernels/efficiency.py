@@ -1,4 +1,4 @@
-"""Compute efficiency: how busy the device was, how much of it, and how near to its peak."""
+"""Compute efficiency: how busy the device was, how much of it was used, and how near to its peak."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from lightning_perf.units import format_share
 __all__ = ["DeviceEfficiency", "Efficiency", "efficiency"]
 
 _MIN_COVERAGE = 0.9
-"""Below this part of the product kernels' time with known FLOPs, an MFU would mislead."""
+"""Below this share of the product kernels' time with known FLOPs, an MFU would mislead."""
 
 
 @dataclass(frozen=True)
 class DeviceEfficiency:
-    """How one device was used in the averaged steps.
+    """The use of one device in the averaged steps.
 
     Attributes:
         ordinal: The device's number.
-        name: Its name, if the recording tells.
+        name: Its name, if recorded.
         busy: Part of the wall time in which at least one kernel runs, 0 to 1.
         sm_efficiency: Part of the multiprocessors that kernels can fill, by time: the sum over kernels of
-            ``min(blocks per SM, 1) × duration``, divided by the wall time, at most 1. Blocks per SM as recorded, or the
-            grid divided by the device's multiprocessors. An estimate from above: a multiprocessor with one block counts
-            as full. ``None`` when the recording tells neither.
+            ``min(blocks per SM, 1) × duration``, divided by the wall time, at most 1. Blocks per SM are those recorded,
+            or the grid divided by the device's multiprocessors. This is an upper estimate: a multiprocessor with one
+            block counts as full. ``None`` if neither is recorded.
         occupancy: Estimated achieved occupancy of the kernels that have it, weighted by duration; ``None`` without.
     """
 
@@ -61,14 +61,14 @@ class Efficiency:
     Attributes:
         devices: The devices that ran kernels.
         flops: FLOPs of matrix products (convolution and attention too), forward and backward, over the averaged steps;
-            ``None`` when no operator's count is known.
-        flops_by_arithmetic: Those FLOPs by the arithmetic their kernels used (``unknown`` on the host).
-        flops_coverage: Part of the product kernels' time whose FLOPs are known, 0 to 1; ``None`` without such kernels.
-        flops_per_s: FLOPs by wall time; a lower bound when the coverage is below 1.
-        mfu: Model FLOPs utilisation: the time the FLOPs would take at the peak rate of the arithmetic they used,
-            divided by the wall time and the number of devices used.
-        mfu_missing: Why there is no `mfu`.
-        steps: How many steps this is over.
+            ``None`` if the count of no operator is known.
+        flops_by_arithmetic: The same FLOPs by the arithmetic of their kernels (``unknown`` on the host).
+        flops_coverage: Part of the product kernels' time with known FLOPs, 0 to 1; ``None`` without such kernels.
+        flops_per_s: FLOPs by wall time; a lower bound if the coverage is below 1.
+        mfu: Model FLOPs utilization: the time that the FLOPs would take at the peak rate of their arithmetic, divided
+            by the wall time and the number of devices used.
+        mfu_missing: The reason for a missing `mfu`.
+        steps: The number of averaged steps.
     """
 
     devices: tuple[DeviceEfficiency, ...]
@@ -88,8 +88,8 @@ def efficiency(trace: Trace) -> Efficiency:
         trace: The recording.
 
     Returns:
-        Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU; each ``None`` where the recording
-        does not tell.
+        Busy share, SM efficiency and occupancy by device, FLOPs, FLOP/s and MFU. Each is ``None`` if the recording
+        does not show it.
     """
     averaged = averaged_steps(trace)
     wall = int((trace.steps.end_ns - trace.steps.start_ns)[averaged].sum())
@@ -142,7 +142,7 @@ def _devices(trace: Trace, averaged: BoolArray, wall: int) -> tuple[DeviceEffici
 
 
 def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
-    """FLOPs by arithmetic, and the part of the product kernels' time that they account for."""
+    """Return FLOPs by arithmetic, and the part of the product kernels' time that they account for."""
     operators = trace.operators
     countable = trace.names_where((FORMULAS.keys() | CONVOLUTIONS | BACKWARD_CONVOLUTIONS.keys()).__contains__)
     rows = np.flatnonzero(countable[operators.name] & in_averaged_steps(trace, operators.start_ns))
@@ -151,7 +151,7 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
         return {}, 0.0 if len(kernels) else None
     flops = np.zeros(len(operators), dtype=np.int64)
     flops[rows] = _count(trace, rows)
-    flops[_below(trace, flops > 0)] = 0  # `aten::linear` counts, the `aten::addmm` inside it does not again
+    flops[_below(trace, flops > 0)] = 0  # `aten::linear` counts, and the `aten::addmm` inside it does not count again
     owner = _counted_owner(trace, trace.links.device_operator[kernels], flops > 0)
     duration = trace.device.duration_ns[kernels]
     owned = owner != NO_ROW
@@ -161,7 +161,7 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
     last = np.append(owners[1:] != owners[:-1], True)[: len(owners)]
     count = np.bincount(owners, minlength=len(operators)) if len(owners) else np.zeros(len(operators), dtype=np.int64)
     backward = trace.names_where(BACKWARD_CONVOLUTIONS.__contains__)[operators.name]
-    # A backward convolution is counted for one gradient; it has two unless a single product ran (the first layer).
+    # A backward convolution is counted for one gradient. It has two unless a single product ran (the first layer).
     flops[backward & (count != 1)] *= 2
     codes = arithmetic_of(trace, kernel[last])
     by_arithmetic: dict[str, int] = defaultdict(int)
@@ -175,7 +175,7 @@ def _flops(trace: Trace) -> tuple[dict[str, int], float | None]:
 
 
 def _count(trace: Trace, rows: Int64Array) -> Int64Array:
-    """FLOPs of each operator row, 0 where unknown, without regard to operators inside operators."""
+    """Return the FLOPs of each operator row, 0 where unknown, without regard to operators inside operators."""
     operators = trace.operators
     shapes = len(trace.shape_lists)
     key, index = distinct(operators.name[rows] * np.int64(shapes) + operators.input_shapes[rows])
@@ -197,12 +197,12 @@ def _count(trace: Trace, rows: Int64Array) -> Int64Array:
 
 
 def _total(flops: Int64Array) -> int:
-    """Their sum, which 64 bits need not hold."""
+    """Return their sum, which may need more than 64 bits."""
     return sum(flops[flops > 0].tolist())
 
 
 def _below(trace: Trace, counted: BoolArray) -> BoolArray:
-    """The counted operator rows that lie inside another counted one."""
+    """Return the counted operator rows that lie inside another counted one."""
     inside = np.zeros(len(counted), dtype=np.bool_)
     rows = np.flatnonzero(counted)
     around = trace.links.operator_parent[rows]
@@ -214,7 +214,7 @@ def _below(trace: Trace, counted: BoolArray) -> BoolArray:
 
 
 def _counted_owner(trace: Trace, operator: Int32Array, counted: BoolArray) -> Int64Array:
-    """The counted operator at or around each operator row."""
+    """Return the counted operator at or around each operator row."""
     owner = operator.astype(np.int64)
     while True:
         open_ = np.flatnonzero(owner != NO_ROW)

@@ -1,7 +1,7 @@
 """Floating-point operations of matrix products, from the shapes of the operators that ran.
 
-The formulas count a multiply-add as two operations and are those of ``torch.utils.flop_counter``
-(https://github.com/pytorch/pytorch/blob/main/torch/utils/flop_counter.py), applied to what a recording tells.
+The formulas count a multiply-add as two operations. They are those of ``torch.utils.flop_counter``
+(https://github.com/pytorch/pytorch/blob/main/torch/utils/flop_counter.py), applied to the recorded shapes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 Shape = tuple[int, ...]
 
 MOST_FLOPS = 10**18
-"""No call counts more: the fastest devices would be at it for minutes. Shapes that say so are damaged."""
+"""No call has more FLOPs: the fastest devices would need minutes for it. Shapes with more are damaged."""
 
 
 def _mm(shapes: list[Shape]) -> int:
@@ -45,7 +45,7 @@ def _attention(shapes: list[Shape]) -> int:
 
 
 def _attention_backward(shapes: list[Shape]) -> int:
-    # Three products of depth d: the scores again, the gradients of queries and keys; two of depth d_value: those of
+    # Three products of depth d: the scores again, the gradients of queries and keys. Two of depth d_value: those of
     # scores and values.
     (*batch, queries, d), (*_, keys, _), (*_, d_value) = shapes[1:4]
     return 2 * prod(batch) * queries * keys * (3 * d + 2 * d_value)
@@ -67,7 +67,7 @@ FORMULAS: dict[str, Callable[[list[Shape]], int]] = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
-"""FLOPs by operator, of its input shapes, without convolutions (`convolution`)."""
+"""FLOPs by operator, from its input shapes, without convolutions (`convolution`)."""
 
 CONVOLUTIONS = frozenset(
     f"aten::{name}"
@@ -80,7 +80,7 @@ BACKWARD_CONVOLUTIONS: dict[str, tuple[int, int, int]] = {
     "aten::cudnn_convolution_backward": (1, 0, 2),
     "aten::miopen_convolution_backward": (1, 0, 2),
 }
-"""Backward convolutions (PyTorch 1.10 and before had one a library): the places of gradient, data and weight."""
+"""Backward convolutions, one per library in PyTorch 1.10 and before: the places of gradient, data and weight."""
 
 
 @lru_cache(maxsize=65536)
@@ -90,14 +90,14 @@ def _shapes(shapes_json: str) -> list[Shape]:
 
 
 def operator_flops(name: str, shapes_json: str) -> int | None:
-    """The FLOPs of one call of an operator.
+    """Return the FLOPs of one call of an operator.
 
     Args:
-        name: The operator, as ``aten::addmm``.
+        name: The operator, e.g. ``aten::addmm``.
         shapes_json: Its ``Input Dims`` as JSON text.
 
     Returns:
-        The count, or ``None`` when the operator is not a matrix product or its shapes do not tell.
+        The count, or ``None`` if the operator is not a matrix product or its shapes are missing.
 
     Example:
         >>> operator_flops("aten::addmm", "[[64],[32,128],[128,64]]")
@@ -122,8 +122,8 @@ class Convolution:
     Attributes:
         data: Shape of its input.
         weight: Shape of its weight.
-        output: Shape of its output. Strides and padding are not among the recorded shapes, so that a forward does not
-            tell it; the backward of the same data and weight does.
+        output: Shape of its output. Strides and padding are not recorded, so a forward pass does not show it. The
+            backward of the same data and weight does.
     """
 
     data: Shape
@@ -131,13 +131,13 @@ class Convolution:
     output: Shape | None
 
     def flops(self, output: Shape) -> int:
-        """FLOPs of one pass: the forward, or one of the two gradients, which cost the same; 0 for damaged shapes."""
+        """FLOPs of one pass: the forward, or one of the two gradients, which cost the same. 0 for damaged shapes."""
         flops = 2 * output[0] * prod(output[2:]) * prod(self.weight)
         return flops if 0 < flops <= MOST_FLOPS else 0
 
 
 def convolution(name: str, shapes_json: str) -> Convolution | None:
-    """The shapes of a convolution, forward or backward; ``None`` for other operators and where shapes are missing.
+    """Return the shapes of a convolution, forward or backward; ``None`` for other operators and missing shapes.
 
     Example:
         >>> found = convolution("aten::convolution_backward", "[[8,16,30,30],[8,3,32,32],[16,3,3,3]]")
@@ -155,7 +155,7 @@ def convolution(name: str, shapes_json: str) -> Convolution | None:
 
 
 def is_depthwise(name: str, shapes_json: str) -> bool:
-    """Whether an operator convolves each channel on its own, forward or backward. Memory bounds such convolutions.
+    """Return whether an operator convolves each channel on its own. Memory bounds such convolutions.
 
     Example:
         >>> is_depthwise("aten::cudnn_convolution", "[[8,64,32,32],[64,1,3,3]]")

@@ -1,4 +1,4 @@
-"""What a kernel's name says: library, arithmetic, and whether it uses Tensor Cores."""
+"""The meaning of a kernel's name: library, arithmetic, and whether it uses Tensor Cores."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NameRule:
     """One naming scheme.
 
     Attributes:
-        family: Who makes kernels of such names.
-        pattern: What such a name contains; a group named ``dtype`` holds the arithmetic's spelling.
-        arithmetic: The arithmetic, where it is the same for the whole family; ``None`` when the group tells it or the
-            name does not.
-        tensor_cores: Whether such kernels run on Tensor Cores; ``None`` when the name does not tell.
+        family: The maker of kernels with such names.
+        pattern: A pattern in such names. A group named ``dtype`` holds the arithmetic's spelling.
+        arithmetic: The arithmetic, if it is the same for the whole family; ``None`` if the group gives it or the name
+            does not show it.
+        tensor_cores: Whether such kernels run on Tensor Cores; ``None`` if the name does not show it.
         example: A real name.
-        source: Where the scheme is documented, or where the name was seen with operators of known types.
+        source: The documentation of the scheme, or the place where the name was seen with operators of known types.
     """
 
     family: str
@@ -117,7 +117,7 @@ def _rule(
 # fmt: off
 RULES: tuple[NameRule, ...] = (
     # cuBLAS's own code generator. Letters: A and B (one letter when they are the same and 16 or 32 bit wide), then
-    # compute, then output: tst is bf16 × bf16 in fp32 to bf16, hss fp16 to fp32, qqtst fp8, ootst fp4 (NVFP4).
+    # compute, then output. So tst is bf16 × bf16 in fp32 to bf16, hss fp16 to fp32, qqtst fp8, ootst fp4 (NVFP4).
     _rule("cuBLAS nvjet", r"nvjet_(sm\d+_)?\w*?(?<=_)sss_(?P<dtype>tf32)", None, True,
           "nvjet_sss_tf32_128x256_TNT", _NVJET_NAMES),
     _rule("cuBLAS nvjet", r"nvjet_(?:sm\d+_)?(?P<dtype>[thqro])[a-z]*_\d", None, True,
@@ -142,7 +142,7 @@ RULES: tuple[NameRule, ...] = (
           r"(?P<dtype>bf16|f16|tf32|f64|e4m3|e5m2|e2m1|s8|u8|f8)", None, True,
           "cutlass3x_sm90_tensorop_s64x256x16gemm_bf16_bf16_f32_bf16_bf16_128x256x64_2x1x1_0_tnn_align8",
           _CUTLASS_NAMES),
-    # In its symbols the instruction tells the types: of the sum, of A and of B. Blackwell's instructions take them as
+    # In its symbols the instruction names the types: of the sum, of A and of B. Blackwell's instructions take them as
     # arguments.
     _rule("CUTLASS 3 symbol", r"(?:MMA|SM90)_\d+x\d+x\d+_(?:F32|F16|S32)(?P<dtype>BF16|TF32|F16|E4M3|E5M2|S8|U8)", None,
           True, "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>, cutlass::"
@@ -163,7 +163,7 @@ RULES: tuple[NameRule, ...] = (
           _CUTLASS_NAMES),
 
     # CUTLASS 2 and cuBLAS's hand-written kernels: [type_]<accumulator><instruction shape>[type]<operation>. Instruction
-    # shapes tell the rest: m8n8k4 is fp16 (or fp64 with a d), m16n8k8 without a type TF32, m16n8k16 16 bit.
+    # shapes give the rest: m8n8k4 is fp16 (or fp64 with a d), m16n8k8 without a type TF32, m16n8k16 16 bit.
     _rule("CUTLASS/cuBLAS without Tensor Cores", r"(?:cutlass_\d*_?simt_|simt_)(?P<dtype>[sdhcz])gemm", None, False,
           "void cutlass::Kernel<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>"
           "(cutlass_80_simt_sgemm_128x32_8x5_nn_align1::Params)", _CUTLASS_NAMES),
@@ -212,7 +212,7 @@ RULES: tuple[NameRule, ...] = (
           "bmm_Bfloat16_E2m1E2m1_Fp32_bA16_bB16_bC16", _NVJET_NAMES),
     _rule("memory-efficient attention", r"fmha_cutlass[FB]_(?P<dtype>bf16|f16)_", None, True,
           "fmha_cutlassF_bf16_aligned_64x128_rf_sm80", _MEM_EFFICIENT),
-    # In FP32 it multiplies by CUTLASS's fast-FP32 operator from Ampere on: several TF32 products a product.
+    # In FP32 it multiplies by CUTLASS's fast-FP32 operator from Ampere on: several TF32 products per product.
     _rule("memory-efficient attention in FP32", r"fmha_cutlass[FB]_f32_\w*sm(?:8\d|9\d|1\d\d)", "tf32", True,
           "fmha_cutlassF_f32_aligned_64x64_rf_sm80", _MEM_EFFICIENT),
     _rule("memory-efficient attention in FP32", r"fmha_cutlass[FB]_(?P<dtype>f32)_", None, False,
@@ -226,7 +226,7 @@ RULES: tuple[NameRule, ...] = (
           "cutlass::bfloat16_t> >(pytorch_flash::Flash_fwd_params)", _FLASH),
 
     # AMD. Tensile writes the problem type after the index string: A and B, then output and compute (HHS: fp16 to fp16
-    # in fp32), B for "uses beta"; S_MX is FP32 by XF32, AMD's TF32. MI16x16x1 is the matrix instruction.
+    # in fp32), B for "uses beta". S_MX is FP32 by XF32, AMD's TF32. MI16x16x1 is the matrix instruction.
     _rule("rocBLAS/hipBLASLt", r"Cijk_A\w+_B[a-z]+_S_MX_", "tf32", True,
           "Custom_Cijk_Alik_Bljk_S_MX_B_BIAS_HA_S_SAV_NTD_SK3_UserArgs_MT256x256x32_MI16x16x1_shortname0_gfx950",
           _TENSILE_NAMES),
@@ -237,7 +237,7 @@ RULES: tuple[NameRule, ...] = (
     _rule("MIOpen implicit GEMM", r"igemm_(?:fwd|bwd|wrw)_gtcx\d?\w*?_(?P<dtype>bf16|fp16|fp32|int8)_", None, True,
           "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x32_wt32x32x8_ws1x1_wr2x2",
           "https://github.com/ROCm/MIOpen/tree/develop/src/kernels (gtc: Matrix Core convolutions)"),
-    # In symbols types are single letters and bf16 is `unsigned short`: the operator's types tell more.
+    # In symbols types are single letters and bf16 is `unsigned short`, so the operator's types say more.
     _rule("composable kernel", r"(?:_ZN\d*ck|ck::tensor_operation|ck_tile).*(?:xdl|wmma|mfma)", None, True,
           "_ZN2ck16tensor_operation6device12_GLOBAL__N_139kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_34Gridwise",
           "https://github.com/ROCm/composable_kernel (xdl: Matrix Core instructions)"),
@@ -248,12 +248,12 @@ RULES: tuple[NameRule, ...] = (
     _rule("cuDNN index computation", r"cask_cudnn\w*::compute\w*Offsets", "integer", False,
           "cask_cudnn::computeOffsetsKernel(cask_cudnn::ComputeOffsetsParams)", _KINETO_SAMPLES),
 
-    # Triton by Inductor: the prefix tells the kind (pointwise, reduction, persistent, template), not the type.
+    # Triton by Inductor: the prefix gives the kind (pointwise, reduction, persistent, template), not the type.
     _rule("Triton", r"^triton_(?:poi|red|per|for|split_scan)_", None, False, "triton_poi_fused_add_cos_sin_0",
           _INDUCTOR_NAMES),
     _rule("Triton template", r"^triton_tem_", None, None, "triton_tem_fused_mm_3", _INDUCTOR_NAMES),
 
-    # Quantisation: named after the type it makes, works in the one it reads.
+    # Quantization: named after the type of its result, and works in the type of its input.
     _rule("quantisation", r"quant\w*(?:kernel|_size)\w*<[^>]*?(?P<dtype>c10::BFloat16|__nv_bfloat16|c10::Half|__half)",
           None, False, "void vllm::scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>"
           "(c10::Float8_e4m3fn*, c10::BFloat16 const*, float const*, int, long)", "https://github.com/vllm-project/vllm"),
@@ -262,13 +262,13 @@ RULES: tuple[NameRule, ...] = (
 
 
 def spelled_arithmetic(spelling: str) -> str:
-    """The arithmetic that a spelling in a kernel's name stands for.
+    """Return the arithmetic of a spelling in a kernel's name.
 
     Args:
-        spelling: What a rule's group ``dtype`` took, or a C++ type, in any case.
+        spelling: The text of a rule's group ``dtype``, or a C++ type, in any case.
 
     Raises:
-        KeyError: Nothing is spelled so.
+        KeyError: No arithmetic is spelled like that.
 
     Example:
         >>> spelled_arithmetic("BF16"), spelled_arithmetic("c10::Float8_e4m3fn"), spelled_arithmetic("s")
@@ -282,12 +282,12 @@ def spelled_arithmetic(spelling: str) -> str:
 
 @dataclass(frozen=True)
 class KernelArithmetic:
-    """What a name tells.
+    """The facts in a name.
 
     Attributes:
-        arithmetic: The arithmetic, or ``None`` when the name does not tell.
-        tensor_cores: Whether the kernel runs on Tensor Cores, or ``None`` when the name does not tell.
-        family: The rule's family, or ``None`` when no rule matched.
+        arithmetic: The arithmetic, or ``None`` if the name does not show it.
+        tensor_cores: Whether the kernel runs on Tensor Cores, or ``None`` if the name does not show it.
+        family: The rule's family, or ``None`` if no rule matched.
     """
 
     arithmetic: str | None
@@ -295,8 +295,8 @@ class KernelArithmetic:
     family: str | None
 
 
-# What products launch beside their own kernels: changes of layout, sums of partial results, biases. PyTorch's own
-# convolutions, depthwise ones, are among ``at::native``.
+# Kernels that products launch in addition to their own: changes of layout, sums of partial results, biases. PyTorch's
+# own convolutions, which are depthwise, are among ``at::native``.
 _HELPERS = (
     r"splitKreduce|ReduceSplitK|computeOffsets|im2col|gemv|nchwToNhwc|nhwcToNchw|flip_filter|at::native::"
     r"|deep_gemm::(?:transpose|pack)_|grouped_gemm::\w+::utils::"
@@ -322,14 +322,14 @@ _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE
 
 @lru_cache(maxsize=65536)
 def kernel_arithmetic(name: str) -> KernelArithmetic:
-    """What a kernel's name tells of its arithmetic.
+    """Read the arithmetic from a kernel's name.
 
     Args:
         name: The kernel's name as recorded, demangled or not.
 
     Returns:
         The arithmetic (``fp64``, ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``, ``int8``, ``integer``) and
-        whether it runs on Tensor Cores, each ``None`` where the name does not tell.
+        whether it runs on Tensor Cores. Each is ``None`` if the name does not show it.
 
     Example:
         >>> kernel_arithmetic("cutlass_80_tensorop_s1688gemm_128x128_32x3_nn_align4").arithmetic
@@ -350,7 +350,7 @@ def kernel_arithmetic(name: str) -> KernelArithmetic:
 
 @lru_cache(maxsize=65536)
 def is_product(name: str) -> bool:
-    """Whether a kernel multiplies matrices (convolution and attention too), as Tensor Cores do.
+    """Return whether a kernel multiplies matrices (convolution and attention too), as Tensor Cores do.
 
     Products with a vector are left out: memory bounds them.
 
@@ -363,7 +363,7 @@ def is_product(name: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def moves_data(name: str) -> bool:
-    """Whether memory bounds a kernel that a product or a convolution launched: its type tells its bytes, not its rate.
+    """Return whether memory bounds a kernel of a product or convolution, so that its type sets its bytes, not its rate.
 
     These are changes of layout, sums of partial results, products with a vector and depthwise convolutions.
 
@@ -377,7 +377,7 @@ def moves_data(name: str) -> bool:
 
 
 def _template_arithmetic(name: str) -> KernelArithmetic:
-    """The arithmetic of a C++ kernel by its types: of the element function if it is one, else of the template."""
+    """Return the arithmetic of a C++ kernel by its types: of the element function, or else of the template."""
     for types in reversed(_LAMBDA.findall(name)):
         if found := _CPP_FLOAT.search(types):
             return KernelArithmetic(spelled_arithmetic(found.group(1)), False, "C++ template")
@@ -386,7 +386,7 @@ def _template_arithmetic(name: str) -> KernelArithmetic:
         return KernelArithmetic(None, None, None)
     if found := _CPP_FLOAT.search(head) or _CPP_POINTER.search(name):
         arithmetic = spelled_arithmetic(found.group(1))
-        # FP32 and FP64 products of templates run on the ordinary cores; those of narrower types may run on either.
+        # FP32 and FP64 products of templates run on the ordinary cores. Those of narrower types may run on either.
         product = arithmetic not in ("fp32", "fp64") and _PRODUCT.search(head)
         return KernelArithmetic(arithmetic, None if product else False, "C++ template")
     if _CPP_INTEGER.search(head):

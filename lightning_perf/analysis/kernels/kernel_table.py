@@ -1,4 +1,4 @@
-"""Kernels: what ran on the device, how often and how long, how well it filled it, and which operator launched it."""
+"""Kernels: the device's work by name, with its number, time and use of the device, and its launching operators."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class KernelRow:
 
     Attributes:
         name: The kernel.
-        category: The breakdown's category it belongs to (``device_compute``, ``communication``, ``memcpy_h2d``, …).
+        category: Its category in the breakdown (``device_compute``, ``communication``, ``memcpy_h2d``, …).
         calls: Runs.
         total_ns: Time of all runs.
         mean_ns: Mean time of a run.
         min_ns: Shortest run.
         max_ns: Longest run.
         share: Part of the time of all device work, 0 to 1.
-        blocks_per_sm: Thread blocks a streaming multiprocessor, mean weighted by time; None when not recorded. Below
-            1 a part of the device stands still.
-        occupancy: Estimated achieved occupancy, 0 to 1, mean weighted by time; None when not recorded.
-        bytes: Bytes moved by copies or memsets; None for kernels or when not recorded.
-        arithmetic: The arithmetic in which most of its time was spent; None for what is not a compute kernel.
-        launchers: The operators that launched most of its time, most first.
+        blocks_per_sm: Thread blocks per streaming multiprocessor, mean weighted by time; None if not recorded. Below
+            1, a part of the device is idle.
+        occupancy: Estimated achieved occupancy, 0 to 1, mean weighted by time; None if not recorded.
+        bytes: Bytes moved by copies or memsets; None for kernels, or if not recorded.
+        arithmetic: The arithmetic in which most of its time was spent; None for work other than compute kernels.
+        launchers: The operators that launched most of its time, the longest time first.
     """
 
     name: str
@@ -76,9 +76,9 @@ class KernelTable:
     """The device work of the averaged steps.
 
     Attributes:
-        rows: The costliest first.
-        steps: Steps that the figures are over; divide by it for a figure a step.
-        device_ns: Time of all device work, overlap counted as often as it happens: the rows' totals together.
+        rows: The rows, the longest time first.
+        steps: Steps that the figures are over; divide by it for a figure per step.
+        device_ns: Time of all device work, the sum of the rows' totals. Work that overlaps counts each.
     """
 
     rows: tuple[KernelRow, ...]
@@ -96,7 +96,7 @@ def kernels(trace: Trace) -> KernelTable | None:
     if not len(device):
         return None
     rows = np.flatnonzero(in_averaged_steps(trace, device.start_ns))
-    # One name is one kind of work but for a rare stranger; together they make the row.
+    # One name is one kind of work, with rare exceptions. Together they make the row.
     kinds = len(DeviceKind)
     keys, group = distinct(device.name[rows].astype(np.int64) * kinds + device.kind[rows])
     size = len(keys)
@@ -136,7 +136,7 @@ def kernels(trace: Trace) -> KernelTable | None:
 
 
 def _weighted(group: NDArray[np.intp], value: Float32Array, weight: Int64Array, size: int) -> list[float | None]:
-    """Mean of the finite values of each group, weighted."""
+    """Return the mean of the finite values of each group, weighted."""
     known = np.isfinite(value) & (weight > 0)
     weights = np.bincount(group[known], weights=weight[known], minlength=size)
     sums = np.bincount(group[known], weights=value[known] * weight[known].astype(np.float64), minlength=size)
@@ -146,7 +146,7 @@ def _weighted(group: NDArray[np.intp], value: Float32Array, weight: Int64Array, 
 def _launchers(
     trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array, size: int
 ) -> list[tuple[KernelLauncher, ...]]:
-    """The operators that launched most of each group's time."""
+    """Return the operators that launched most of each group's time."""
     operator = trace.links.device_operator[rows]
     names = len(trace.names) + 1
     name = np.full(len(rows), names - 1, dtype=np.int64)
@@ -163,7 +163,7 @@ def _launchers(
 
 
 def _arithmetic(trace: Trace, rows: Int64Array, group: NDArray[np.intp], duration: Int64Array) -> dict[int, str]:
-    """The arithmetic of most of the time of each group of compute kernels."""
+    """Return the arithmetic of most of the time of each group of compute kernels."""
     compute = np.flatnonzero(trace.device.is_compute[rows])
     code = arithmetic_of(trace, rows[compute])
     size = len(ARITHMETICS)

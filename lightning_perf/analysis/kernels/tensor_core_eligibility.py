@@ -1,4 +1,4 @@
-"""Which devices have Tensor Cores, for which types, and which kernels could use them but do not."""
+"""Tensor Cores: which devices have them, for which types, and which kernels could use them but do not."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
 
 
 def device_properties(trace: Trace, ordinal: int) -> DeviceProperties:
-    """The properties of one device, without any where the recording does not tell.
+    """Return the properties of one device; without any if the recording does not describe it.
 
-    Under HIP and with visible devices restricted, kernels can carry an ordinal that no described device has. When all
+    Under HIP, and with visible devices restricted, kernels can have an ordinal without a described device. If all
     described devices are of one kind, it is of that kind too.
 
     Args:
@@ -49,12 +49,12 @@ REASONS: dict[str, str] = {
     "fp64_inputs": "the inputs are FP64",
     "fp32_only_operator": "autocast keeps this operator in FP32",
     "tf32_off": "the inputs are FP32 and TF32 is off",
-    "fp32_inputs": "the inputs are FP32 and the device has no TF32: only 16-bit inputs would use them",
+    "fp32_inputs": "the inputs are FP32 and the device has no TF32, so only 16-bit inputs would use them",
     "dimensions": "a dimension is not a multiple of 8 (FP16, BF16), 16 (INT8, FP8) or 4 (TF32)",
-    "shapes_not_recorded": "the types fit; without recorded shapes the dimensions are not known",
-    "library_choice": "types and dimensions fit; the library chose another kernel",
+    "shapes_not_recorded": "the types fit, but without recorded shapes the dimensions are not known",
+    "library_choice": "types and dimensions fit, but the library chose another kernel",
 }
-"""Why a product ran without Tensor Cores."""
+"""Reasons for a product to run without Tensor Cores."""
 
 # Multiples of 16 bytes let every algorithm use Tensor Cores:
 # https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/#requirements-tc
@@ -68,8 +68,8 @@ _FP32_ONLY = re.compile(
 
 # TF32 has one switch for cuDNN and MIOpen (convolutions, recurrent layers) and another for matrix products
 # (https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices). The operator
-# tells them apart, since a 1 x 1 convolution runs in a kernel that is named like a matrix product; PyTorch's own
-# convolutions (``slow_conv``) call such products. Memory-efficient attention heeds neither switch.
+# decides which one counts, because a 1 × 1 convolution runs in a kernel that is named like a matrix product. PyTorch's
+# own convolutions (``slow_conv``) call such products. Memory-efficient attention ignores both switches.
 _CUDNN_OPERATOR = re.compile(r"^aten::.*((?<!slow_)(?<!thnn_)conv|cudnn|miopen)")
 _MATMUL_OPERATOR = re.compile(r"^aten::(\w*mm|\w*mv|matmul|linear|dot|einsum|_?(slow|thnn)_conv\w*)$")
 _CUDNN_KERNEL = re.compile(r"conv|cudnn|grad_engine|dgrad|wgrad|fprop|igemm", re.IGNORECASE)
@@ -77,7 +77,7 @@ _ATTENTION_KERNEL = re.compile(r"fmha|flash|attn|attention|sdpa", re.IGNORECASE)
 
 
 class _Switch(IntEnum):
-    """Which switch decides on TF32."""
+    """The switch that decides on TF32."""
 
     NONE = 0
     CUDNN = 1
@@ -91,8 +91,8 @@ class EligibleUnused:
     Attributes:
         reason: A key of `REASONS`.
         time_ns: Their time, over all averaged steps.
-        kernels: How many there were.
-        operators: The operators that launched most of it, most first, at most five.
+        kernels: Their number.
+        operators: The operators that launched most of it, the longest time first, at most five.
     """
 
     reason: str
@@ -102,14 +102,14 @@ class EligibleUnused:
 
 
 def has_tensor_cores(device: DeviceProperties) -> bool | None:
-    """Whether a device has Tensor Cores (AMD: Matrix Cores); ``None`` when the recording does not tell.
+    """Return whether a device has Tensor Cores (AMD: Matrix Cores); ``None`` if the recording does not show it.
 
     NVIDIA: compute capability 7.0 and up, without the GTX 16 series (https://developer.nvidia.com/cuda-gpus). AMD: the
     Instinct series from the MI100 on (https://rocm.docs.amd.com/en/latest/conceptual/gpu-arch/mi100.html).
     """
     name = device.name or ""
     if "AMD" in name or "Radeon" in name or "Instinct" in name:
-        # HIP reports gfx9 as 9 and does not tell MI50 from MI300; names mostly do.
+        # HIP reports gfx9 as 9, so that MI50 and MI300 look alike. Names mostly differ.
         return False if re.search(r"MI(25|50|60)\b", name) else True if re.search(r"MI\d{3}", name) else None
     if device.compute_major is None:
         return None
@@ -124,7 +124,7 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
         kernels: The rows of device work to look at.
 
     Returns:
-        One entry a reason, the most time first.
+        One entry per reason, the longest time first.
     """
     plain = np.zeros(len(trace.names), dtype=np.bool_)
     in_tf32 = np.zeros(len(trace.names), dtype=np.bool_)
@@ -185,7 +185,7 @@ def _reason(name: str, shapes_json: str, kept_in_fp32: bool, device: DevicePrope
 
 @lru_cache(maxsize=65536)
 def _sizes(shapes_json: str) -> tuple[int, ...]:
-    """The sizes that an instruction's shape must divide: rows and columns of matrices, channels of convolutions."""
+    """Return the sizes that an instruction's shape must divide: rows and columns, or channels of convolutions."""
     shapes = json_list(shapes_json)
     tensors = [s for s in shapes if isinstance(s, list) and len(s) >= 2 and all(isinstance(n, int) for n in s)][:3]
     if any(len(shape) >= 4 for shape in tensors):
@@ -194,7 +194,7 @@ def _sizes(shapes_json: str) -> tuple[int, ...]:
 
 
 def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
-    """Whether each operator row, or one around it, has an accepted name."""
+    """Return whether each operator row, or one around it, has an accepted name."""
     found = np.zeros(len(operator), dtype=np.bool_)
     if not named.any():
         return found
@@ -207,7 +207,7 @@ def _inside(trace: Trace, operator: Int32Array, named: BoolArray) -> BoolArray:
 
 
 def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
-    """The `_Switch` of each kernel: by its operator, or by its name where that tells nothing."""
+    """Return the `_Switch` of each kernel: by its operator, or by its name if the operator does not show it."""
     by_name, by_operator = (
         np.fromiter((switch(name) for name in trace.names), dtype=np.int8, count=len(trace.names))
         for switch in (_kernel_switch, _operator_switch)

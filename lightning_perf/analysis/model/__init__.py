@@ -1,1 +1,1 @@
-"""What the model's parts cost: operators, modules, optimizers, memory."""
+"""The cost of the model's parts: operators, modules, optimizers, memory."""

@@ -1,4 +1,4 @@
-"""Memory: what was allocated over time, when it peaked, and which blocks were alive then."""
+"""Memory: the allocations over time, their peak, and the blocks that were alive at the peak."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _NEVER = np.iinfo(np.int64).max
 class AliveBlocks:
     """Blocks that were alive, of one operator and one category.
 
-    What a block is for follows from where it was allocated and when it was freed, where the recording shows both:
+    The purpose of a block follows from where it was allocated and when it was freed, if the recording shows both:
 
     - ``inputs``: allocated while a batch was fetched or moved.
     - ``optimizer_state``: allocated in an optimizer step and alive after it.
     - ``gradients``: allocated in backward and alive when the next optimizer step began.
     - ``activations``: allocated before a backward and freed during or after it.
-    - ``temporaries``: freed sooner than any of these.
-    - ``unknown``: anything else, such as what was not freed before the recording ended.
+    - ``temporaries``: freed earlier than any of these.
+    - ``unknown``: anything else, e.g. blocks that were not freed before the recording ended.
 
     Attributes:
         operator: The outermost operator in which they were allocated; None outside of operators.
-        category: What they were for.
-        blocks: How many.
+        category: Their purpose.
+        blocks: Their number.
         bytes: Their size together.
     """
 
@@ -56,7 +56,7 @@ class AliveBlocks:
 
 
 def alive_blocks(trace: Trace, rows: Int64Array, moment: int) -> tuple[AliveBlocks, ...]:
-    """Find the blocks that were alive at one event of a device, among those whose allocation was recorded.
+    """Find the blocks that were alive at one event of a device, of those with a recorded allocation.
 
     Args:
         trace: The recording.
@@ -86,7 +86,7 @@ def alive_blocks(trace: Trace, rows: Int64Array, moment: int) -> tuple[AliveBloc
 
 
 def _frees(trace: Trace, born: Int64Array, later: Int64Array) -> Int64Array:
-    """When each block was freed; `_NEVER` if it was not."""
+    """Return when each block was freed; `_NEVER` if it was not."""
     died = np.full(len(born), _NEVER, dtype=np.int64)
     if not len(later) or not len(born):
         return died
@@ -100,7 +100,7 @@ def _frees(trace: Trace, born: Int64Array, later: Int64Array) -> Int64Array:
 
 
 def _outermost_operator(trace: Trace, born: Int64Array) -> Int32Array:
-    """The operator row at the top of the stack in which each block was allocated."""
+    """Return the operator row at the top of the stack in which each block was allocated."""
     events, parents = trace.memory, trace.links.operator_parent
     time = events.time_ns[born]
     order = np.argsort(time, kind="stable")
@@ -151,7 +151,7 @@ def _categories(trace: Trace, born: Int64Array, died: Int64Array, operator: Int3
 
 
 def _next(begins: Int64Array, time_ns: Int64Array) -> Int64Array:
-    """The first of the ascending begins at or after each instant; `_NEVER` after the last."""
+    """Return the first of the ascending starts at or after each instant; `_NEVER` after the last."""
     padded = np.append(begins, _NEVER)
     found: Int64Array = padded[np.searchsorted(begins, time_ns, side="left")]
     return found
@@ -163,21 +163,21 @@ class DeviceMemory:
 
     Attributes:
         device: Device ordinal; None for the host.
-        absolute: Whether the figures hold what was allocated before the recording. Otherwise (the host; any device in
-            recordings that do not tell the allocator's totals) they are lower bounds.
+        absolute: Whether the figures include blocks from before the recording. Otherwise they are lower bounds: those
+            of the host, and of any device in recordings without the allocator's totals.
         allocated: Bytes in tensors, over time.
-        reserved: Bytes that the allocator holds, over time; None when not recorded.
-        peak_allocated_bytes: Most bytes in tensors.
-        peak_ns: When that was first, from the begin of the recording.
-        peak_step: Number of the step in which it was; None outside of the steps.
-        peak_reserved_bytes: Most bytes that the allocator held; None when not recorded.
-        alive: What was alive at the peak of those blocks whose allocation was recorded, largest first; None when the
-            recording does not tell blocks apart.
-        before_recording_bytes: What was alive at the peak since before the recording: in steady training the
-            parameters, the optimizer's state and often the gradients. None when `absolute` is false or `alive` is None.
-        total_bytes: The device's memory; None when not recorded.
-        headroom_bytes: What the allocator left of it at its peak; None when either is not recorded. The context and
-            other processes need some of it.
+        reserved: Bytes that the allocator holds, over time; None if not recorded.
+        peak_allocated_bytes: Largest number of bytes in tensors.
+        peak_ns: When that was first, from the start of the recording.
+        peak_step: Number of the step of the peak; None outside of the steps.
+        peak_reserved_bytes: Largest number of bytes that the allocator held; None if not recorded.
+        alive: The blocks with a recorded allocation that were alive at the peak, largest first; None if the recording
+            does not identify blocks.
+        before_recording_bytes: Bytes alive at the peak since before the recording: in steady training the parameters,
+            the optimizer's state and often the gradients. Missing if `absolute` is false or `alive` is missing.
+        total_bytes: The device's memory; None if not recorded.
+        headroom_bytes: The memory that the allocator left free at its peak; None if either is not recorded. The context
+            and other processes need some of it.
     """
 
     device: int | None
@@ -196,7 +196,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the devices that the recording has allocator events of.
+    """The memory of the devices with recorded allocator events.
 
     Attributes:
         devices: Accelerators by ordinal, then the host.
@@ -252,7 +252,7 @@ def _device(trace: Trace, ordinal: int) -> DeviceMemory:
 
 
 def _summed(change: Int64Array) -> Int64Array:
-    """The least that can have been allocated: freeing a block from before the recording cannot make it negative."""
+    """Return the least that can have been allocated: freeing a block from before the recording cannot go below 0."""
     level = np.cumsum(change)
     least: Int64Array = level - min(0, int(level.min()))
     return least

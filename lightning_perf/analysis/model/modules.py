@@ -23,19 +23,19 @@ __all__ = [
 
 
 def forward_operator(trace: Trace) -> tuple[Int32Array | None, Int32Array]:
-    """Link what the autograd engine runs to the operators that made its graph.
+    """Link backward operators, which the autograd engine runs, to the operators that made its graph.
 
-    A forward operator is recorded with the number that the next node of the graph will get, so of several with one
-    number the last one made the node. The numbers count for each forward thread on its own, and the recorder numbers
-    threads its own way: a number of its is taken for the thread of which most sequence numbers fit.
+    A forward operator is recorded with the number that the next node of the graph will get. So of several with one
+    number, the last one made the node. Each forward thread counts on its own, and the recorder numbers threads
+    differently: its number belongs to the thread with the most matching sequence numbers.
 
     Args:
         trace: The recording.
 
     Returns:
-        For each outermost backward operator the row of its forward operator (`NO_ROW` for all others and for those
-        without one), or None when the recording links none; and for each operator the row of the outermost backward
-        operator that it runs in or is.
+        For each outermost backward operator the row of its forward operator, or None if the recording links none.
+        `NO_ROW` marks all other operators and those without one. Also, for each operator, the row of the outermost
+        backward operator that it is or runs in.
     """
     table, parents = trace.operators, trace.links.operator_parent
     is_backward = (table.forward_thread != 0) & (table.sequence >= 0)
@@ -67,7 +67,7 @@ def _match(sequence: Int64Array, numbers: Int64Array, rows: Int64Array) -> Int64
 
 
 def _roots(outermost: BoolArray, parents: Int32Array) -> Int32Array:
-    """The outermost backward operator around each row, itself included."""
+    """Return the outermost backward operator around each row, itself included."""
     root = np.where(outermost, np.arange(len(parents), dtype=np.int32), np.int32(NO_ROW))
     rows = np.flatnonzero(~outermost & (parents >= 0)) if outermost.any() else np.zeros(0, dtype=np.int64)
     above = parents[rows]
@@ -80,29 +80,29 @@ def _roots(outermost: BoolArray, parents: Int32Array) -> Int32Array:
 
 
 _PYTHON_PREFIX = "nn.Module: "
-"""How the recorder names calls of modules ``with_stack`` (https://github.com/pytorch/pytorch,
+"""The prefix of the recorder's names for calls of modules ``with_stack`` (https://github.com/pytorch/pytorch,
 ``torch/csrc/autograd/profiler_python.cpp``)."""
 
 _ANNOTATION_PREFIX = "[pl][module]"
-"""How Lightning's ``PyTorchProfiler(record_module_names=True)`` names them."""
+"""The prefix of such names in Lightning's ``PyTorchProfiler(record_module_names=True)``."""
 
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """A module in its place in the tree. Totals hold the modules inside it, self times do not.
+    """A module in its place in the tree. Totals include the modules inside it, self times do not.
 
     Attributes:
-        name: The module, as recorded without its prefix: ``Conv2d_3``.
+        name: The module, as recorded without its prefix, e.g. ``Conv2d_3``.
         depth: 0 for the outermost.
         parent: Index of the row of the module that called it; None for the outermost.
         calls: Forward calls.
         host_total_ns: Host time of its forward.
-        host_self_ns: Host time of its forward outside the modules it called.
+        host_self_ns: Host time of its forward outside the modules that it called.
         device_total_ns: Time of the device work that its forward launched; None without a device.
-        device_self_ns: The part that it launched outside the modules it called; None without a device.
-        backward_host_ns: Host time of the backward of its operators; None when the recording does not link backward
+        device_self_ns: The part that it launched outside the modules that it called; None without a device.
+        backward_host_ns: Host time of the backward of its operators; None if the recording does not link backward
             to forward.
-        backward_device_ns: Time of the device work that their backward launched; None likewise, or without a device.
+        backward_device_ns: Time of the device work that their backward launched; None without links or a device.
     """
 
     name: str
@@ -122,9 +122,9 @@ class ModuleTree:
     """The modules of the averaged steps.
 
     Attributes:
-        rows: The tree, each module before those it called; of siblings the costliest first.
-        source: What recorded the modules: Python functions (``with_stack=True``) or annotations.
-        steps: Steps that the figures are over; divide by it for a figure a step.
+        rows: The tree, each module before those that it called. Of siblings the longest time comes first.
+        source: The source of the modules: Python functions (``with_stack=True``) or annotations.
+        steps: Steps that the figures are over; divide by it for a figure per step.
         device_ns: Time of all device work; None without a device.
         unattributed_device_ns: The part that belongs to no module: the optimizer, the loss, copies of batches.
     """
@@ -138,7 +138,7 @@ class ModuleTree:
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """The places in the tree: ``of_span`` tells each call's, ``parent`` and ``name`` are a node's."""
+    """The places in the tree: ``of_span`` is the node of each call, ``parent`` and ``name`` belong to the nodes."""
 
     of_span: Int64Array
     parent: list[int]
@@ -147,7 +147,7 @@ class _Nodes:
 
 @dataclass(frozen=True, eq=False)
 class _Costs:
-    """Columns of `ModuleRow`, a value a node."""
+    """Columns of `ModuleRow`, one value per node."""
 
     calls: Int64Array
     host_total: Int64Array
@@ -161,8 +161,8 @@ class _Costs:
 def modules(trace: Trace) -> ModuleTree | None:
     """Sum up the calls of each module in an averaged step.
 
-    Backward is linked to forward by autograd's sequence numbers: the operator of a module that made a node of the
-    graph owns what the engine runs for that node.
+    Autograd's sequence numbers link backward to forward. If an operator of a module made a node of the graph, the
+    module owns the work of the engine for that node.
 
     Args:
         trace: The recording.
@@ -231,13 +231,13 @@ def _calls(trace: Trace, table: Spans, prefix: str) -> Spans:
     rows = np.flatnonzero(trace.names_where(lambda name: name.startswith(prefix))[table.name])
     averaged = averaged_steps(trace)
     steps = merge(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
-    # Not by their begin: an unmarked recording counts from its first operator, and a module begins before that.
+    # Not by their start: an unmarked recording counts from its first operator, and a module begins before that.
     rows = rows[steps.covered(table.start_ns[rows], table.end_ns[rows]) > 0]
     return Spans(table.start_ns[rows], table.end_ns[rows], table.name[rows], table.thread[rows])
 
 
 def _nodes(calls: Spans, parents: Int32Array) -> _Nodes:
-    """Calls of one module by one caller's node are one node; found level by level."""
+    """Merge calls of one module by one caller's node into one node, level by level."""
     of_span = np.full(len(calls), NO_ROW, dtype=np.int64)
     parent: list[int] = []
     name: list[int] = []
@@ -256,7 +256,7 @@ def _nodes(calls: Spans, parents: Int32Array) -> _Nodes:
 
 
 def _places(span: Int32Array, nodes: _Nodes) -> Int64Array:
-    """The node of each row that lies in a call."""
+    """Return the node of each row that lies in a call."""
     place: Int64Array = np.where(span >= 0, nodes.of_span[np.maximum(span, 0)], NO_ROW)
     return place
 
@@ -271,7 +271,7 @@ def _device_places(
     backward_node: Int64Array,
     backward_root: Int32Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """The node whose forward, and the one whose backward, launched each device row."""
+    """Return for each device row the node with the forward, and the one with the backward, that launched it."""
     nowhere = np.int64(NO_ROW)
     operator = trace.links.device_operator[rows]
     inside = operator >= 0
@@ -282,7 +282,7 @@ def _device_places(
         forward = np.where(inside, operator_node[at], nowhere)
         root = np.where(inside, backward_root[at], NO_ROW)
         backward = np.where((root >= 0) & (forward < 0), backward_node[np.maximum(root, 0)], nowhere)
-    # Launched from Python outside of any operator, as Triton's kernels are: by where the call was made.
+    # Launched from Python outside of any operator, like Triton's kernels: by the place of the call.
     call = trace.links.device_runtime[rows]
     bare = np.flatnonzero(~inside & (call >= 0))
     used = np.unique(call[bare])

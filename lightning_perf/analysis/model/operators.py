@@ -1,4 +1,4 @@
-"""Operators: how often each ran, and what it cost on the host and on the device."""
+"""Operators: how often each ran, and its cost on the host and on the device."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["OperatorRow", "OperatorTable", "operators"]
 class OperatorRow:
     """All calls of one operator.
 
-    *Self* is what a call spends outside the operators it calls, *total* what it spends with them. An operator inside
+    *Self* is the time of a call outside the operators that it calls, *total* the time with them. An operator inside
     another of the same row adds nothing to the row's total, so that no total is counted twice.
 
     Attributes:
-        name: The operator; nodes of the backward graph are operators too.
-        input_shapes: Dimensions of its inputs as JSON text, when asked for and recorded.
+        name: The operator. Nodes of the backward graph are operators too.
+        input_shapes: Dimensions of its inputs as JSON text, if asked for and recorded.
         calls: Calls.
         host_total_ns: Host time of the calls.
-        host_self_ns: Host time outside the operators they called.
+        host_self_ns: Host time outside the operators that they called.
         device_total_ns: Time of the device work launched in the calls; None without a device.
-        device_self_ns: Time of the device work they launched themselves; None without a device.
+        device_self_ns: Time of the device work that they launched themselves; None without a device.
     """
 
     name: str
@@ -45,12 +45,12 @@ class OperatorTable:
     """The operators of the averaged steps.
 
     Attributes:
-        rows: The costliest first: by device self time, then by host self time.
-        steps: Steps that the figures are over; divide by it for a figure a step.
-        host_ns: Host time inside operators: the rows' self times together.
-        device_ns: Time of all device work, overlap counted as often as it happens; None without a device.
+        rows: The rows, the longest time first: by device self time, then by host self time.
+        steps: Steps that the figures are over; divide by it for a figure per step.
+        host_ns: Host time inside operators, which is the sum of the rows' self times.
+        device_ns: Time of all device work; None without a device. Work that overlaps counts each.
         unattributed_device_ns: The part of it that no operator launched (a Triton kernel called from Python, a
-            replayed graph, a launch that was not recorded). The rest is the rows' device self times together.
+            replayed graph, a launch that was not recorded). The rest is the sum of the rows' device self times.
     """
 
     rows: tuple[OperatorRow, ...]
@@ -65,7 +65,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
 
     Args:
         trace: The recording.
-        by_shape: Whether calls with different input shapes get a row each.
+        by_shape: Whether calls with different input shapes get rows of their own.
 
     Returns:
         The table.
@@ -117,7 +117,7 @@ def operators(trace: Trace, by_shape: bool = False) -> OperatorTable:
 
 
 def _groups(trace: Trace, by_shape: bool) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The group of each operator row, and the name and shape codes of each group."""
+    """Return the group of each operator row, and the name and shape codes of each group."""
     table = trace.operators
     if not by_shape:
         names = np.arange(len(trace.names), dtype=np.int64)
@@ -128,7 +128,7 @@ def _groups(trace: Trace, by_shape: bool) -> tuple[Int64Array, Int64Array, Int64
 
 
 def _outermost(group: Int64Array, parents: Int32Array) -> BoolArray:
-    """Rows with no row of their own group around them."""
+    """Return rows without a row of their own group around them."""
     outermost = np.ones(len(group), dtype=np.bool_)
     rows = np.flatnonzero(parents >= 0)
     above = parents[rows]
@@ -142,7 +142,7 @@ def _outermost(group: Int64Array, parents: Int32Array) -> BoolArray:
 
 
 def _device_self(trace: Trace, ran: BoolArray) -> tuple[Int64Array, int]:
-    """Device time launched directly in each operator row, and what no operator launched."""
+    """Return the device time launched directly in each operator row, and the time that no operator launched."""
     launcher = trace.links.device_operator
     linked = ran & (launcher >= 0)
     duration = trace.device.duration_ns
@@ -153,7 +153,7 @@ def _device_self(trace: Trace, ran: BoolArray) -> tuple[Int64Array, int]:
 
 
 def _with_children(own: Int64Array, parents: Int32Array) -> Int64Array:
-    """Each row's value plus those of all rows inside it."""
+    """Return each row's value plus those of all rows inside it."""
     total = np.zeros_like(own)
     at = np.flatnonzero(own).astype(np.int32)
     amount = own[at]

@@ -1,4 +1,4 @@
-"""Optimizer steps: which optimizer, in which implementation, and what its steps cost."""
+"""Optimizer steps: which optimizer, in which implementation, and the cost of its steps."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ _ZERO_GRAD = "Optimizer.zero_grad#"
 
 @dataclass(frozen=True)
 class OptimizerSteps:
-    """The optimizer steps of the averaged steps, without what a closure that they run does.
+    """The optimizer steps of the averaged steps, without the work of a closure that they run.
 
     Attributes:
         name: The optimizer's class; several joined by ``, ``.
-        implementation: ``fused`` (one kernel for many parameters), ``foreach`` (one kernel an operation for many
-            parameters) or ``loop`` (a kernel an operation and parameter), by its operators; ``None`` when they tell
-            nothing.
+        implementation: By its operators: ``fused`` (one kernel for many parameters), ``foreach`` (one kernel per
+            operation for many parameters) or ``loop`` (one kernel per operation and parameter). ``None`` if unknown.
         steps: Steps that the figures are over.
         calls: Optimizer steps.
         operators: Operators that they called.
         launches: Kernels that they launched.
         host_ns: Host time inside them.
         device_ns: Time of the kernels that they launched.
-        operator_names: Names of the operators and of what they call, sorted.
+        operator_names: Names of these operators and of those inside them, sorted.
     """
 
     name: str
@@ -59,7 +58,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
         trace: The recording.
 
     Returns:
-        The figures, or ``None`` when the recording marks no optimizer step.
+        The figures, or ``None`` if the recording marks no optimizer step.
     """
     marks, operators, runtime = trace.annotations, trace.operators, trace.runtime
     matches = {code: _STEP.match(trace.names[code]) for code in np.unique(marks.name).tolist()}
@@ -68,7 +67,7 @@ def optimizer_steps(trace: Trace) -> OptimizerSteps | None:
     if not len(rows):
         return None
     threads = np.unique(marks.thread[rows])
-    # Under Lightning's automatic optimization `step` runs the closure, and so the whole training step.
+    # Under Lightning's automatic optimization `step` runs the closure, and with it the whole training step.
     stepping = intersect(merge(marks.start_ns[rows], marks.end_ns[rows]), host_phases(trace)["optimizer"])
     zeroing = trace.names_where(lambda name: name.startswith(_ZERO_GRAD))[marks.name]
     inside = subtract(stepping, merge(marks.start_ns[zeroing], marks.end_ns[zeroing]))
@@ -95,7 +94,7 @@ def _implementation(operators: set[str]) -> Implementation | None:
         return "fused"
     if any(name.startswith("aten::_foreach_") for name in operators):
         return "foreach"
-    # What every elementwise optimizer needs for each parameter, in place.
+    # Operators that every elementwise optimizer needs for each parameter, in place.
     if operators & {"aten::add_", "aten::addcdiv_", "aten::addcmul_", "aten::mul_", "aten::sub_"}:
         return "loop"
     return None

@@ -1,1 +1,1 @@
-"""Mixed precision: what it would gain, what casts cost, loss scale, underflow, drift."""
+"""Mixed precision: its predicted gain, the cost of casts, loss scale, underflow, drift."""

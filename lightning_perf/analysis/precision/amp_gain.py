@@ -1,10 +1,14 @@
-"""Predicted gain of mixed precision, from a recording in FP32 or TF32: an interval, and what bounds it.
+"""Predicted gain of mixed precision, from a recording in FP32 or TF32, as an interval with its bounds.
 
-Every compute kernel falls into one of four parts. Matrix products move to 16-bit Tensor Cores; kernels that take what
-those leave (activations, batch norm, pooling) and convolutions that memory bounds (depthwise ones, changes of layout)
-move half the bytes; what autocast keeps in FP32, the optimizer and integer work stay; so does what is in 16 bits
-already. Host, input, launches and idle time stay as they are, so that
-only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
+Every compute kernel belongs to one of four parts:
+
+- Matrix products move to 16-bit Tensor Cores.
+- Kernels on the results of products (activations, batch norm, pooling) and convolutions that memory bounds (depthwise
+  ones, changes of layout) move half the bytes.
+- Kernels that autocast keeps in FP32, the optimizer and integer work stay the same.
+- Kernels in 16 bits already stay the same too.
+
+Host, input, launches and idle time stay the same, so only the exposed part of compute can shrink (Amdahl, AFIPS 1967).
 """
 
 from __future__ import annotations
@@ -42,34 +46,34 @@ __all__ = [
 
 
 FROM_FP32 = (2.0, 4.0)
-"""Least and most speed-up of FP32 products without Tensor Cores, where the device is not known."""
+"""Smallest and largest speed-up of FP32 products without Tensor Cores, if the device is not known."""
 
 FROM_FP32_BY_CAPABILITY = {(7, 0): 8.8, (8, 0): 17.6, (9, 0): 16.2, (10, 0): 33.0}
-"""Most speed-up of such products by compute capability, for a device without a row in `lightning_perf.hardware`, such
-as a slice of one (MIG): those of V100, A100, H100 and B200, by `product_speed_up`."""
+"""Largest speed-up of such products by compute capability, for a device without a row in `lightning_perf.hardware`,
+such as a slice of one (MIG). The values are those of V100, A100, H100 and B200, by `product_speed_up`."""
 
 FROM_TENSOR_CORES = (1.2, 2.0)
-"""Least and most speed-up of matrix products in TF32: peak rates are 2 times apart, and 16-bit operands have half the
-bytes. At 8192³ an H100 SXM reaches 1.8 times (416.6 and 762.9 TFLOP/s)."""
+"""Smallest and largest speed-up of matrix products in TF32. Peak rates are 2 times apart, and 16-bit operands have half
+the bytes. At 8192³ an H100 SXM reaches 1.8 times (416.6 and 762.9 TFLOP/s)."""
 
 FROM_TF32_CONVOLUTIONS = (1.2, 4.0)
-"""Least and most speed-up of convolutions in TF32. NVIDIA publishes 938 and 2470 images/s for ResNet-50 in TF32 and in
-mixed precision with channels last on one A100 80GB, 2.63 times
-(https://github.com/NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, NGC 21.03). Twice is the
-most that the other kernels gain, so that the convolutions gain about 3.4 times: 16-bit kernels need no change of layout
-around them."""
+"""Smallest and largest speed-up of convolutions in TF32. NVIDIA publishes 938 and 2470 images/s for ResNet-50 in TF32
+and in mixed precision with channels last on one A100 80GB, 2.63 times
+(https://github.com/NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, NGC 21.03). The other
+kernels gain at most 2 times, so the convolutions gain about 3.4 times: 16-bit kernels need no change of layout around
+them."""
 
 FROM_THREE_PRODUCTS = (1.5, 6.0)
-"""Least and most speed-up of memory-efficient attention in FP32. It makes each FP32 product of three in TF32 (CUTLASS's
-``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
+"""Smallest and largest speed-up of memory-efficient attention in FP32. It makes each FP32 product of three in TF32
+(CUTLASS's ``OpMultiplyAddFastF32``, in PyTorch's ``transformers/cuda/mem_eff_attention/gemm_kernel_utils.h``)."""
 
 HALF_THE_BYTES = (1.0, 2.0)
-"""Least and most speed-up of kernels that only move data."""
+"""Smallest and largest speed-up of kernels that only move data."""
 
 CAST_BYTES = 12
-"""Bytes that casts move for each element. A weight is read in 4 bytes and written in 2 for the forward pass, and its
-gradient the other way round. The input of an operator that autocast keeps in FP32 is read in 2 bytes and written in 4,
-and its result the other way round."""
+"""Bytes that casts move for each element. For the forward pass, a weight is read in 4 bytes and written in 2. Its
+gradient is read in 2 and written in 4. The input of an operator that autocast keeps in FP32 is read in 2 bytes and
+written in 4, and its result the other way round."""
 
 KEPT_IN_FP32 = frozenset(
     f"aten::{name}"
@@ -85,7 +89,7 @@ elements as the result."""
 _OPTIMIZER = PHASES.index("optimizer")
 
 MAX_DEPTH = 8
-"""Operators around a kernel that are asked what it is part of, inside out."""
+"""Operators around a kernel, from the inside out, that may say which part it belongs to."""
 
 PartName = Literal["products", "products on Tensor Cores", "following", "fixed", "in 16 bits"]
 
@@ -95,13 +99,13 @@ class AmpPart:
     """A part of the compute time.
 
     Attributes:
-        name: Which part.
+        name: The part.
         kernels: Kernels in it, over all averaged steps.
         time_ns: Their time.
-        fastest_ns: Their time in mixed precision at the least.
-        slowest_ns: At the most.
-        memory_bound_ns: The part of `time_ns` whose least time is set by memory: by reading the operands once in 16
-            bits at the device's full bandwidth. 0 where shapes or the device are not known.
+        fastest_ns: Their shortest time in mixed precision.
+        slowest_ns: Their longest time in mixed precision.
+        memory_bound_ns: The part of `time_ns` with a shortest time that memory sets: reading the operands once in 16
+            bits at the device's full bandwidth. 0 if shapes or the device are not known.
     """
 
     name: PartName
@@ -114,17 +118,17 @@ class AmpPart:
 
 @dataclass(frozen=True)
 class AmpGain:
-    """What mixed precision can be expected to gain.
+    """The expected gain of mixed precision.
 
     Attributes:
-        device: The device, as in `hardware`; None when its peak rates are not known, and general factors are used.
-        steps: Steps averaged over.
+        device: The device, as in `hardware`. None if its peak rates are not known; general factors are then used.
+        steps: The number of averaged steps.
         step_ns: Mean step time.
         parts: The parts of the compute time, over all averaged steps.
         casts_ns: Time per step of the casts that autocast adds, at full bandwidth: of weights and their gradients, and
-            around the operators that it keeps in FP32. 0 where the device or the shapes are not known.
-        least_saving_ns: Saving a step, lower end; below 0 where the casts may cost more than is won.
-        most_saving_ns: Upper end.
+            around the operators that it keeps in FP32. 0 if the device or the shapes are not known.
+        least_saving_ns: Saving per step, lower end. Below 0 if the casts may cost more than the rest saves.
+        most_saving_ns: Saving per step, upper end.
     """
 
     device: str | None
@@ -144,22 +148,22 @@ class AmpGain:
 
     @property
     def speedup(self) -> tuple[float, float]:
-        """Least and most speed-up of a step; 1.25 is a step in four fifths of the time."""
+        """Smallest and largest speed-up of a step; 1.25 is a step in four fifths of the time."""
         return self.step_ns / (self.step_ns - self.least_saving_ns), self.step_ns / (self.step_ns - self.most_saving_ns)
 
 
 def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: HostPace | None) -> AmpGain | None:
-    """Predict what mixed precision gains.
+    """Predict the gain of mixed precision.
 
     Args:
         trace: The recording of an FP32 or TF32 run.
         steps: Its breakdown.
         launches: Its launches.
-        pace: What its steps take the host.
+        pace: The host's time for its steps.
 
     Returns:
-        The prediction; None for a recording without compute kernels or steps, a truncated one, and one that is in 16
-        bits already.
+        The prediction. None for a recording without compute kernels or steps, for a truncated one, and for one that is
+        in 16 bits already.
     """
     kernels = np.flatnonzero(trace.device.is_compute & in_averaged_steps(trace, trace.device.start_ns))
     step_ns = steps.wall.mean_ns
@@ -193,7 +197,7 @@ def amp_gain(trace: Trace, steps: Breakdown, launches: Launches | None, pace: Ho
 
 
 def _speed_up_of_unlisted(device: DeviceProperties) -> tuple[float, float]:
-    """The speed-up of FP32 products on a device without known peak rates."""
+    """Return the speed-up of FP32 products on a device without known peak rates."""
     if is_amd(device.name) or device.compute_major is None or device.compute_minor is None:
         return FROM_FP32
     least, most = FROM_FP32
@@ -203,13 +207,13 @@ def _speed_up_of_unlisted(device: DeviceProperties) -> tuple[float, float]:
 def _parts(
     trace: Trace, kernels: Int64Array, peak: DevicePeak | None, unlisted: tuple[float, float]
 ) -> tuple[tuple[AmpPart, ...], int]:
-    """The parts, and how many elements autocast would cast."""
+    """Return the parts, and how many elements autocast would cast."""
     owner = _owners(trace, kernels)
     owned = owner != NO_ROW
     sharing = np.bincount(owner[owned], minlength=1)  # kernels that one operator launched
     time = trace.device.duration_ns[kernels].astype(np.float64)
-    # What decides is the same for thousands of kernels: operator, shapes, arithmetic, name, place, and the number of
-    # kernels that share the operator's operands.
+    # The deciding properties are the same for thousands of kernels: operator, shapes, arithmetic, name, place, and the
+    # number of kernels that share the operator's operands.
     columns = np.zeros((len(kernels), 6), dtype=np.int64)
     columns[:, 0] = columns[:, 1] = NO_ROW
     columns[owned, 0] = trace.operators.name[owner[owned]]
@@ -274,7 +278,7 @@ def _factors(
 
 
 def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
-    """For each kernel the innermost operator around it that tells what it is, or else the one that launched it."""
+    """Return for each kernel the innermost operator that shows its purpose, or else the one that launched it."""
     telling = trace.names_where((_PRODUCTS | TYPE_FOLLOWING).__contains__)
     first = trace.links.device_operator[kernels].astype(np.int64)
     owner, at = first.copy(), first.copy()
@@ -290,10 +294,10 @@ def _owners(trace: Trace, kernels: Int64Array) -> Int64Array:
 
 
 def _cast_elements(trace: Trace, operators: Int64Array) -> int:
-    """Elements that autocast casts, each call counted.
+    """Count the elements that autocast casts, each call counted.
 
-    They are the weights of forward convolutions and of products with a bias, and what operators that autocast keeps in
-    FP32 take from products.
+    These are the weights of forward convolutions and of products with a bias, and the results of products that
+    operators in FP32 read.
     """
     shapes = np.int64(max(len(trace.shape_lists), 1))
     keys = trace.operators.name[operators] * shapes + trace.operators.input_shapes[operators]
@@ -322,12 +326,12 @@ def _shapes(shapes_json: str) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class AmpCheck:
-    """A prediction beside what was measured.
+    """A prediction and the measured result.
 
     Attributes:
-        predicted: Least and most speed-up predicted.
+        predicted: Smallest and largest predicted speed-up.
         measured: Step time in FP32 over that in mixed precision.
-        held: Whether what was measured is within what was predicted.
+        held: Whether the measured speed-up is within the predicted range.
     """
 
     predicted: tuple[float, float]
@@ -336,11 +340,11 @@ class AmpCheck:
 
 
 def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
-    """Put a prediction beside the step time that mixed precision then had.
+    """Compare a prediction with the step time measured in mixed precision.
 
     Args:
         gain: The prediction.
-        mixed_step_ns: Mean step time in mixed precision, measured as the recording's was.
+        mixed_step_ns: Mean step time in mixed precision, measured like the recording's.
 
     Raises:
         ValueError: The time is not above 0.
@@ -351,7 +355,7 @@ def check_prediction(gain: AmpGain, mixed_step_ns: float) -> AmpCheck:
         AmpCheck(predicted=(1.25, 2.5), measured=2.0, held=True)
     """
     if not mixed_step_ns > 0:
-        raise ValueError(f"a step of {mixed_step_ns} ns was not measured: give the mean step time of the mixed run")
+        raise ValueError(f"mixed_step_ns={mixed_step_ns} must be above 0: pass the mean step time of the mixed run")
     low, high = gain.speedup
     measured = gain.step_ns / mixed_step_ns
     return AmpCheck((low, high), measured, low <= measured <= high)

@@ -1,4 +1,4 @@
-"""The price of autocast: time spent in casts between floating types, and which of them need not be."""
+"""The cost of autocast: time spent in casts between floating types, and which of them could be avoided."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cast:
     Attributes:
         source: The type read: ``fp64``, ``fp32``, ``fp16``, ``bf16``, ``fp8``.
         target: The type written.
-        count: How many, over the averaged steps.
+        count: Their number, over the averaged steps.
         time_ns: Their time.
     """
 
@@ -47,20 +47,20 @@ class AutocastTax:
     """Time in casts between floating types, over the averaged steps.
 
     Attributes:
-        casts: By types, most time first.
-        count: How many casts.
-        time_ns: Their time: of the device work they launched, or, in a recording without a device, of the host.
-        share: Part of all compute kernel time (without a device: of the wall time), 0 to 1; ``None`` when the file is
-            truncated or there is none.
+        casts: By types, the longest time first.
+        count: Number of casts.
+        time_ns: Their time: of the device work that they launched, or, in a recording without a device, of the host.
+        share: Part of all compute kernel time (without a device: of the wall time), 0 to 1; ``None`` if the file is
+            truncated or nothing is computed.
         on_device: Whether times are of the device.
-        repeated_weight_casts: Casts to 16 bit of a weight's shape beyond one a weight and backward pass: autocast's
-            cache is off or was cleared. Weights are counted by the gradients that autograd accumulates, so this is 0
-            without a backward pass.
+        repeated_weight_casts: Casts to 16 bit of a weight's shape beyond one per weight and backward pass: autocast's
+            cache is off or was cleared. The gradients that autograd accumulates give the number of weights, so this is
+            0 without a backward pass.
         repeated_weight_ns: Their time, at the mean of the casts of their shape.
         round_trips: Casts from 16 bit to FP32 and back of one shape, as around an operator that autocast keeps in FP32.
         round_trip_ns: Time of both casts of each.
-        steps: How many steps this is over.
-        missing: Why casts cannot be told, ``None`` when they can.
+        steps: The number of averaged steps.
+        missing: Why casts are unknown; ``None`` if they are known.
     """
 
     casts: tuple[Cast, ...]
@@ -79,8 +79,8 @@ class AutocastTax:
 def autocast_tax(trace: Trace) -> AutocastTax:
     """Measure the casts between floating types.
 
-    A cast is a copy (``aten::copy_``) whose input types are two floating types that differ; ``aten::to`` and
-    ``aten::_to_copy`` end in one.
+    A cast is a copy (``aten::copy_``) with two different floating input types. ``aten::to`` and ``aten::_to_copy`` end
+    in one.
 
     Args:
         trace: The recording. It needs operator input types (``record_shapes=True``).
@@ -133,7 +133,7 @@ def autocast_tax(trace: Trace) -> AutocastTax:
 
 @lru_cache(maxsize=65536)
 def _pair(types_json: str) -> tuple[str, str] | None:
-    """Source and target of a copy with these input types (destination first), if it is a cast of floats."""
+    """Return source and target of a copy with these input types (destination first), if it is a cast of floats."""
     types = json_list(types_json)
     if len(types) < 2:
         return None
@@ -148,8 +148,8 @@ def _float(name: object) -> str | None:
 
 
 def _device_time(trace: Trace, rows: Int64Array) -> Int64Array:
-    """Time of the device work that each of the operator rows launched itself."""
-    spent = np.zeros(len(trace.operators) + 1, dtype=np.int64)  # the last entry takes what has no operator
+    """Return the time of the device work that each of the operator rows launched itself."""
+    spent = np.zeros(len(trace.operators) + 1, dtype=np.int64)  # the last entry takes work without an operator
     np.add.at(spent, trace.links.device_operator, trace.device.duration_ns)
     time: Int64Array = spent[rows]
     return time
@@ -175,11 +175,11 @@ def _inside_backward(trace: Trace, rows: Int64Array) -> BoolArray:
 def _repeated_weights(
     trace: Trace, rows: Int64Array, time: Int64Array, pairs: list[tuple[str, str] | None], in_backward: BoolArray
 ) -> tuple[int, int]:
-    """Forward casts to 16 bit beyond one for each gradient of the same shape that autograd accumulates."""
+    """Return forward casts to 16 bit beyond one for each gradient of the same shape that autograd accumulates."""
     operators = trace.operators
     first = [_first_shape(shapes) for shapes in trace.shape_lists]
     accumulate = trace.names_where(lambda name: name.endswith("torch::autograd::AccumulateGrad"))
-    # The engine's node and the function in it have the same name's end; only the inner one records shapes.
+    # The engine's node and the function in it have names with the same end. Only the inner one records shapes.
     gradient = accumulate[operators.name] & (operators.input_shapes > 0)
     gradient &= in_averaged_steps(trace, operators.start_ns)
     weights: dict[str, int] = {}
@@ -205,7 +205,7 @@ def _repeated_weights(
 def _round_trips(
     trace: Trace, rows: Int64Array, time: Int64Array, pairs: list[tuple[str, str] | None], in_backward: BoolArray
 ) -> tuple[int, int]:
-    """Casts from 16 to 32 bit whose next cast of that shape, thread, step and direction of the pass is the way back."""
+    """Find casts from 16 to 32 bit that the next cast of that shape, thread, step and direction reverts."""
     operators = trace.operators
     # +k widens and -k narrows the same two types.
     kinds = sorted({pair for pair in pairs if pair and pair[0] in _NARROW and pair[1] == "fp32"})

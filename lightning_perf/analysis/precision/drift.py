@@ -1,4 +1,4 @@
-"""How far mixed precision leads a run away from FP32, and whether further than another seed does."""
+"""How far mixed precision takes a run away from FP32, and whether that is further than another seed takes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite
 __all__ = ["OTHER_SEEDS", "judge_drift"]
 
 OTHER_SEEDS = 4
-"""FP32 replays with another order of batches and other random numbers, beside the one with the run's own."""
+"""FP32 replays with another order of batches and other random numbers, in addition to the one with the run's own."""
 
 _T_QUANTILE = 2.776
 """Student's t for 97.5 % and `OTHER_SEEDS` degrees of freedom (any table, or ``scipy.stats.t.ppf(0.975, 4)``)."""
@@ -27,22 +27,22 @@ def judge_drift(
     seed_ends: Sequence[float],
     layers: Sequence[LayerDrift],
 ) -> NumericsDrift:
-    """Compare a mixed run's end with where FP32 runs end.
+    """Compare the final loss of a mixed run with those of FP32 runs.
 
-    The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n): a mixed run that
-    does no harm is outside of it in one case of twenty.
+    The range is a prediction interval for one more run like the FP32 ones, mean ± t·s·√(1 + 1/n). A mixed run that does
+    no harm is outside of it in one case of twenty.
 
     Args:
         precision: The run's precision.
-        mixed_losses: The run's loss, a batch each.
-        fp32_losses: The FP32 replay's.
+        mixed_losses: The run's losses, one per batch.
+        fp32_losses: The FP32 replay's losses, one per batch.
         mixed_end: Loss with the mixed run's weights.
         fp32_end: Loss with the FP32 replay's weights.
         seed_ends: Loss with the weights of `OTHER_SEEDS` replays with other seeds.
         layers: Drift of the layers' outputs.
 
     Raises:
-        ValueError: There are not `OTHER_SEEDS` other seeds.
+        ValueError: There are not exactly `OTHER_SEEDS` other seeds.
 
     Example:
         >>> kept = dict(precision="16-mixed", mixed_losses=[2.3], fp32_losses=[2.3], layers=[])
@@ -53,7 +53,7 @@ def judge_drift(
         True
     """
     if len(seed_ends) != OTHER_SEEDS:
-        raise ValueError(f"{len(seed_ends)} other seeds given, {OTHER_SEEDS} needed")
+        raise ValueError(f"{len(seed_ends)} other seeds given, but {OTHER_SEEDS} are needed")
     ends = [fp32_end, *seed_ends]
     middle = statistics.fmean(ends)
     reach = _T_QUANTILE * statistics.stdev(ends) * math.sqrt(1 + 1 / len(ends)) if math.isfinite(middle) else math.nan

@@ -1,4 +1,4 @@
-"""The loss scale of an fp16 run: how it changes, and the history of a run."""
+"""The loss scale of an fp16 run: its rule of change, and the history of a run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ScalerState", "summarize_loss_scale"]
 
 @dataclass(frozen=True)
 class ScalerState:
-    """The state of a gradient scaler, kept on the host so that nothing waits for the device to learn it.
+    """The state of a gradient scaler, kept on the host so that reading it does not wait for the device.
 
     Attributes:
         scale: The loss scale.
         steps_since_change: Steps executed since the scale last grew or shrank (torch's growth tracker).
-        growth_factor: What the scale is multiplied with after `growth_interval` executed steps in a row.
-        backoff_factor: What it is multiplied with after an overflow.
-        growth_interval: Executed steps in a row until it grows.
+        growth_factor: The factor of the scale after `growth_interval` executed steps in a row.
+        backoff_factor: The factor of the scale after an overflow.
+        growth_interval: Executed steps in a row after which the scale grows.
     """
 
     scale: float
@@ -32,7 +32,7 @@ class ScalerState:
     growth_interval: int
 
     def after(self, *, overflow: bool) -> ScalerState:
-        """The state after one more optimizer step was tried.
+        """Return the state after one more optimizer step was tried.
 
         The rule is that of ``torch._amp_update_scale_`` (``aten/src/ATen/native/cuda/AmpKernels.cu``): the product is
         rounded to FP32, and a growth that would overflow FP32 is left out.
@@ -55,7 +55,7 @@ class ScalerState:
 
 
 def summarize_loss_scale(events: Sequence[ScaleEvent]) -> LossScaleHistory:
-    """Summarise the events of one run.
+    """Summarize the events of one run.
 
     Args:
         events: The events of one rank, in order, the start first.

@@ -1,4 +1,4 @@
-"""Gradient underflow in fp16: what becomes of small gradients at the loss scale of a run, layer by layer."""
+"""Gradient underflow in fp16: how many small gradients are lost at the loss scale of a run, layer by layer."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FP16_LARGEST_EXPONENT = 15
 UNDERFLOW_LIMIT = 0.10
 """Share of a layer's gradient values that may be subnormal before the layer is named.
 
-A subnormal value still has some of its bits: a tenth of them at reduced precision does no harm that shows. Networks
-trained well in Micikevicius et al., Mixed Precision Training (2018), figure 3, with about 5 % of them there.
+A subnormal value keeps some of its bits. With a tenth of the values at reduced precision, no harm is visible. Networks
+trained well in Micikevicius et al., Mixed Precision Training (2018), figure 3, with about 5 % of subnormal values.
 """
 
 SCALE_LIMIT = 2.0**24
-"""Higher initial scales than this are not advised: torch would back off from them for many steps in most runs."""
+"""A higher initial scale is not recommended: in most runs torch would back off from it for many steps."""
 
 FEW_LAYERS = 0.25
-"""Up to this share of the layers, keeping the concerned ones in FP32 costs less than leaving fp16."""
+"""Up to this share of the layers, keeping the affected ones in FP32 costs less than leaving fp16."""
 
 
 def tabulate_underflow(samples: Sequence[GradientSample]) -> UnderflowTable:
-    """Add up samples into a table, and advise.
+    """Add up samples into a table, and recommend a change.
 
-    Samples are added at the scale that each was taken at. Those of overflowing steps are left out, as long as there
-    are others: their scale was too high.
+    Each sample counts at its own scale. Samples of overflowing steps are left out if there are others, because their
+    scale was too high.
 
     Args:
         samples: The samples, in order.
@@ -113,7 +113,7 @@ def _subnormal_share(first_exponent: int, counts: Int64Array) -> float:
 
 
 def _advise(rows: Sequence[LayerUnderflow], scale: float, headroom: int | None) -> PrecisionAdvice | None:
-    """The least change that cures it: a larger first scale, a few layers in FP32, or bf16."""
+    """Return the smallest change that fixes it: a larger initial scale, a few layers in FP32, or bf16."""
     concerned = [row for row in rows if row.underflows]
     if not concerned:
         return None
@@ -122,7 +122,7 @@ def _advise(rows: Sequence[LayerUnderflow], scale: float, headroom: int | None) 
         wanted = scale * 2.0**doublings
         return PrecisionAdvice(
             "init_scale",
-            f'Start with a larger loss scale, in which all gradients seen fit: PrecisionCallback("16-mixed", '
+            f'Start with a larger loss scale that fits all sampled gradients: PrecisionCallback("16-mixed", '
             f"init_scale={wanted:g})",
             init_scale=wanted,
         )
@@ -137,12 +137,12 @@ def _advise(rows: Sequence[LayerUnderflow], scale: float, headroom: int | None) 
     return PrecisionAdvice(
         "bf16",
         f"Use bf16-mixed, which has the exponents of FP32: {len(concerned)} of {len(computed)} layers underflow, and "
-        "no one loss scale fits all gradients",
+        "no single loss scale fits all gradients",
     )
 
 
 def _doublings_needed(row: LayerUnderflow) -> int:
-    """How often the scale must double until the layer's gradients fit."""
+    """Return how often the scale must double until the layer's gradients fit."""
     counts = np.array(row.counts, dtype=np.int64)
     doublings = 0
     while _subnormal_share(row.first_exponent + doublings, counts) > UNDERFLOW_LIMIT:

@@ -1,1 +1,1 @@
-"""Several ranks: collectives, communication, who waits for whom."""
+"""Several ranks: collectives, communication, and which rank waits for which."""

@@ -1,8 +1,8 @@
-"""What a collective is, from the many names it goes by, and how its bandwidth is reckoned.
+"""The type of a collective, from its many names, and the formulas of its bandwidth.
 
-The formulas are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): the
-*algorithm bandwidth* is size over time; the *bus bandwidth* corrects it for what each rank must move, so that it can
-be compared with the hardware's figure whatever the number of ranks.
+The formulas are those of nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). The
+*algorithm bandwidth* is size over time. The *bus bandwidth* corrects it for the amount that each rank must move, so
+that it can be compared with the hardware's figure for any number of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CollectiveKind = Literal[
 ]
 
 # `allreduce`, `_allgather_base`, `ncclDevKernel_ReduceScatter_Sum_f32_RING_LL`, `multimem_all_reduce_kernel`, …: the
-# first rule that matches has it, so that a part of another's name comes after it.
+# first matching rule counts, so a name that is part of another's comes after it.
 _KINDS: tuple[tuple[CollectiveKind, re.Pattern[str]], ...] = (
     ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
     ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
@@ -51,7 +51,7 @@ _ELEMENT_BYTES = {
 
 
 def collective_kind(name: str) -> CollectiveKind:
-    """What a collective or its kernel does, from its name.
+    """Return the type of a collective or its kernel, from its name.
 
     Example:
         >>> collective_kind("_allgather_base"), collective_kind("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
@@ -63,7 +63,7 @@ def collective_kind(name: str) -> CollectiveKind:
 
 
 def is_host_collective(name: str) -> bool:
-    """Whether an annotation marks a collective that runs on the host; NCCL's mark only its issue.
+    """Return whether an annotation marks a collective that runs on the host. NCCL's annotations mark only its issue.
 
     Example:
         >>> is_host_collective("gloo:all_reduce"), is_host_collective("nccl:all_reduce")
@@ -73,7 +73,7 @@ def is_host_collective(name: str) -> bool:
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Size of one element of a torch data type, None for an unknown one.
+    """Return the size of one element of a torch data type; None for an unknown one.
 
     Example:
         >>> element_bytes("BFloat16"), element_bytes("Float8_e4m3fn"), element_bytes("")
@@ -83,7 +83,7 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, dtype: str) -> int | None:
-    """Size of a collective as nccl-tests counts it: of the larger buffer, so the gathered or the unscattered one.
+    """Return the size of a collective as nccl-tests counts it: of the larger buffer, gathered or unscattered.
 
     Example:
         >>> collective_bytes("all_gather", 25_136, 201_088, "BFloat16")
@@ -95,7 +95,7 @@ def collective_bytes(kind: CollectiveKind, in_elements: int, out_elements: int, 
 
 
 def bus_factor(kind: CollectiveKind, ranks: int) -> float | None:
-    """Bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective.
+    """Return bus bandwidth over algorithm bandwidth; None for fewer than two ranks or an unknown collective.
 
     Example:
         >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)

@@ -1,4 +1,4 @@
-"""Communication: how much of it device compute hides, and how fast each collective is."""
+"""Communication: how much of it is exposed, and how fast each collective is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepCommunication:
         number: The step's number.
         compute_ns: Time in which a compute kernel runs.
         communication_ns: Time in which a collective runs.
-        overlapped_ns: Time in which both do.
+        overlapped_ns: Time in which both run.
         exposed_ns: Time in which a collective runs and no compute kernel.
     """
 
@@ -44,21 +44,21 @@ class StepCommunication:
 class CollectiveRow:
     """All calls of one collective with one size.
 
-    A collective's time includes the wait for the slowest rank, so bandwidths from the mean are those of the run and
-    those from the shortest call are nearer to those of the link.
+    A collective's time includes the wait for the slowest rank. So bandwidths from the mean are those of the run, and
+    those from the shortest call are closer to those of the link.
 
     Attributes:
-        name: The collective as recorded, or its kernel where nothing is recorded.
-        dtype: Element type; None when not recorded.
-        group: Process group; None when not recorded.
-        ranks: Ranks in the group; None when not recorded.
-        bytes: Size of a call as nccl-tests counts it; None when not recorded.
+        name: The collective as recorded, or its kernel if no collective is recorded.
+        dtype: Element type; None if not recorded.
+        group: Process group; None if not recorded.
+        ranks: Ranks in the group; None if not recorded.
+        bytes: Size of a call as nccl-tests counts it; None if not recorded.
         calls: Calls.
         total_ns: Time of all calls.
         mean_ns: Mean time of a call.
         min_ns: Shortest call.
         max_ns: Longest call.
-        algorithm_bytes_per_s: Size over mean time; None when the size is not recorded.
+        algorithm_bytes_per_s: Size over mean time; None if the size is not recorded.
         bus_bytes_per_s: Bus bandwidth from the mean time; None also for a group of one.
         best_bus_bytes_per_s: Bus bandwidth of the shortest call.
     """
@@ -83,9 +83,9 @@ class HostCollective:
     """All calls of a collective that runs on the host (Gloo, MPI, UCC), by its annotation.
 
     Attributes:
-        name: As recorded, ``gloo:all_reduce``.
+        name: The name as recorded, e.g. ``gloo:all_reduce``.
         calls: Calls.
-        total_ns: Time of all calls; they may run beside the training thread.
+        total_ns: Time of all calls. They may run at the same time as the training thread.
     """
 
     name: str
@@ -98,14 +98,14 @@ class Communication:
     """Communication in the averaged steps.
 
     Attributes:
-        steps: Each step; empty when no collective ran on the device.
-        compute_ns: As in the steps, together.
-        communication_ns: As in the steps, together.
-        overlapped_ns: As in the steps, together.
-        exposed_ns: As in the steps, together: the breakdown's ``communication``.
-        exposed_share: Part of the steps' wall time, 0 to 1; None when the file is truncated.
-        collectives: The collectives on the device, costliest first.
-        host_collectives: Those on the host, costliest first; only where none ran on the device.
+        steps: Each step; empty if no collective ran on the device.
+        compute_ns: Sum over the steps.
+        communication_ns: Sum over the steps.
+        overlapped_ns: Sum over the steps.
+        exposed_ns: Sum over the steps: the breakdown's ``communication``.
+        exposed_share: Part of the steps' wall time, 0 to 1; None if the file is truncated.
+        collectives: The collectives on the device, the longest time first.
+        host_collectives: The collectives on the host, the longest time first. Empty if any ran on the device.
         host_exposed_ns: Time in which one of those runs while the host does nothing that the breakdown names: no
             operator runs, and the training thread does not wait for its batch.
     """
@@ -122,7 +122,7 @@ class Communication:
 
 
 def communication(trace: Trace) -> Communication | None:
-    """Measure communication and what of it is hidden.
+    """Measure communication and how much of it is exposed.
 
     Args:
         trace: The recording.
@@ -177,7 +177,7 @@ def _collectives(trace: Trace, counted: BoolArray) -> tuple[CollectiveRow, ...]:
 
 
 def _rows(duration_ns: Int64Array, keys: Int64Array, names: tuple[str, ...]) -> list[CollectiveRow]:
-    """One row for each distinct key: codes of name, dtype and group (-1: unknown), ranks, elements in and out."""
+    """Return one row per distinct key: codes of name, dtype and group (-1: unknown), ranks, elements in and out."""
     if not keys.shape[1]:
         return []
     unique, group = np.unique(keys, axis=1, return_inverse=True)

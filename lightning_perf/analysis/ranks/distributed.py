@@ -1,4 +1,4 @@
-"""Ranks compared: who waits for whom in collectives, and which rank is slow."""
+"""Comparison of ranks: which rank waits for which in collectives, and which rank is slow."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class CollectiveSkew:
 
     Attributes:
         name: The collective.
-        group: Process group; empty when not recorded.
+        group: Process group; empty if not recorded.
         calls: Calls matched between ranks.
         mean_skew_ns: Mean time from the first rank's arrival to the last one's.
-        max_skew_ns: Greatest.
+        max_skew_ns: Largest such time.
         last_rank: The rank that arrived last most often.
     """
 
@@ -52,14 +52,14 @@ class CollectiveWaits:
     """The waits in all matched collectives, over all recorded steps.
 
     Attributes:
-        clocks_comparable: Whether arrival is told by begins on a common clock. Otherwise by durations: a collective
-            ends for all at about the same time, so that the rank it takes least time arrived last. None when no
-            collectives could be matched.
+        clocks_comparable: Whether arrivals are compared by starts on a common clock. Otherwise by durations: a
+            collective ends for all ranks at about the same time, so the rank with the shortest call arrived last. None
+            if no collectives could be matched.
         matched: Collectives found on at least two ranks, by step, name, group and order.
-        wait_ns: What each rank waited for the last to arrive.
-        awaited_ns: What the others waited for each rank, together; it sums to what all waited.
-        last_arrivals: In how many collectives each rank arrived last.
-        skew: Skew by collective, greatest total first.
+        wait_ns: Time that each rank waited for the last one to arrive.
+        awaited_ns: Time that the others waited for each rank, together. It sums to all waits.
+        last_arrivals: Number of collectives in which each rank arrived last.
+        skew: Skew by collective, the largest total first.
     """
 
     clocks_comparable: bool | None
@@ -71,20 +71,20 @@ class CollectiveWaits:
 
 
 _Key = tuple[int, str, str, int]
-"""Step, name, group, and the how-manieth of these in the step."""
+"""Step, name, group, and a number that counts these within the step."""
 
 _Arrivals = dict[int, int]
-"""When each rank arrived, on a scale whose origin means nothing."""
+"""Arrival of each rank, on a scale with an arbitrary origin."""
 
 
 def collective_waits(by_rank: Mapping[int, RankTimes]) -> CollectiveWaits:
-    """Match the ranks' collectives and tell who waited for whom.
+    """Match the ranks' collectives and find out which rank waited for which.
 
     Args:
         by_rank: The ranks' times by number.
 
     Returns:
-        The waits: of every rank, 0 where it was in no matched collective.
+        The waits of every rank, 0 for a rank without matched collectives.
     """
     matched = _match(by_rank)
     comparable = _comparable(matched)
@@ -114,7 +114,7 @@ def _match(by_rank: Mapping[int, RankTimes]) -> dict[_Key, dict[int, CollectiveC
 
 
 def _comparable(matched: dict[_Key, dict[int, CollectiveCall]]) -> bool | None:
-    """Clocks agree if a collective ends nowhere before it began everywhere: it cannot."""
+    """Check whether the clocks agree: no collective can end on one rank before it began on all."""
     if not matched:
         return None
     possible = sum(
@@ -143,32 +143,32 @@ def _skew(arrivals: dict[_Key, _Arrivals]) -> tuple[CollectiveSkew, ...]:
 
 
 _IMBALANCE = 0.01
-"""Ranks whose work differs by less than this part of it are taken for equal: no straggler is named. Nor is a
-rank for which the others wait less than that part of a step."""
+"""Ranks are equal if their work differs by less than this share: then no straggler is named. A rank is not named either
+if the others wait for it for less than that share of a step."""
 
 _MOST = 2 / 3
-"""A rank is what the others wait for when at least this part of all waits is for it, and they matter to a step."""
+"""The others wait for a rank if at least this share of all waits is for it, and the waits matter to a step."""
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """One rank, as means a step.
+    """One rank, as means per step.
 
     Attributes:
         rank: The rank.
-        hostname: Its host; None when not recorded.
+        hostname: Its host; None if not recorded.
         steps: Steps averaged.
         step_ns: Wall time.
         compute_ns: Device compute; None without a device.
-        exposed_communication_ns: Communication that compute does not hide; None without a device.
+        exposed_communication_ns: Communication that compute does not overlap; None without a device.
         input_ns: Exposed wait for input.
-        wait_ns: Time that its collectives waited for other ranks; None when no collectives could be matched.
-        work_ns: Wall time without the waits, but not less than none: what the rank itself needs for a step.
+        wait_ns: Time that its collectives waited for other ranks; None if no collectives could be matched.
+        work_ns: Wall time without the waits, at least 0: the rank's own time for a step.
         last_arrivals: Matched collectives in which it arrived last.
-        awaited_ns: What the others' collectives waited for it, a step, as the mean over them; None when no collectives
-            could be matched.
-        late_ns: How much later than the first rank it began the first recorded step; None when the recordings have no
-            common first step or no common clock.
+        awaited_ns: Time per step that the others' collectives waited for it, as the mean over them; None if no
+            collectives could be matched.
+        late_ns: How much later than the first rank it began the first recorded step. None if the recordings have
+            no common first step or no common clock.
     """
 
     rank: int
@@ -187,13 +187,13 @@ class RankShare:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The rank whose own work takes longest.
+    """The rank with the longest work of its own.
 
     Attributes:
         rank: The rank.
-        category: The breakdown's category in which it takes longest beyond the others.
-        excess_ns: By how much, against the others' median, a step.
-        last_arrival_share: Part of the matched collectives in which it arrived last; None when none were matched.
+        category: The breakdown's category in which it exceeds the others most.
+        excess_ns: The excess over the others' median, per step.
+        last_arrival_share: Part of the matched collectives in which it arrived last; None if none were matched.
     """
 
     rank: int
@@ -204,18 +204,18 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Awaited:
-    """The rank that at least two thirds of all waits in collectives were for, if these take 1 % of a step.
+    """The rank that the others wait for: at least two thirds of all waits in collectives, and 1 % of a step.
 
-    It mostly is the straggler. Where it is not, it may have come late to the first recorded step, or has much to do
-    just before a collective and little elsewhere.
+    It mostly is the straggler. Otherwise, it may have come late to the first recorded step, or has much work just
+    before a collective and little elsewhere.
 
     Attributes:
         rank: The rank.
         wait_ns: Its `RankShare.awaited_ns`.
         share: The part of all waits that was for it, 0 to 1.
         last_arrival_share: Part of the matched collectives in which it arrived last.
-        late_ns: Its `RankShare.late_ns` where no rank began later: then the waits come, up to that much, from before
-            the recording. None otherwise.
+        late_ns: Its `RankShare.late_ns` if no rank began later. The waits then come, up to that much, from before the
+            recording. None otherwise.
     """
 
     rank: int
@@ -227,23 +227,23 @@ class Awaited:
 
 @dataclass(frozen=True)
 class Distributed:
-    """The ranks of a run, compared.
+    """The comparison of the ranks of a run.
 
     Attributes:
         ranks: Each rank that was read, by number.
-        world_size: Ranks in the run; None when not recorded.
-        missing_ranks: Ranks of the run that were not read. Collectives tell nothing of those.
-        duplicate_ranks: Ranks that were given more than once; the first counted.
-        clocks_comparable: Whether arrival is told by begins on a common clock. Otherwise by durations: a collective
-            ends for all at about the same time, so that the rank it takes least time arrived last. None when no
-            collectives could be matched.
+        world_size: Ranks in the run; None if not recorded.
+        missing_ranks: Ranks of the run that were not read. Collectives do not show their arrivals.
+        duplicate_ranks: Ranks that were given more than once. The first one counted.
+        clocks_comparable: Whether arrivals are compared by starts on a common clock. Otherwise by durations: a
+            collective ends for all ranks at about the same time, so the rank with the shortest call arrived last. None
+            if no collectives could be matched.
         matched_collectives: Collectives found on at least two ranks, by step, name, group and order.
-        skew: Skew by collective, greatest total first.
-        imbalance: Longest work of a rank over the ranks' mean work, minus 1: 0 when all are equal.
-        balanced_saving_ns: What a step would gain if work were spread evenly: longest minus mean work.
-        straggler: The rank with the longest work; None when the ranks are equal or there is one only.
-        awaited: The rank that most of the waits were for; None when there is none such, and when no collectives could
-            be matched.
+        skew: Skew by collective, the largest total first.
+        imbalance: Longest work of a rank over the ranks' mean work, minus 1: 0 if all are equal.
+        balanced_saving_ns: The saving of a step if work were spread evenly: longest minus mean work.
+        straggler: The rank with the longest work; None if the ranks are equal or there is only one.
+        awaited: The rank that most of the waits were for; None without such a rank, or if no collectives could be
+            matched.
     """
 
     ranks: tuple[RankShare, ...]
@@ -263,10 +263,10 @@ def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
     """Compare the ranks of a run.
 
     Args:
-        ranks: What `rank_times` gave for each rank, in any order.
+        ranks: The results of `rank_times` for each rank, in any order.
 
     Returns:
-        The comparison, or None when there is but one rank and no sign of others.
+        The comparison, or None for one rank without a sign of others.
     """
     by_rank: dict[int, RankTimes] = {}
     for each in ranks:
@@ -297,7 +297,7 @@ def distributed(ranks: Sequence[RankTimes]) -> Distributed | None:
 
 
 def _late(by_rank: Mapping[int, RankTimes], waits: CollectiveWaits) -> dict[int, int]:
-    """How much later than the first each rank began the first recorded step."""
+    """Return how much later than the first one each rank began the first recorded step."""
     begins = {rank: times.begin_ns for rank, times in by_rank.items() if times.begin_ns is not None}
     steps = {times.first_step for times in by_rank.values()}
     if not waits.clocks_comparable or len(steps) > 1 or len(begins) < len(by_rank):
@@ -360,7 +360,7 @@ def _straggler(by_rank: dict[int, RankTimes], shares: tuple[RankShare, ...], mat
 
 
 def _work_by_category(times: RankTimes, share: RankShare) -> dict[str, float]:
-    """The categories without the waits for other ranks, which are no reason to be waited for."""
+    """Return the categories without the waits for other ranks, which are no reason for others to wait."""
     categories = dict(times.categories_ns)
     if categories.pop("communication", None) is None and "host_other" in categories:
         categories["host_other"] -= share.step_ns - share.work_ns

@@ -1,4 +1,4 @@
-"""Which of PyTorch's parallel wrappers the model ran in, by the ranges that they record."""
+"""Finds PyTorch's parallel wrappers around the model, by the ranges that they record."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MARKS: tuple[tuple[Wrapper, str], ...] = (
 
 
 def wrappers(trace: Trace) -> tuple[Wrapper, ...]:
-    """The wrappers whose forward the recording marks.
+    """Find the wrappers with a marked forward.
 
     Args:
         trace: The recording.
 
     Returns:
-        Their names; empty when it marks none.
+        Their names; empty without such marks.
     """
     tables = (trace.annotations, trace.operators)
     names = {trace.names[code] for table in tables for code in used_codes(table.name)}

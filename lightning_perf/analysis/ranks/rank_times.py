@@ -1,4 +1,4 @@
-"""What one rank contributes to the comparison of ranks: small enough to pass between processes."""
+"""The facts of one rank for the comparison of ranks, small enough to pass between processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_perf.trace.trace import Trace
 __all__ = ["COLLECTIVES_KEPT", "CollectiveCall", "RankTimes", "rank_times"]
 
 COLLECTIVES_KEPT = 4096
-"""Collectives of a rank that are kept, the earliest: enough to tell who waits for whom."""
+"""Collectives of a rank that are kept, the earliest ones. They suffice to see which rank waits for which."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class CollectiveCall:
     Attributes:
         step: Number of its step.
         name: The collective as recorded, or its kernel.
-        group: Process group; empty when not recorded.
-        start_ns: Begin on the recording's clock.
+        group: Process group; empty if not recorded.
+        start_ns: Start on the recording's clock.
         duration_ns: Time from the rank's arrival to the end: the wait for the others, then the transfer.
     """
 
@@ -43,15 +43,15 @@ class RankTimes:
 
     Attributes:
         rank: The rank.
-        world_size: Ranks in the run, as this one recorded; None when not recorded.
-        hostname: Its host; None when not recorded.
+        world_size: Ranks in the run, as this one recorded; None if not recorded.
+        hostname: Its host; None if not recorded.
         steps: Steps averaged.
         step_ns: Wall time.
         categories_ns: Time by top category of the breakdown, as pairs of name and time.
         collectives: Its collectives in time order: those on the device, or else those on the host.
-        truncated: Its file ends early, so that its device times are lower bounds.
-        first_step: Number of the first averaged step; None when the recording marks none.
-        begin_ns: When that step began, on the recording's clock.
+        truncated: Whether its file ends early. Its device times are then lower bounds.
+        first_step: Number of the first averaged step; None if the recording marks none.
+        begin_ns: Start of that step, on the recording's clock.
     """
 
     rank: int
@@ -67,12 +67,12 @@ class RankTimes:
 
 
 def rank_times(trace: Trace, breakdown: Breakdown, rank: int) -> RankTimes:
-    """Extract what the comparison of ranks needs.
+    """Extract the facts for the comparison of ranks.
 
     Args:
         trace: The rank's recording.
         breakdown: Its step-time breakdown.
-        rank: Its number (a recording does not always tell).
+        rank: Its number, which a recording does not always contain.
 
     Returns:
         The times.

@@ -1,9 +1,9 @@
 """Step-time breakdown: every nanosecond of a step belongs to exactly one category.
 
-At each instant the first active category of a fixed order has the time. XProf orders event kinds the same way
+At each instant, the first active category of a fixed order gets the time. XProf orders event kinds the same way
 (https://github.com/openxla/xprof, ``xprof/utils/event_span.h``), and so did the removed TensorBoard plugin
-(https://github.com/pytorch/kineto, ``tb_plugin/torch_tb_profiler/profiler/overall_parser.py``); ``docs/definitions.md``
-says where ours differs.
+(https://github.com/pytorch/kineto, ``tb_plugin/torch_tb_profiler/profiler/overall_parser.py``). ``docs/definitions.md``
+lists the differences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lightning_perf.trace.trace import Trace
 __all__ = ["Breakdown", "CategoryTime", "Outlier", "StepTime", "breakdown"]
 
 _OUTLIER_STEPS = 5
-"""With fewer whole steps none is called an outlier."""
+"""With fewer complete steps, no step is called an outlier."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class StepTime:
 
     Attributes:
         number: The step's number, as the recording names it.
-        start_ns: When it began, from the begin of the recording.
-        wall_ns: How long it took.
-        complete: Whether the recording holds all of it; averages leave out those it does not.
+        start_ns: Its start, from the start of the recording.
+        wall_ns: Its length.
+        complete: Whether the recording holds all of it. Averages leave out incomplete steps.
     """
 
     number: int
@@ -45,21 +45,22 @@ class StepTime:
 
 @dataclass(frozen=True)
 class CategoryTime:
-    """What one category had of each step.
+    """The time of one category in each step.
 
     Mean, spread and share are over `Breakdown.averaged_steps`.
 
     Attributes:
         name: The category, as in `CATEGORIES`.
-        parent: The category that this one is part of, if any. The times of the rows without one sum to the wall time.
-        per_step_ns: Its time in each step of `Breakdown.steps`, or ``None`` where it does not apply: the rows of the
-            device in a recording without one.
+        parent: The category that this one is part of, if any. The times of the rows without a parent sum to the wall
+            time.
+        per_step_ns: Its time in each step of `Breakdown.steps`. ``None`` if it does not apply: the rows of the device
+            in a recording without a device.
         mean_ns: Mean.
         sd_ns: Standard deviation between steps (n − 1), ``None`` with fewer than two.
-        min_ns: Least.
-        max_ns: Most.
-        share: Part of the wall time, 0 to 1; ``None`` when the file is truncated, because device events come last in
-            one, and shares of what is left would mislead.
+        min_ns: Minimum.
+        max_ns: Maximum.
+        share: Part of the wall time, 0 to 1. ``None`` if the file is truncated: device events come last in a file, so
+            shares of the rest would mislead.
     """
 
     name: str
@@ -74,12 +75,12 @@ class CategoryTime:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A step whose wall time stands apart.
+    """A step with an unusual wall time.
 
     Attributes:
         number: The step's number.
-        wall_ns: How long it took.
-        excess_ns: How much longer than the median step (negative: shorter).
+        wall_ns: Its length.
+        excess_ns: The difference to the median step (negative: shorter).
         category: The category that departs most, in the same direction, from its own median.
     """
 
@@ -95,15 +96,15 @@ class Breakdown:
 
     Attributes:
         steps: The steps, in time order.
-        wall: The wall time of the steps: a row named ``wall`` with the mean and spread that the categories have.
+        wall: The wall time of the steps: a row named ``wall``, with mean and spread like the categories.
         categories: One row for each of `CATEGORIES`, in that order.
-        outliers: Steps whose wall time stands apart, by a robust rule.
-        averaged_steps: How many steps the averages are over: the complete ones, or all when none is complete.
-        averages_cut_steps: No step is complete, so that the averages are over steps that the recording cut off.
-        marked: Whether the recording marks its steps; otherwise the one step is the whole recording.
-        has_device: Whether the recording holds device work; otherwise the rows of the device are absent.
-        truncated: The file ends early. Device events come last in one, so times are lower bounds and there are no
-            shares.
+        outliers: Steps with an unusual wall time, by a robust rule.
+        averaged_steps: The number of steps that are averaged: the complete ones, or all if no step is complete.
+        averages_cut_steps: Whether no step is complete, so that the averages include steps that the recording cut off.
+        marked: Whether the recording marks its steps. Otherwise the one step is the whole recording.
+        has_device: Whether the recording holds device work. Otherwise the rows of the device are missing.
+        truncated: Whether the file ends early. Device events come last in a file, so times are then lower bounds, and
+            shares are missing.
     """
 
     steps: tuple[StepTime, ...]
@@ -122,11 +123,11 @@ class Breakdown:
 
 
 def breakdown(trace: Trace) -> Breakdown:
-    """Divide the time of each step of a recording among the categories.
+    """Divide the time of each step among the categories.
 
     Returns:
-        The categories' times per step, their mean and spread, and the steps that stand apart. In each step the
-        categories without a parent sum to its wall time, to the nanosecond.
+        The categories' times per step, their mean and spread, and the outliers. In each step the categories without a
+        parent sum to its wall time, to the nanosecond.
     """
     steps = trace.steps
     has_device = len(trace.device) > 0

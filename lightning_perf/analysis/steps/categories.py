@@ -1,4 +1,4 @@
-"""The categories of step time: which category has each instant of a step."""
+"""The categories of step time: which category gets each instant of a step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CATEGORIES: tuple[tuple[str, str | None], ...] = (
     ("host_compute", None),
     ("host_other", None),
 )
-"""Every row and the row it is part of, in order of display, which is the order of priority too."""
+"""Every category and its parent, in order of display, which is also the order of priority."""
 
 DEVICE_CATEGORIES: dict[str, DeviceKind] = {
     "device_compute": DeviceKind.COMPUTE,
@@ -63,13 +63,13 @@ _RUNTIME_CATEGORIES: dict[str, RuntimeKind] = {
 
 
 def device_rows(trace: Trace, kind: DeviceKind) -> Int64Array:
-    """The rows of device work of one kind, ascending."""
+    """Return the rows of device work of one kind, ascending."""
     return np.flatnonzero(trace.device.kind == kind)
 
 
 @cached_per_trace
 def host_sets(trace: Trace) -> tuple[tuple[str, Intervals], ...]:
-    """The categories that the host fills and when each is active, in order of priority, without ``host_other``."""
+    """Return when each category of the host is active, in order of priority, without ``host_other``."""
     return tuple(_host_sets(trace))
 
 

@@ -1,4 +1,4 @@
-"""Idle time: the gaps in which no device works, and what the host did in each."""
+"""Idle time: the gaps in which no device works, and the host's activity in each."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ GAP_CLASSES = (
     "host_compute",
     "host_other",
 )
-"""What a device waits for, the first in priority first. In a ``kernel_gap`` work stands in the queue and has not
-started: the host is not at fault. The others are the host's categories of the breakdown."""
+"""The causes of idle time, in order of priority. In a ``kernel_gap``, queued work has not started, so the host is not
+at fault. The others are the host's categories of the breakdown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The device-idle gaps of the averaged steps, in time order; one that spans two steps is cut in two.
+    """The device-idle gaps of the averaged steps, in time order. A gap that spans two steps is cut in two.
 
     Attributes:
-        start_ns: Begins.
+        start_ns: Starts.
         end_ns: Ends.
-        parts_ns: For each of `GAP_CLASSES`, how much of each gap it has; for every gap they sum to its length.
+        parts_ns: For each of `GAP_CLASSES`, its time in each gap. For every gap they sum to its length.
     """
 
     start_ns: Int64Array
@@ -62,12 +62,12 @@ class Gaps:
 
 @cached_per_trace
 def device_busy(trace: Trace) -> Intervals:
-    """When any device works."""
+    """Return when any device works."""
     return merge(trace.device.start_ns, trace.device.end_ns)
 
 
 def queued_work(trace: Trace) -> Intervals:
-    """When work stands in a device queue: its launch call has returned, and it has not started."""
+    """Return when work waits in a device queue: its launch call has returned, and it has not started."""
     rows = trace.links.device_runtime
     linked = rows >= 0
     return merge(trace.runtime.end_ns[rows[linked]], trace.device.start_ns[linked])
@@ -75,9 +75,9 @@ def queued_work(trace: Trace) -> Intervals:
 
 @cached_per_trace
 def find_gaps(trace: Trace) -> Gaps:
-    """Find the gaps and divide each among the classes: at each instant the first active class has the time."""
+    """Find the gaps and divide each among the classes. At each instant the first active class gets the time."""
     averaged = averaged_steps(trace) & (trace.steps.end_ns > trace.steps.start_ns)
-    # Steps may touch; kept apart here, so that no gap belongs to two.
+    # Steps may touch. They are kept apart here, so that no gap belongs to two.
     steps = Intervals(trace.steps.start_ns[averaged], trace.steps.end_ns[averaged])
     idle = subtract(steps, device_busy(trace))
 
@@ -92,18 +92,18 @@ def find_gaps(trace: Trace) -> Gaps:
 
 REMEDIES = {
     "kernel_gap": "Work was queued in time: fewer, larger kernels (torch.compile) or a CUDA graph close the gaps",
-    "input": "Fetch sooner: more DataLoader workers, persistent_workers=True, prefetch_factor, less work a sample",
+    "input": "Fetch sooner: more DataLoader workers, persistent_workers=True, prefetch_factor, less work per sample",
     "kernel_launch": "Launch less often: torch.compile, CUDA graphs, a fused optimizer, a larger batch",
     "runtime_sync": "Do not wait for the device: no .item(), .cpu() or print of a tensor inside the step",
     "runtime_alloc": "Allocate less often: warm up with the largest batch, keep buffers, pin host memory once",
     "runtime_other": "Call the runtime less often inside the step",
     "host_compute": "The host is too slow to issue operators: torch.compile, CUDA graphs, fewer and larger operators",
-    "host_other": "Python is at work: move logging, metrics and callbacks out of the step, or do them less often",
+    "host_other": "Python is busy: move logging, metrics and callbacks out of the step, or call them less often",
 }
-"""What would remove the gaps of each class."""
+"""The change that would remove the gaps of each class."""
 
 _LONG_KERNEL_GAP_NS = 100_000
-"""A device starts queued work within some µs; beyond this, the work waited for something."""
+"""A device starts queued work within some µs. Beyond this, the work waited for something else."""
 
 _LONG_KERNEL_GAP_REMEDY = (
     "Work was queued, but waited for something other than the host's next launch: an event of another stream, another "
@@ -122,9 +122,9 @@ class IdleClass:
     Attributes:
         name: One of `gaps.GAP_CLASSES`.
         total_ns: Idle time in all averaged steps.
-        gaps: Gaps of which this class has the largest part.
-        share: Part of the steps' wall time, 0 to 1; None when the file is truncated.
-        remedy: What would remove it.
+        gaps: Gaps in which this class has the largest part.
+        share: Part of the steps' wall time, 0 to 1; None if the file is truncated.
+        remedy: The change that would remove it.
     """
 
     name: str
@@ -140,16 +140,16 @@ class IdleGap:
 
     Attributes:
         step: Number of its step.
-        start_ns: Its begin, from the begin of the recording.
+        start_ns: Its start, from the start of the recording.
         length_ns: Its length.
-        cause: The class that has most of it.
+        cause: The class with the largest part of it.
         parts_ns: Time of each class in it, in the order of `gaps.GAP_CLASSES`.
-        before: The device work that ended last before it; None at the begin of the recording.
-        after: The device work that ended it; None when the step ended first.
+        before: The device work that ended last before it; None at the start of the recording.
+        after: The device work that ended it; None if the step ended first.
         operator: The operator that the training thread (or the thread that launched `after`) ran.
-        annotation: The marked range it was in.
-        python: The Python function it ran (recorded with stacks only).
-        remedy: What would remove it.
+        annotation: The marked range that it was in.
+        python: The Python function that it ran (recorded with stacks only).
+        remedy: The change that would remove it.
     """
 
     step: int
@@ -172,13 +172,14 @@ class Idle:
     Attributes:
         steps: Steps that the figures are over.
         wall_ns: Their wall time.
-        idle_ns: Device-idle time: the classes' totals together.
-        share: Part of the wall time, 0 to 1; None when the file is truncated.
+        idle_ns: Device-idle time: the totals of the classes together.
+        share: Part of the wall time, 0 to 1; None if the file is truncated.
         gaps: Number of gaps.
-        median_gap_ns: Median length of a gap; None when there is none.
-        classes: One for each of `gaps.GAP_CLASSES`, most first.
+        median_gap_ns: Median length of a gap; None without gaps.
+        classes: One for each of `gaps.GAP_CLASSES`, the longest time first.
         longest: The longest gaps, longest first.
-        stalls: Gaps above 100 µs in most of which work was queued: it waited for more than the host's next launch.
+        stalls: Gaps above 100 µs in which work was queued for most of the time. It waited for something other than the
+            host's next launch.
         stalled_ns: Time in these gaps in which work was queued.
     """
 
@@ -195,7 +196,7 @@ class Idle:
 
 
 def idle(trace: Trace) -> Idle | None:
-    """Find every stretch of the averaged steps in which no device works, and class it by what the host did meanwhile.
+    """Find the time of the averaged steps in which no device works, and class it by the host's activity.
 
     Returns:
         The figures, or None for a recording without a device.
@@ -279,7 +280,7 @@ def _last_before(trace: Trace, time_ns: int) -> str | None:
 def _running(
     trace: Trace, table: Spans, thread: int, start_ns: int, end_ns: int, skip: BoolArray | None = None
 ) -> str | None:
-    """What ran on a thread in a gap: the innermost span over half of it, or else the one that has most of it."""
+    """Return the activity of a thread in a gap: the innermost span over half of it, or else the one with most of it."""
     began = int(np.searchsorted(table.start_ns, end_ns, side="left"))
     rows = np.flatnonzero((table.end_ns[:began] > start_ns) & (table.thread[:began] == thread))
     if skip is not None:

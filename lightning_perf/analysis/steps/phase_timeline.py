@@ -1,4 +1,4 @@
-"""Which phase of the training loop the host is in, at any instant of a trace."""
+"""The phase of the training loop that the host is in, at any instant of a trace."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 
 
 PHASES = ("fetch", "transfer", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
-"""The phases of a step, in the order they are shown. ``other`` is time that no phase claims."""
+"""The phases of a step, in the order in which they are shown. ``other`` is time outside of all phases."""
 
 OWN_PREFIX = "perf::"
-"""What the names of `PerfCallback`'s ranges begin with; the phase follows."""
+"""The prefix of `PerfCallback`'s ranges. The phase follows."""
 
-# A rule is a phase and what a mark's name must match, tried in this order. `torch.utils.data` wraps `__next__` of its
-# iterators (`enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`, also `enumerate(DataPipe)#…`) and
-# `torch.optim.Optimizer` its `step` and `zero_grad`. `lightning.pytorch.profilers.PyTorchProfiler` puts `[pl][profile]`
-# (1.x: also `[pl]`) before the names of its actions: `[_TrainingEpochLoop].train_dataloader_next`,
+# A rule is a phase and a pattern for the names of marks, tried in this order. PyTorch wraps `__next__` of its loaders'
+# iterators (`enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__`, also `enumerate(DataPipe)#…`). It also wraps
+# `step` and `zero_grad` of its optimizers. Lightning's `PyTorchProfiler` puts `[pl][profile]` (1.x: also `[pl]`) before
+# the names of its actions. Such names are `[_TrainingEpochLoop].train_dataloader_next`,
 # `[Strategy]SingleDeviceStrategy.batch_to_device`, `[LightningModule]Net.optimizer_step`, …
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("fetch", re.compile(r"^enumerate\(Data(Loader|Pipe)\)#")),
@@ -53,7 +53,7 @@ _BACKWARD_NODE = re.compile(r"^autograd::engine::evaluate_function|Backwards?\d*
 
 
 def mark_phase(name: str) -> str | None:
-    """The phase that a mark names, or ``None`` for any other annotation.
+    """Return the phase that a mark names, or ``None`` for any other annotation.
 
     Example:
         >>> mark_phase("perf::forward"), mark_phase("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
@@ -68,7 +68,7 @@ def mark_phase(name: str) -> str | None:
 
 
 def is_backward_node(name: str) -> bool:
-    """Whether an operator is a node of the backward graph that the autograd engine runs.
+    """Return whether an operator is a node of the backward graph that the autograd engine runs.
 
     Example:
         >>> is_backward_node("autograd::engine::evaluate_function: AddmmBackward0"), is_backward_node("aten::addmm")
@@ -78,16 +78,16 @@ def is_backward_node(name: str) -> bool:
 
 
 def has_own_marks(trace: Trace) -> bool:
-    """Whether the recording has ranges of `PerfCallback`."""
+    """Return whether the recording has ranges of `PerfCallback`."""
     named = (trace.names[code] for code in np.unique(trace.annotations.name))
     return any(name.startswith(OWN_PREFIX) and mark_phase(name) is not None for name in named)
 
 
 def marks_by_phase(trace: Trace) -> dict[str, Spans]:
-    """The annotations that name a phase, by phase.
+    """Return the annotations that name a phase, by phase.
 
-    In a recording that has ranges of ours, only ours count: a stranger's marks would tell the same time twice, and less
-    exactly.
+    In a recording with ranges of `PerfCallback`, only those count: marks of others would count the same time twice, and
+    less exactly.
 
     Args:
         trace: The recording.
@@ -109,17 +109,17 @@ def marks_by_phase(trace: Trace) -> dict[str, Spans]:
 
 _OTHER = PHASES.index("other")
 
-# Where marks lie inside one another the inner one names what happens: an optimizer's step runs the closure, with
-# forward and backward in it; validation runs a whole loop of its own; a fetch may move the batch.
+# Where marks are nested, the inner one counts. An optimizer's step runs the closure, with forward and backward in it.
+# Validation runs a loop of its own. A fetch may move the batch.
 _INNERMOST_FIRST = ("checkpoint", "validation", "transfer", "fetch", "backward", "forward", "optimizer")
 
 
 @cached_per_trace
 def host_phases(trace: Trace) -> dict[str, Intervals]:
-    """When the host is in each phase.
+    """Return when the host is in each phase.
 
-    The ranges of `PerfCallback` are taken as they are. In other recordings the backward is also where the autograd
-    engine runs nodes, and the forward, unless marks name it, where the training thread runs operators before the last
+    The ranges of `PerfCallback` are taken unchanged. In other recordings, the backward is also where the autograd
+    engine runs nodes. The forward, unless marks name it, is where the training thread runs operators before the last
     backward of the step and outside other marks. A pause in either counts with it as long as the training thread begins
     nothing else in it.
 
@@ -127,7 +127,7 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
         trace: The recording.
 
     Returns:
-        The phases. No two overlap: what lies inside another phase is taken out of that.
+        The phases. No two overlap: a phase loses the time of those inside it.
     """
     found = dict.fromkeys(_INNERMOST_FIRST, EMPTY)
     of_phase = marks_by_phase(trace)
@@ -151,26 +151,26 @@ def host_phases(trace: Trace) -> dict[str, Intervals]:
 
 @cached_per_trace
 def phase_timeline(trace: Trace) -> tuple[Int64Array, NDArray[np.int8]]:
-    """The host's phase over time.
+    """Return the host's phase over time.
 
     Args:
         trace: The recording.
 
     Returns:
-        Begins in nanoseconds, ascending, and the phase from there on until the next, as a place in `PHASES`.
+        Starts in nanoseconds, ascending, and the phase from each start to the next, as a place in `PHASES`.
     """
     begins, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int8)]
     for name, active in host_phases(trace).items():
         begins += [active.start_ns, active.end_ns]
         codes += [np.full(len(active), PHASES.index(name), dtype=np.int8), np.full(len(active), _OTHER, dtype=np.int8)]
     begin, phase = np.concatenate(begins), np.concatenate(codes)
-    # Where one phase ends and another begins at the same instant, the begin comes last and so holds from there on.
+    # Where one phase ends and another begins at the same instant, the start comes last and so counts from there on.
     order = np.lexsort((phase != _OTHER, begin))
     return begin[order], phase[order]
 
 
 def phases_at(trace: Trace, time_ns: Int64Array) -> NDArray[np.int8]:
-    """The phase that the host is in at each instant, as a place in `PHASES`."""
+    """Return the phase that the host is in at each instant, as a place in `PHASES`."""
     begin, phase = phase_timeline(trace)
     row = np.searchsorted(begin, time_ns, side="right")
     found: NDArray[np.int8] = np.append(phase, np.int8(_OTHER))[row - 1]  # row 0 reads the appended entry
@@ -179,7 +179,7 @@ def phases_at(trace: Trace, time_ns: Int64Array) -> NDArray[np.int8]:
 
 @cached_per_trace
 def launch_phases(trace: Trace) -> NDArray[np.int8]:
-    """For each device row the phase of the host when it made the call that started the work, a place in `PHASES`."""
+    """Return for each device row the phase of the host at its launch call, as a place in `PHASES`."""
     call = trace.links.device_runtime
     launched = np.full(len(call), _OTHER, dtype=np.int8)
     known = call != NO_ROW
@@ -188,7 +188,7 @@ def launch_phases(trace: Trace) -> NDArray[np.int8]:
 
 
 def _backward(trace: Trace, node: BoolArray, own: BoolArray) -> Intervals:
-    """When the autograd engine runs its nodes."""
+    """Return when the autograd engine runs its nodes."""
     nodes = merge(trace.operators.start_ns[node], trace.operators.end_ns[node])
     training = trace.annotations.thread == trace.steps.thread
     starts = np.concatenate((trace.operators.start_ns[own], trace.annotations.start_ns[training]))
@@ -197,7 +197,7 @@ def _backward(trace: Trace, node: BoolArray, own: BoolArray) -> Intervals:
 
 
 def _forward(trace: Trace, own: BoolArray, found: dict[str, Intervals], optimizer: Spans | None) -> Intervals:
-    """When the training thread runs operators before the last backward of the step, outside other phases."""
+    """Return when the training thread runs operators before the last backward of the step, outside other phases."""
     backward, plain = found["backward"], EMPTY
     if optimizer is not None:
         # An optimizer's step that runs the backward is running the closure, and so the forward too.
@@ -207,7 +207,7 @@ def _forward(trace: Trace, own: BoolArray, found: dict[str, Intervals], optimize
     work = subtract(merge(trace.operators.start_ns[own], trace.operators.end_ns[own]), others)
     steps = trace.steps
     work = _close_gaps(work, np.sort(np.concatenate((others.start_ns, steps.start_ns, steps.end_ns))))
-    # The last backward that begins in each step ends the forward; a step without one is all forward (inference).
+    # The last backward that begins in each step ends the forward. A step without one is all forward (inference).
     last = np.searchsorted(backward.start_ns, steps.end_ns, side="left") - 1
     has = (last >= 0) & (backward.start_ns[np.maximum(last, 0)] >= steps.start_ns) if len(backward) else last >= 0
     until = steps.end_ns.copy()

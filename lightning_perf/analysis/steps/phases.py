@@ -1,7 +1,7 @@
-"""Phase × category: the step time crossed with the phase of the training loop that issued it.
+"""Phase × category: the step time by the phase of the training loop that issued it.
 
-Time on the host belongs to the phase the host is in. Device work belongs to the phase that launched it, whenever it
-runs; where work of two phases runs at the same time in one category, the phase that comes first in `PHASES` has the
+Time on the host belongs to the phase that the host is in. Device work belongs to the phase that launched it, whenever
+it runs. If work of two phases runs at the same time in one category, the phase that comes first in `PHASES` gets the
 time.
 """
 
@@ -24,19 +24,19 @@ __all__ = ["LEAVES", "PhaseTime", "Phases", "phase_times", "phases"]
 
 _PARENTS = {parent for _, parent in CATEGORIES}
 LEAVES: tuple[str, ...] = tuple(name for name, _ in CATEGORIES if name not in _PARENTS)
-"""The categories that have no parts: the columns of the matrix."""
+"""The categories without parts, which are the columns of the matrix."""
 
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """What one phase had of the steps.
+    """The time of one phase.
 
     Attributes:
         name: One of `PHASES`.
         mean_ns: Its time, mean over the averaged steps.
         share: Part of the wall time, 0 to 1; ``None`` when the file is truncated.
         per_step_ns: Its time in each step of the recording.
-        category_mean_ns: Its time in each of `Phases.categories`, mean over the averaged steps; ``None`` where the
+        category_mean_ns: Its time in each of `Phases.categories`, mean over the averaged steps; ``None`` if the
             category does not apply (device rows in a recording without a device).
     """
 
@@ -53,12 +53,12 @@ class Phases:
 
     Attributes:
         categories: The names of the columns: the categories of the breakdown that have no parts.
-        phases: One row for each of `PHASES`, in that order. All cells sum to the wall time, the cells of a column to
-            the category's time in the breakdown.
-        source: Where the phases come from: ``"own"`` ranges of `PerfCallback`, ``"foreign"`` marks of PyTorch or
-            Lightning (with forward and backward found by operators where no mark names them).
-        averaged_steps: How many steps the averages are over, as in `Breakdown`.
-        truncated: The file ends early: times are lower bounds and there are no shares.
+        phases: One row for each of `PHASES`, in that order. All cells sum to the wall time. The cells of a column sum
+            to the category's time in the breakdown.
+        source: The source of the phases: ``"own"`` ranges of `PerfCallback`, or ``"foreign"`` marks of PyTorch or
+            Lightning. Where no foreign mark names forward and backward, operators do.
+        averaged_steps: The number of averaged steps, as in `Breakdown`.
+        truncated: Whether the file ends early. Times are then lower bounds, and shares are missing.
     """
 
     categories: tuple[str, ...]
@@ -72,14 +72,14 @@ class Phases:
         return find_row(self.phases, "phase", name)
 
     def time_ns(self, phase: str, category: str) -> float | None:
-        """The mean time of a phase in a category, or in all parts of one that has parts.
+        """Return the mean time of a phase in a category, or in all parts of a category that has parts.
 
         Args:
             phase: One of `PHASES`.
             category: One of the breakdown's categories.
 
         Returns:
-            Nanoseconds, or ``None`` where the category does not apply.
+            Nanoseconds, or ``None`` if the category does not apply.
 
         Raises:
             KeyError: There is no phase of that name.
@@ -91,7 +91,7 @@ class Phases:
 
 
 def phases(trace: Trace) -> Phases:
-    """Divide the time of each step of a recording among phases and categories.
+    """Divide the time of each step among phases and categories.
 
     Returns:
         The matrix. Its cells sum to the wall time of the steps, to the nanosecond.
@@ -120,17 +120,17 @@ def phases(trace: Trace) -> Phases:
 
 
 def phase_times(trace: Trace) -> Int64Array:
-    """The whole matrix of every step.
+    """Compute the matrix of every step.
 
     Args:
         trace: The recording.
 
     Returns:
-        Nanoseconds, shape (steps, `PHASES`, `LEAVES`). For each step the cells sum to its wall time.
+        Nanoseconds, shape (steps, `PHASES`, `LEAVES`). The cells of a step sum to its wall time.
     """
     begin, _ = phase_timeline(trace)
     steps = trace.steps
-    # Cut the steps where the host's phase changes: then each piece of host time lies in one step and one phase.
+    # Cut the steps where the host's phase changes, so that each piece of host time lies in one step and one phase.
     cuts = np.unique(np.concatenate((begin, steps.start_ns, steps.end_ns)))
     step = np.searchsorted(steps.start_ns, cuts, side="right") - 1
     inside = (step >= 0) & (cuts < steps.end_ns[np.maximum(step, 0)])

@@ -16,7 +16,7 @@ __all__ = ["RuntimeKind", "call_kind", "runtime_kinds"]
 
 
 class RuntimeKind(IntEnum):
-    """What a runtime or driver call is for, in the order of priority in the step-time breakdown."""
+    """The purpose of a runtime or driver call, in the order of priority in the step-time breakdown."""
 
     LAUNCH = 0
     SYNC = 1
@@ -25,10 +25,10 @@ class RuntimeKind(IntEnum):
 
 
 # The host blocks in `cuda…Synchronize`, `cu…Synchronize`, `hip…Synchronize`, and in copies between host and device that
-# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`); copies between devices, event queries and
-# `cudaStreamWaitEvent` return at once. https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization behavior")
-# and https://rocm.docs.amd.com/projects/HIP/. On Intel it blocks in Level Zero's `ze…Synchronize` and in Unified
-# Runtime's `urEventWait` and `urQueueFinish`: https://oneapi-src.github.io/unified-runtime/core/api.html
+# are not called asynchronous (`.item()` on AMD is a `hipMemcpyWithStream`). Copies between devices, event queries and
+# `cudaStreamWaitEvent` return at once. See https://docs.nvidia.com/cuda/cuda-runtime-api/ ("API synchronization
+# behavior") and https://rocm.docs.amd.com/projects/HIP/. On Intel it blocks in Level Zero's `ze…Synchronize` and in
+# Unified Runtime's `urEventWait` and `urQueueFinish`: https://oneapi-src.github.io/unified-runtime/core/api.html
 _SYNC = re.compile(
     r"^(cuda|cu|hip)(\w*Synchronize|Memcpy(?!\w*(Async|DtoD|DeviceToDevice|Peer)))"
     r"|^ze\w*Synchronize|^ur(EventWait|QueueFinish)$",
@@ -43,7 +43,7 @@ _ALLOC = re.compile(
 
 
 def call_kind(name: str) -> RuntimeKind:
-    """What a call that launches nothing is for, by its name.
+    """Return the purpose of a call that launches nothing, by its name.
 
     Example:
         >>> [call_kind(name).name for name in ("cudaStreamSynchronize", "hipMalloc", "cudaStreamWaitEvent")]
@@ -57,9 +57,9 @@ def call_kind(name: str) -> RuntimeKind:
 
 
 def runtime_kinds(trace: Trace) -> NDArray[np.uint8]:
-    """The `RuntimeKind` of each row of `Trace.runtime`; which rows launch, `Links.is_launch` tells.
+    """Return the `RuntimeKind` of each row of `Trace.runtime`. `Links.is_launch` says which rows launch work.
 
-    A copy to pageable memory returns only when it is done, even where its call is named asynchronous
+    A copy to pageable memory returns only when it is done, even if its call is named asynchronous
     (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
     """
     kind_of_name = np.full(len(trace.names) + 1, RuntimeKind.OTHER, dtype=np.uint8)

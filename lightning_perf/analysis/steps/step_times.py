@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_perf.analysis.core.arrays import outlying
-from lightning_perf.run_files.steps import StepSample
+from lightning_perf.analysis.steps.periodic import PeriodicSteps, find_period
+from lightning_perf.run_files.steps import StepSample, StepSamples
 from lightning_perf.trace.columns import Int64Array
 
 __all__ = ["HICCUPS", "WARMUP_STEPS", "StepTimes", "summarize_step_times"]
@@ -17,45 +18,47 @@ WARMUP_STEPS = 5
 """Steps at the beginning of a run that pay for allocation, algorithm choice and compilation."""
 
 MIN_STEPS_A_SIDE = 8
-"""Steps that each of two parts of a run must have before their medians are compared."""
+"""Steps that each of two parts of a run needs before their medians are compared."""
 
 MAX_OUTLIERS_LISTED = 10
 
 HICCUPS = 2
-"""At most so many steps are hiccups: the longest waits, which do not make a run wait for data."""
+"""At most so many steps are hiccups: their long waits do not mean that the run waits for data."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """How long a run's steps took, by the always-on timer.
+    """The step times of a run, by the always-on timer.
 
     Percentiles, shares and rates are over the `steps` kept: warm-up and profiled steps are left out.
 
     Attributes:
-        steps: Steps the figures below are over.
+        steps: Steps that the figures below are over.
         warmup_steps: Steps left out at the beginning of the run.
         warmup_ns: Wall time of those.
         profiled_steps: Profiled steps left out.
-        only_profiled: True when all steps after the warm-up were profiled; the figures are then over those.
+        only_profiled: Whether all steps after the warm-up were profiled. The figures are then over those.
         total_ns: Wall time of the kept steps.
         mean_ns: Mean step time.
         p50_ns: Median step time.
         p90_ns: 90th percentile of the step time.
         p99_ns: 99th percentile of the step time.
-        data_wait_mean_ns: Mean wait for batches a step.
+        data_wait_mean_ns: Mean wait for batches per step.
         data_wait_p90_ns: 90th percentile of the wait for batches.
         data_wait_share: Share of the steps' wall time spent waiting for batches, 0 to 1.
-        device_mean_ns: Mean device time a step, over the steps that have it; None when none has.
-        samples_per_second: Samples over wall time, over the steps that count their samples; None when none does.
-        drift: Median step time of the last quarter of the run over that of the first, minus 1 (0.05: it ended 5 %
-            slower than it began); None in a run too short to tell.
-        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None
-            when either side is too short to tell. A profiler that was not torn down leaves training slower.
+        device_mean_ns: Mean device time per step, waits for batches excluded, over the steps that have it; None if none
+            has.
+        samples_per_second: Samples over wall time, over the steps that count their samples; None if none does.
+        drift: Median step time of the last quarter of the run over that of the first, minus 1. 0.05 means
+            that the run became 5 % slower. None if the run is too short.
+        after_profiling: Median step time after the last profiled step over that before the first, minus 1; None if
+            either part is too short. A profiler that was not torn down leaves training slower.
         outlier_steps: Steps beyond the outlier limit.
-        outlier_excess_ns: What those took beyond the median, together.
+        outlier_excess_ns: Their time beyond the median, together.
         outliers: The longest of them, longest first.
-        data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest: what
-            remains when hiccups are put aside.
+        data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
+            may be hiccups.
+        periodic: Steps that take longer at regular distances; ``None`` if there are none.
     """
 
     steps: int
@@ -79,14 +82,15 @@ class StepTimes:
     outlier_excess_ns: int
     outliers: tuple[StepSample, ...]
     data_wait_share_steady: float | None = None
+    periodic: PeriodicSteps | None = None
 
 
 def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARMUP_STEPS) -> StepTimes:
-    """Summarise a run's step samples.
+    """Summarize a run's step samples.
 
     Args:
         samples: The samples of one rank, in order.
-        warmup_steps: Steps to leave out at the beginning; in a short run less than half of its steps.
+        warmup_steps: Steps to leave out at the start. In a short run, less than half of its steps are left out.
 
     Returns:
         The summary.
@@ -102,25 +106,23 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
     """
     if not samples:
         raise ValueError("no step samples: the run ended before its first step did")
+    samples = StepSamples.of(samples)
     warmup = min(warmup_steps, (len(samples) - 1) // 2)
     after_warmup = samples[warmup:]
-    kept = [sample for sample in after_warmup if not sample.profiled]
-    only_profiled = not kept
-    if only_profiled:
-        kept = list(after_warmup)
-    step_ns = np.array([sample.step_ns for sample in kept], dtype=np.int64)
-    wait_ns = np.array([sample.data_wait_ns for sample in kept], dtype=np.int64)
+    only_profiled = bool(after_warmup.profiled.all())
+    kept = after_warmup if only_profiled else after_warmup[~after_warmup.profiled]
+    step_ns, wait_ns = kept.step_ns, kept.data_wait_ns
     total_ns = int(step_ns.sum())
-    device_ns = [sample.device_ns for sample in kept if sample.device_ns is not None]
-    counted = [(sample.samples, sample.step_ns) for sample in kept if sample.samples is not None]
-    counted_ns = sum(ns for _, ns in counted)
+    device_ns = kept.device_ns[kept.device_ns >= 0]
+    counted = kept.samples >= 0
+    counted_ns = int(step_ns[counted].sum())
     p50, p90, p99 = (round(float(value)) for value in np.percentile(step_ns, [50, 90, 99]))
     is_slow_outlier = outlying(step_ns) & (step_ns > p50)
-    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -kept[row].step_ns)
+    longest = sorted(np.flatnonzero(is_slow_outlier).tolist(), key=lambda row: -int(step_ns[row]))
     return StepTimes(
         steps=len(kept),
         warmup_steps=warmup,
-        warmup_ns=sum(sample.step_ns for sample in samples[:warmup]),
+        warmup_ns=int(samples.step_ns[:warmup].sum()),
         profiled_steps=0 if only_profiled else len(after_warmup) - len(kept),
         only_profiled=only_profiled,
         total_ns=total_ns,
@@ -131,14 +133,15 @@ def summarize_step_times(samples: Sequence[StepSample], warmup_steps: int = WARM
         data_wait_mean_ns=round(float(wait_ns.mean())),
         data_wait_p90_ns=round(float(np.percentile(wait_ns, 90))),
         data_wait_share=float(wait_ns.sum()) / total_ns if total_ns else 0.0,
-        device_mean_ns=round(sum(device_ns) / len(device_ns)) if device_ns else None,
-        samples_per_second=sum(count for count, _ in counted) / counted_ns * 1e9 if counted_ns else None,
+        device_mean_ns=round(int(device_ns.sum()) / len(device_ns)) if len(device_ns) else None,
+        samples_per_second=int(kept.samples[counted].sum()) / counted_ns * 1e9 if counted_ns else None,
         drift=_change(step_ns[: len(kept) // 4], step_ns[len(kept) - len(kept) // 4 :]),
         after_profiling=_after_profiling(after_warmup),
         outlier_steps=int(is_slow_outlier.sum()),
         outlier_excess_ns=int((step_ns[is_slow_outlier] - p50).sum()),
         outliers=tuple(kept[row] for row in longest[:MAX_OUTLIERS_LISTED]),
         data_wait_share_steady=_steady_share(wait_ns, step_ns),
+        periodic=find_period(kept.step, step_ns),
     )
 
 
@@ -150,13 +153,11 @@ def _steady_share(wait_ns: Int64Array, step_ns: Int64Array) -> float | None:
     return int(wait_ns[steady].sum()) / total_ns if total_ns else 0.0
 
 
-def _after_profiling(samples: Sequence[StepSample]) -> float | None:
-    profiled = [row for row, sample in enumerate(samples) if sample.profiled]
-    if not profiled:
+def _after_profiling(samples: StepSamples) -> float | None:
+    profiled = np.flatnonzero(samples.profiled)
+    if not len(profiled):
         return None
-    before = np.array([sample.step_ns for sample in samples[: profiled[0]]], dtype=np.int64)
-    after = np.array([sample.step_ns for sample in samples[profiled[-1] + 1 :]], dtype=np.int64)
-    return _change(before, after)
+    return _change(samples.step_ns[: profiled[0]], samples.step_ns[profiled[-1] + 1 :])
 
 
 def _change(before: Int64Array, after: Int64Array) -> float | None:

@@ -37,7 +37,7 @@ class NumericsGuard:
 
     The replays go through `training_step`, gradient clipping and the optimizer with the learning rates that the run
     had, but not through an `optimizer_step` of the user's. Weights, optimizer, random numbers, buffers and logs are
-    put back afterwards, so that the run goes on as if nothing had been.
+    put back afterwards, so that the run continues unaffected.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -183,7 +183,7 @@ class NumericsGuard:
         return [float(loss) for loss in losses]
 
     def _mean_loss(self) -> float:
-        """Mean loss over all the batches with the weights as they are, each with the random numbers it had."""
+        """Return the mean loss over all batches, with the current weights and the run's random numbers."""
         losses = []
         for batch in (batch for step, _ in self._steps for batch in step):
             batch.random_state.restore()
@@ -209,7 +209,7 @@ class NumericsGuard:
     def _outputs(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Values of each layer's output at its first call, in the order of computing, as FP32.
 
-        Those of a layer stand at the same places in every pass.
+        The values of a layer are taken at the same positions in every pass.
         """
         outputs: dict[str, torch.Tensor] = {}
 
@@ -265,7 +265,7 @@ def _sampled(output: torch.Tensor) -> torch.Tensor:
     """At most `DRIFT_VALUES` values of a tensor as FP32: the same places for every tensor of its shape."""
     if output.numel() <= DRIFT_VALUES:
         return output.flatten().float().clone()
-    random = torch.Generator().manual_seed(DRIFT_SEED)  # the process's own goes on undisturbed
+    random = torch.Generator().manual_seed(DRIFT_SEED)  # the generator of the process is not touched
     places = torch.randint(output.numel(), (DRIFT_VALUES,), generator=random).to(output.device)
     # By coordinates: to flatten a tensor in channels-last layout would copy all of it.
     return output[torch.unravel_index(places, output.shape)].float()

@@ -22,13 +22,13 @@ from lightning_perf.run_files.precision import LossScaleHistory
 __all__ = ["LossScaleMonitor", "PendingVerdict"]
 
 Locate = Callable[[Any, float], "OverflowOrigin | None"]
-"""Looks for where the overflow came up that an optimizer's step was just skipped for, given the scale it had."""
+"""Finds the origin of the overflow that caused a skipped step, given the optimizer and the loss scale of that step."""
 
 
 class PendingVerdict:
-    """Whether a fused optimizer's step found inf or nan: known on the device now, on the host some time later.
+    """Tells whether a fused optimizer's step found inf or nan. The device knows at once, the host some time later.
 
-    On other devices than CUDA's to read it is to wait for the device.
+    On devices other than CUDA, reading it waits for the device.
 
     Args:
         found_inf: The scaler's verdict, a scalar tensor, not zero if there was inf or nan.
@@ -51,7 +51,7 @@ class PendingVerdict:
             wait: Whether to wait for the device: at the end of a run, and while origins of overflows are looked for.
 
         Returns:
-            Whether there was inf or nan; None when the device has not told yet.
+            Whether there was inf or nan; None if the device has not finished yet.
         """
         if self._event is not None and not self._event.query():
             if not wait:
@@ -62,7 +62,7 @@ class PendingVerdict:
 
 @dataclass
 class _Attempt:
-    """An optimizer step that was tried, until it is known whether it was skipped."""
+    """An optimizer step, kept until it is known whether the scaler skipped it."""
 
     optimizer: Any
     index: int
@@ -76,12 +76,12 @@ class _Attempt:
     origin: OverflowOrigin | None = None
 
     def overflowed(self, *, wait: bool) -> bool | None:
-        """Whether it was skipped; None while only the device knows."""
+        """Return whether the step was skipped; None while only the device knows."""
         return not self.executed if self.verdict is None else self.verdict.read(wait=wait)
 
 
 class LossScaleMonitor:
-    """Mirrors a scaler: which optimizer steps it skipped, and so what the loss scale is.
+    """Mirrors a scaler on the host: which optimizer steps it skipped, and the loss scale that follows from it.
 
     torch runs the hooks of an optimizer's step only if the scaler lets it step, so the host knows of each skip without
     asking the device. A fused optimizer steps always and skips on the device: its verdicts are copied aside and read
@@ -147,12 +147,14 @@ class LossScaleMonitor:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What loggers show."""
-        return {
+        """The loss scale for loggers; skipped steps from the first one on."""
+        metrics = {
             "perf/loss_scale": self._state.scale,
-            "perf/skipped_steps": float(self._skipped),
             "perf/steps_since_scale_change": float(self._state.steps_since_change),
         }
+        if self._skipped:
+            metrics["perf/skipped_steps"] = float(self._skipped)
+        return metrics
 
     @property
     def history(self) -> LossScaleHistory:
@@ -267,7 +269,7 @@ class LossScaleMonitor:
         return state.scale
 
     def _settle_schedulers(self, optimizer: Any = None) -> None:
-        """Count what schedulers did since the attempts of an optimizer, or of all, and forget them."""
+        """Count the scheduler steps since the attempts of one optimizer, or of all, and forget those attempts."""
         for attempt in self._in_batch:
             if optimizer is None or attempt.optimizer is optimizer:
                 attempt.scheduler_steps = sum(scheduler.last_epoch - before for scheduler, before in attempt.schedulers)

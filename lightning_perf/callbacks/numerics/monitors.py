@@ -14,6 +14,7 @@ from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
 from lightning_perf.callbacks.numerics.underflow import UnderflowMonitor
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.precision import (
@@ -33,11 +34,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorOptions:
-    """What to monitor.
+    """Settings of the monitors.
 
     Attributes:
         underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
-        locate_overflows: Overflows to find the origin of; 0 for none.
+        locate_overflows: Number of overflows to find the origin of; 0 for none.
         guard_steps: Steps to replay in FP32; 0 for none.
 
     Raises:
@@ -57,10 +58,10 @@ class MonitorOptions:
 
 
 class _Isolated(Generic[M]):
-    """A monitor whose first error is reported and ends it, and it alone.
+    """Runs one monitor. Its first error is reported and ends this monitor only.
 
     Args:
-        consequence: What the user loses by its end.
+        consequence: The part of the report that is missing without it, as a clause.
         errors: Where the error is reported.
     """
 
@@ -87,22 +88,31 @@ class NumericsMonitors:
     Args:
         trainer: The Trainer, at the start of training.
         module: The LightningModule.
-        options: What to monitor.
+        options: Settings of the monitors.
         folder: Where files go; None to write none.
         errors: Where errors are reported.
+        trainer_log: Where the loss scale is logged; None to log none.
 
     Raises:
         PrecisionError: The first steps cannot be replayed in FP32, or overflows not be located, as was asked for.
     """
 
     def __init__(
-        self, trainer: Trainer, module: Module, options: MonitorOptions, *, folder: Path | None, errors: ErrorReporter
+        self,
+        trainer: Trainer,
+        module: Module,
+        options: MonitorOptions,
+        *,
+        folder: Path | None,
+        errors: ErrorReporter,
+        trainer_log: TrainerLog | None = None,
     ) -> None:
         self._trainer = trainer
         self._module = module
         self._folder = folder
         self._errors = errors
         self._attempts = 0
+        self._trainer_log = trainer_log
         self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
         self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
         self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
@@ -115,15 +125,15 @@ class NumericsMonitors:
         self.underflow: UnderflowTable | None = None
         """Gradient underflow; None where no step was sampled."""
         self.numerics: NumericsDrift | None = None
-        """The comparison with FP32 replays; None where there is none."""
+        """The comparison with FP32 replays; None if no replay was made."""
         if options.guard_steps:
             self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
         if scaler is not None and scaler.is_enabled():
             if options.locate_overflows and not holds_whole_model(trainer):
                 raise PrecisionError(
-                    f"{type(trainer.strategy).__name__} shards the model, and a shard cannot run a batch again by "
-                    "itself to find the origin of an overflow",
+                    f"{type(trainer.strategy).__name__} shards the model, and one shard cannot run a batch again "
+                    "to find the origin of an overflow",
                     "Leave out locate_overflows",
                 )
             try:
@@ -136,12 +146,14 @@ class NumericsMonitors:
         """Whether any monitor is at work."""
         return self._guard.monitor is not None or self._scale.monitor is not None
 
-    # The order of calls. The guard comes first and last: the time of its replays is none of the times that the loss
-    # scale's monitor counts.
+    # The order of calls matters. The guard comes first and last, so that the loss scale's monitor does not count the
+    # time of its replays.
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """A training batch starts."""
         self._guard.call(NumericsGuard.on_batch_start, batch, batch_idx)
+        if self._trainer_log is not None:
+            self._trainer_log.settle()
         self._scale.call(LossScaleMonitor.on_batch_start)
         self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
         if self._underflow.monitor is not None:
@@ -199,8 +211,9 @@ class NumericsMonitors:
             locate=self._locate if options.locate_overflows else None,
             locate_limit=options.locate_overflows,
         )
-        if self._trainer.loggers:
+        if self._trainer_log is not None:
             self._scale_log.monitor = scale
+            self._trainer_log.add_source(self._scale_metrics)
         # All ranks hold the same gradients after backward: one of them looks. Of a sharded model it has a part only.
         if options.underflow_every_n_steps and self._trainer.is_global_zero and holds_whole_model(self._trainer):
             self._underflow.monitor = UnderflowMonitor(
@@ -218,12 +231,15 @@ class NumericsMonitors:
     def _log(self, monitor: LossScaleMonitor) -> None:
         every = self._trainer.log_every_n_steps
         stepped, self._attempts = monitor.attempts != self._attempts, monitor.attempts
-        if not stepped or not every:
+        if not stepped or not every or self._trainer_log is None:
             return
         step = step_number(self._trainer)
         if (step + 1) % every == 0:
-            for logger in self._trainer.loggers:
-                logger.log_metrics(monitor.metrics, step=step)
+            self._trainer_log.due(step)
+
+    def _scale_metrics(self) -> dict[str, float]:
+        monitor = self._scale_log.monitor
+        return monitor.metrics if monitor is not None else {}
 
     def _finish_underflow(self, monitor: UnderflowMonitor) -> None:
         monitor.finish()

@@ -19,7 +19,7 @@ __all__ = ["Batch", "OverflowLocator", "find_origin"]
 
 @dataclass(frozen=True)
 class Batch:
-    """A training batch, and what is needed to run it again.
+    """A training batch with the state that is needed to run it again.
 
     Attributes:
         batch: The batch, on its device.
@@ -84,7 +84,7 @@ class OverflowLocator:
 def find_origin(trainer: Trainer, module: Module, batch: Batch, scale: float) -> OverflowOrigin | None:
     """Run a batch forward and backward once more, looking at the output and gradient of every layer.
 
-    Dropout draws what it drew the first time. Weights, gradients, random numbers and logs stay as they are.
+    Dropout draws the same numbers as the first time. Weights, gradients, random numbers and logs stay unchanged.
 
     Args:
         trainer: The Trainer.
@@ -93,7 +93,7 @@ def find_origin(trainer: Trainer, module: Module, batch: Batch, scale: float) ->
         scale: The loss scale to multiply the loss with.
 
     Returns:
-        The first value in the order of computing that is inf or nan; None when there is none.
+        The first value in the order of computing that is inf or nan; None if all are finite.
     """
     # Verdicts stay on the device until all are in: one wait for the whole batch.
     seen: list[tuple[str, str, torch.Tensor]] = []

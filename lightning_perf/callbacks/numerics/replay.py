@@ -40,11 +40,11 @@ class TorchRandomState:
 
 @contextmanager
 def unmarked(module: Module) -> Iterator[None]:
-    """Undo, at the end, what running `training_step` changes besides gradients.
+    """Undo, at the end, all changes of running `training_step`, except to gradients.
 
     That is: random numbers (torch on CPU and CUDA devices, NumPy, Python), buffers, the states of torchmetrics,
-    gradients and logged values. Compiled parts run eagerly. What else the user's code keeps in `training_step`, as a
-    list of losses in an attribute, is out of reach.
+    gradients and logged values. Compiled parts run eagerly. Anything else that the user's code keeps in
+    `training_step`, e.g. a list of losses in an attribute, cannot be undone.
 
     Args:
         module: The LightningModule.

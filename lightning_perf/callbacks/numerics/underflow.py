@@ -1,4 +1,4 @@
-"""Looks at the gradients of an fp16 run on sampled steps: what of them underflows at the current loss scale."""
+"""Samples the gradients of an fp16 run, and counts how many underflow at the current loss scale."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _logger = logging.getLogger("lightning_perf")
 
 @dataclass(frozen=True)
 class _Counted:
-    """A sample whose counts may still be on their way from the device."""
+    """A sample. Its counts may not have arrived from the device yet."""
 
     step: int
     scale: float
@@ -59,7 +59,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class _Probe:
-    """What a further backward pass showed of layers, at a scale that many doublings higher."""
+    """The result of one more backward pass for some layers, at a scale that many doublings higher."""
 
     layers: tuple[int, ...]
     doublings: int
@@ -69,9 +69,9 @@ class _Probe:
 class UnderflowMonitor:
     """Counts scaled gradient values by magnitude, on every n-th step.
 
-    The counting is one small histogram on the device, copied to the host without waiting and read steps later. A layer
-    whose gradient is zero throughout has either none or one that underflows: to tell which, one more backward pass is
-    made on the next sampled step, with the loss scaled up further and the gradients thrown away.
+    The counting is one small histogram on the device, copied to the host without waiting and read steps later. If a
+    layer's gradient is zero throughout, the layer either has none or one that underflows. To tell which, the next
+    sampled step makes one more backward pass with a larger loss scale, and throws its gradients away.
 
     Args:
         module: The LightningModule.
@@ -116,7 +116,7 @@ class UnderflowMonitor:
 
     @property
     def table(self) -> UnderflowTable | None:
-        """The table of what was sampled so far; None before the first sample."""
+        """The table of all samples so far; None before the first one."""
         return tabulate_underflow(self._samples) if self._samples else None
 
     def on_batch_start(self, step: int, *, first_of_step: bool) -> None:
@@ -137,7 +137,7 @@ class UnderflowMonitor:
             self._probe = self._try_larger_scale(loss, self._graph)
 
     def on_after_backward(self) -> None:
-        """The backward pass has ended: count what it left, before it is unscaled."""
+        """Count the gradients that the backward pass left, before they are unscaled."""
         if self._batch is None or self._graph is None:
             return
         graph, self._graph = self._graph, None
@@ -155,7 +155,7 @@ class UnderflowMonitor:
             self._waiting.append(_Counted(self._batch, self._scale(), arithmetic, counts, probe))
 
     def on_batch_end(self) -> None:
-        """A training batch has ended: take in what has arrived."""
+        """A training batch has ended: read the counts that have arrived."""
         while self._waiting and self._waiting[0].counts.arrived:
             self._take(self._waiting.pop(0))
 
@@ -213,7 +213,7 @@ class UnderflowMonitor:
         self._file.append(sample)
 
     def _hidden(self, counted: _Counted) -> dict[str, LayerGradients]:
-        """What the probe showed, at the sample's own scale."""
+        """Return the result of the probe, at the sample's own scale."""
         if counted.probe is None:
             return {}
         hidden = {}
@@ -309,8 +309,8 @@ class GradientGraph:
     """The parameters that a loss reaches.
 
     Attributes:
-        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used as it is. What
-            reentrant checkpoints and other functions of their own compute is not in the graph.
+        casts: Casts of each parameter in this forward pass, by the parameter's ``id``; 0 for one used without a cast.
+            The graph does not contain the operations inside reentrant checkpoints and other custom functions.
         compiled: Whether part of the graph is compiled, so that casts inside it do not show.
     """
 

@@ -25,10 +25,10 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
 class Fp32Layers:
-    """Runs layers in FP32: autocast is off inside them, and what comes in is cast to FP32.
+    """Runs layers in FP32: autocast is off inside them, and their inputs are cast to FP32.
 
-    What they return is FP32, which the layers after them take as autocast takes any FP32 input. Parameters, buffers
-    and the keys of the state dict stay as they are.
+    They return FP32, and the next layers handle it like any FP32 input under autocast. Parameters, buffers and the keys
+    of the state dict stay unchanged.
 
     Args:
         module: The LightningModule, with all its layers made.
@@ -36,7 +36,7 @@ class Fp32Layers:
         device_type: Device type of the autocast around them.
 
     Raises:
-        PrecisionError: A pattern matches no layer, or a layer whose forward is never called.
+        PrecisionError: A pattern matches no layer, or a layer with a `forward` that is never called.
     """
 
     def __init__(self, module: Module, patterns: Sequence[LayerPattern], device_type: str) -> None:
@@ -97,7 +97,7 @@ def find_layers(module: Module, patterns: Iterable[LayerPattern]) -> dict[str, n
 
 
 def layer_name(name: str) -> str:
-    """A layer's name as the user wrote the model: without what `torch.compile` puts between.
+    """A layer's name as in the user's model, without the parts that `torch.compile` puts between.
 
     Example:
         >>> layer_name("net._orig_mod.fc")
@@ -128,7 +128,7 @@ def _shown(pattern: LayerPattern) -> str:
 
 def _suggestion(pattern: LayerPattern, named: dict[str, nn.Module]) -> str:
     if isinstance(pattern, str):
-        # What is most often forgotten is the name of the network inside the LightningModule.
+        # The most common mistake is to omit the name of the network inside the LightningModule.
         near = [name for name in named if fnmatch.fnmatchcase(name, f"*.{pattern}")]
         near = near or difflib.get_close_matches(pattern, named, n=3)
         if near:

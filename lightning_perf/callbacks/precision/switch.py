@@ -25,14 +25,14 @@ __all__ = [
 
 
 class PrecisionError(ValueError):
-    """The asked-for precision cannot be had: says what is in the way and what to change.
+    """The requested precision is not possible. The message names the cause and the fix.
 
     Raised before the first step. Unlike an error in profiling it ends the run, since training in another precision
     than the one asked for would be a different training.
 
     Args:
-        problem: What is in the way, as a clause without a full stop.
-        action: What the user can do about it, as a sentence without a full stop.
+        problem: The cause, as a clause without a full stop.
+        action: The fix, as a sentence without a full stop.
     """
 
     def __init__(self, problem: str, action: str) -> None:
@@ -53,7 +53,7 @@ _FP16_ON_CPU = False
 """Whether ``16-mixed`` may run on the CPU. It is slow there and helps nobody, but shows the whole fp16 path."""
 
 _OWN_PRECISION = ("precision_plugin", "setup_precision_plugin", "backward", "optimizer_step")
-"""What a strategy that handles precision itself overrides."""
+"""Methods that a strategy overrides if it handles precision itself."""
 
 _CPU_NOTE = "16-mixed needs a GPU: on this CPU bf16-mixed is used instead"
 
@@ -68,8 +68,8 @@ class _Choice:
 class PrecisionSwitch:
     """Puts one Trainer into a mixed precision, as if it had been built with it, and back.
 
-    The plugin is made once and put in place for each run of the Trainer, so that the scaler's state lives from one
-    run to the next as it does in a Trainer built with mixed precision.
+    The plugin is made once and installed for each run of the Trainer. So the scaler's state lives from one run to the
+    next, as in a Trainer that was built with mixed precision.
 
     Args:
         requested: ``16-mixed``, ``bf16-mixed``, ``32-true``, or None for whatever the Trainer has.
@@ -79,7 +79,7 @@ class PrecisionSwitch:
     def __init__(self, requested: str | None, *, init_scale: float | None) -> None:
         self.requested = requested
         self.note: str | None = None
-        """What the user should know of the choice."""
+        """A note on the choice for the user."""
         self._init_scale = init_scale
         self._plugin: Any = None
         self._plugin_place: tuple[str, str] | None = None
@@ -97,7 +97,7 @@ class PrecisionSwitch:
         """Switch the Trainer, or leave it be if it has the precision already. Does nothing the second time.
 
         Raises:
-            PrecisionError: The precision cannot be had with this Trainer.
+            PrecisionError: The precision is not possible with this Trainer.
         """
         if self.switched:
             return
@@ -120,7 +120,7 @@ class PrecisionSwitch:
             )
 
     def undo(self) -> None:
-        """Give the Trainer its own precision back. Does nothing the second time."""
+        """Give the Trainer its own precision back. A second call does nothing."""
         if self._strategy is None:
             return
         if self._strategy.precision_plugin is self._plugin:
@@ -176,7 +176,7 @@ def check_optimizers(trainer: Trainer, precision: str) -> None:
     for optimizer in trainer.optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise PrecisionError(
-                "precision='16-mixed' cannot work with LBFGS, which calls backward many times a step",
+                "precision='16-mixed' cannot work with LBFGS, which calls backward several times per step",
                 "Give precision='bf16-mixed', which needs no loss scale, or another optimizer",
             )
         if trainer.gradient_clip_val and getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -188,7 +188,7 @@ def check_optimizers(trainer: Trainer, precision: str) -> None:
 
 
 def _choose(trainer: Trainer, requested: str | None) -> _Choice:
-    """Decide what to do with the Trainer, or say why nothing can be done."""
+    """Decide how to switch the Trainer, or raise an error that says why it is not possible."""
     plugins = plugin_module(trainer)
     plugin = trainer.strategy.precision_plugin
     present = str(getattr(plugin, "precision", type(plugin).__name__))
@@ -237,7 +237,7 @@ def check_strategy(trainer: Trainer, precision: str) -> None:
             break
     raise PrecisionError(
         f"{strategy.__name__} handles precision itself and cannot be switched by a callback",
-        f"Build it with Trainer(precision='{precision}'): the callback then monitors what the Trainer does",
+        f"Build it with Trainer(precision='{precision}'): the callback then monitors its precision",
     )
 
 
@@ -317,14 +317,14 @@ def _cached_class(mixed_precision: Any) -> Any:
             dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.half
             return torch.autocast(self.device, dtype=dtype, cache_enabled=self.cache_enabled)
 
-    # The class's name is the key of the scaler's state in checkpoints: with another one the state would be lost,
-    # silently, between a run with this class and one with Lightning's.
+    # The class's name is the key of the scaler's state in checkpoints. Under another name, a run with Lightning's class
+    # would silently lose the state of a run with this one, and vice versa.
     CachedMixedPrecision.__qualname__ = mixed_precision.__qualname__
     return CachedMixedPrecision
 
 
 def weight_cache_is_safe(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try whether a weight that was first used without gradients still gets one afterwards.
+    """Test whether a weight that was first used without gradients still gets one afterwards.
 
     In some versions of torch the cast made under `torch.no_grad` was reused with gradients on, and cut the weight off
     its gradient (https://github.com/Lightning-AI/pytorch-lightning/issues/20921).
@@ -333,7 +333,7 @@ def weight_cache_is_safe(device: torch.device, dtype: torch.dtype) -> bool:
         device: Where to try.
         dtype: Autocast's type.
     """
-    # Filled, not drawn: a training run's random numbers stay as they are.
+    # Filled, not drawn: the random numbers of the training must not change.
     weight = torch.ones(8, 8, device=device, requires_grad=True)
     inputs = torch.ones(8, 8, device=device)
     for without_gradients in (torch.no_grad, torch.inference_mode):

@@ -1,4 +1,4 @@
-"""TF32: which FP32 a process computes in, and setting it for the time of a run."""
+"""TF32: reads which FP32 arithmetic a process uses, and sets it during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Fp32Flags", "Tf32Override", "read_fp32_arithmetic"]
 
 
 def read_fp32_arithmetic(device: torch.device) -> Fp32Arithmetic:
-    """Read which FP32 the process computes in.
+    """Read which FP32 arithmetic the process uses.
 
     Args:
         device: The device of the run.
@@ -40,7 +40,7 @@ class Tf32Override:
         _cudnn().allow_tf32 = setting == "on"
 
     def undo(self) -> None:
-        """Set the flags as they were. Does nothing the second time."""
+        """Restore the flags. A second call does nothing."""
         if self._flags is not None:
             self._flags.write()
             self._flags = None
@@ -55,7 +55,7 @@ class Fp32Flags:
     Attributes:
         old_matmul: ``highest``, ``high`` or ``medium``; None where it cannot be read.
         old_cudnn: Whether FP32 convolutions may compute in TF32; None where it cannot be read.
-        matmul: What CUDA's matrix products compute FP32 in, as ``tf32``.
+        matmul: Arithmetic of CUDA's FP32 matrix products, e.g. ``tf32``.
         convolution: The same of cuDNN's convolutions.
         recurrent: The same of cuDNN's recurrent layers.
         cpu_matmul: The same of the CPU's matrix products.
@@ -70,7 +70,7 @@ class Fp32Flags:
 
     @classmethod
     def read(cls) -> Fp32Flags:
-        """Those of this process."""
+        """Read the flags of this process."""
         return cls(
             old_matmul=_or_none(torch.get_float32_matmul_precision),
             old_cudnn=_or_none(lambda: bool(_cudnn().allow_tf32)),
@@ -81,7 +81,7 @@ class Fp32Flags:
         )
 
     def write(self) -> None:
-        """Make this process have them."""
+        """Set the flags of this process."""
         if self.old_matmul is not None:
             torch.set_float32_matmul_precision(self.old_matmul)
         if self.old_cudnn is not None:

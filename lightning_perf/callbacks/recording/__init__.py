@@ -1,1 +1,1 @@
-"""Windows of `torch.profiler`: which steps they record, how, and what they may cost."""
+"""Windows of `torch.profiler`: which steps they record, how, and at which cost."""

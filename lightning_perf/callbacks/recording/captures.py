@@ -1,4 +1,4 @@
-"""Captures: windows that no schedule foresaw, when steps turn slow or somebody asks."""
+"""Captures: windows outside of the schedule, recorded when steps become slow or on demand."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from lightning_perf.callbacks.recording.schedule import WindowPlan
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord, CaptureTrigger, Slowdown, capture_name
 from lightning_perf.run_files.run_folder import read_capture_start, take_capture_request, write_capture_start
+from lightning_perf.run_files.steps import StepSample
 
 __all__ = ["CaptureOptions", "Captures", "FileRequests", "SignalRequests", "SlowStepDetector", "capture_config"]
 
 LEAST_HISTORY = 20
-"""Steps from which on a median and a spread say anything."""
+"""Fewest steps for a meaningful median and spread."""
 
 LIMIT_EVERY = 10
-"""Steps between two calculations of the limit, which costs some 10 µs: a median over a hundred hardly moves in ten."""
+"""Steps between two calculations of the limit: one costs some 10 µs, and the median hardly changes in ten steps."""
 
 MAD_TO_DEVIATION = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
 
 LOOK_EVERY_NS = 1_000_000_000
-"""Time between two looks for the file: on a network's file system a look can take milliseconds."""
+"""Time between two checks for the file. On a network file system a check can take milliseconds."""
 
 AGREED_AHEAD_NS = 2_500_000_000
-"""So far ahead rank 0 sets a capture of several ranks: all have looked by then."""
+"""How far ahead rank 0 schedules a capture of several ranks: by then all of them have checked the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
-    """When slow steps are captured, and how much of them.
+    """Settings for captures: which steps count as slow, and how many are recorded.
 
     A step is slow when it takes longer than ``median + max(deviations * 1.4826 * MAD, min_excess * median)`` of the
     last `history` steps (MAD: median absolute deviation from the median). When `sustained` steps in a row are slow, the
-    next ones are recorded into a folder of their own, ``slow-step-120``. What lasts for more than half of `history` is
-    the new usual. Not judged are steps in which the profiler runs or a checkpoint is saved, and the first step after
-    validation, an epoch's end or a window.
+    next ones are recorded into a folder of their own, ``slow-step-120``. A change that lasts for more than half of
+    `history` becomes the new usual. Some steps are not judged: those in which the profiler runs or a checkpoint is
+    saved, and the first step after validation, an epoch's end or a window.
 
     Attributes:
-        deviations: Standard deviations, estimated by the MAD, from which on a step is slow.
-        min_excess: A step within this part of the median is never slow, however quiet the run.
+        deviations: A step is slow from this many standard deviations on, estimated by the MAD.
+        min_excess: A step is never slow if its excess is below this fraction of the median.
         history: Steps that the median is over.
         sustained: Slow steps in a row that start a capture.
         warmup: Steps in which the profiler runs but keeps nothing.
         active: Steps recorded in a capture.
         cooldown: Steps after a capture in which none is started.
         max_captures: Captures of slow steps in a fit, for each rank.
-        max_bytes: No further capture is started, on demand neither, once this rank's captures take this much of the
-            disk.
-        on_file: Capture also when a file ``profile-now`` appears in the run's folder. It is looked for once a second,
-            and deleted when it is taken; with many ranks, rank 0 takes it for all.
-        on_signal: Capture also on SIGUSR2, on the process that gets it.
+        max_bytes: No capture is started, not even on demand, once this rank's captures take this much disk space.
+        on_file: Also capture when a file ``profile-now`` appears in the run's folder. The callback looks for it every
+            second and deletes it. With several ranks, rank 0 does so for all.
+        on_signal: Also capture on SIGUSR2, in the process that receives it.
 
     Raises:
         TypeError: A number has the wrong type.
@@ -86,7 +86,7 @@ class CaptureOptions:
             value = getattr(self, item.name)
             if item.name in ("on_file", "on_signal"):
                 if not isinstance(value, bool):
-                    raise TypeError(f"{item.name} is True or False, not {value!r}")
+                    raise TypeError(f"{item.name} must be True or False, not {value!r}")
                 continue
             whole = item.name not in ("deviations", "min_excess")
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -96,7 +96,7 @@ class CaptureOptions:
 
 
 def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
-    """The configuration behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False.
+    """Return the options behind ``PerfCallback(capture_slow_steps=…)``: the defaults for True, None for False.
 
     Raises:
         TypeError: It is neither.
@@ -104,15 +104,15 @@ def capture_config(given: CaptureOptions | bool) -> CaptureOptions | None:
     if isinstance(given, bool):
         return CaptureOptions() if given else None
     if not isinstance(given, CaptureOptions):
-        raise TypeError(f"capture_slow_steps is True, False or a CaptureOptions, not {given!r}")
+        raise TypeError(f"capture_slow_steps must be True, False or a CaptureOptions, not {given!r}")
     return given
 
 
 class SlowStepDetector:
-    """Judges one step after the other. Slow steps enter the history too, once their row has ended.
+    """Judges each step in order. Slow steps enter the history too, once their row has ended.
 
     Args:
-        config: What counts as slow.
+        config: The thresholds.
 
     Example:
         >>> detector = SlowStepDetector(CaptureOptions(sustained=2))
@@ -137,7 +137,7 @@ class SlowStepDetector:
             step_ns: Its wall time.
 
         Returns:
-            The slow steps, if this one makes their row long enough; the next row begins anew.
+            The slow steps, if this one completes a row of them. The next row then starts from zero.
         """
         if self._limit_ns is None or step_ns <= self._limit_ns:
             if self._row:
@@ -168,7 +168,7 @@ class SlowStepDetector:
 
 
 class FileRequests:
-    """Looks for the file ``profile-now``; with many ranks, rank 0 takes it and tells the others at which step to start.
+    """Looks for the file ``profile-now``. With several ranks, rank 0 announces the step at which all start.
 
     Args:
         folder: The run's folder.
@@ -184,12 +184,12 @@ class FileRequests:
         self._answered = read_capture_start(folder)
 
     def look(self, now_ns: int, step: int, step_ns: int) -> int | None:
-        """Look for a request, once a second at most.
+        """Look for a request, at most once per second.
 
         Args:
             now_ns: The time.
             step: Number of the next step.
-            step_ns: What a step takes.
+            step_ns: The time of a step.
 
         Returns:
             The step at which to start, when there is a new request.
@@ -217,7 +217,7 @@ class FileRequests:
 
 
 class SignalRequests:
-    """Hears SIGUSR2 until it is removed; a handler that was there before is called, too.
+    """Handles SIGUSR2 until it is removed, and also calls the previous handler.
 
     Raises:
         RuntimeError: This is not the main thread, or the system has no such signal.
@@ -236,14 +236,14 @@ class SignalRequests:
         signal.signal(number, self._handler)
 
     def take(self) -> bool:
-        """Whether the signal has come since the last call."""
+        """Return whether the signal has arrived since the last call."""
         heard, self._heard = self._heard, False
         return heard
 
     def remove(self) -> None:
-        """Give the signal its previous handler back, unless somebody else has it by now."""
+        """Restore the previous handler, unless another one has been installed since."""
         if signal.getsignal(self._number) == self._handler:
-            with contextlib.suppress(ValueError):  # outside of the main thread nothing can be done
+            with contextlib.suppress(ValueError):  # only the main thread may change signal handlers
                 signal.signal(self._number, signal.SIG_DFL if self._previous is None else self._previous)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -253,7 +253,7 @@ class SignalRequests:
 
 
 class Captures(StepObserver):
-    """Watches step times and requests, and adds captures to the plan. It waits for nothing, the device least of all.
+    """Watches step times and requests, and adds captures to the plan. It never waits, not even for the device.
 
     Args:
         config: What to capture.
@@ -262,7 +262,9 @@ class Captures(StepObserver):
         rank: This process's rank.
         world_size: Ranks of the run.
         folder: The run's folder.
-        errors: Where it is reported that a request cannot be heard.
+        errors: Where a failure to receive requests is reported.
+        timed_by_device: Whether slow steps are found by the times that `add` gets, some steps late, instead of by the
+            host's clock. A host that runs ahead of its device would not see them.
         now_ns: The host's clock.
     """
 
@@ -276,6 +278,7 @@ class Captures(StepObserver):
         world_size: int,
         folder: Path,
         errors: ErrorReporter,
+        timed_by_device: bool = False,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._config = config
@@ -290,20 +293,28 @@ class Captures(StepObserver):
         self._begin_ns = 0
         self._open = False
         self._judged = False
-        self._settling = True  # the first step of a fit is like no other
+        self._settling = True  # the first step of a fit is unlike the others
         self._slow = 0
         self._quiet_until = 0
         self._bytes = 0
         self._waiting: tuple[CaptureTrigger, int] | None = None
+        self._timed_by_device = timed_by_device
+        self._samples: deque[StepSample] = deque()
+        self._to_judge: set[int] = set()
         self.full = False
-        """Whether a capture was left out for want of disk space."""
+        """Whether a capture was left out because `max_bytes` was reached."""
 
     def window_ends(self, trace_bytes: int) -> None:
-        """Count what a capture takes of the disk."""
+        """Count the disk space of a capture."""
         self._bytes += trace_bytes
 
+    def add(self, sample: StepSample) -> None:
+        """Take the sample of a step that has ended, for the next judgement."""
+        if self._timed_by_device:
+            self._samples.append(sample)
+
     def listen(self) -> None:
-        """Hear signals from now on, where that is asked for; `close` ends it."""
+        """Start to handle signals if the options ask for it; `close` ends it."""
         if not self._config.on_signal:
             return
         try:
@@ -312,7 +323,7 @@ class Captures(StepObserver):
             self._errors.report("captures on SIGUSR2 are off", error)
 
     def close(self) -> None:
-        """Hear signals no longer; call it when the fit ends."""
+        """Stop handling signals; call it when the fit ends."""
         if self._signals is not None:
             self._signals.remove()
             self._signals = None
@@ -335,7 +346,10 @@ class Captures(StepObserver):
         step = self._state.step
         # A step in which a checkpoint is saved takes longer, and that is known.
         judged = self._judged and not self._state.checkpoint_saved
-        slowdown = self._detector.add(step_ns) if judged else None
+        if self._timed_by_device:
+            slowdown = self._judge_samples(judged)
+        else:
+            slowdown = self._detector.add(step_ns) if judged else None
         if slowdown is not None and self._slow < self._config.max_captures and step >= self._quiet_until:
             self._slow += self._add(CaptureTrigger.SLOW_STEPS, step + 1, slowdown)
         if self._signals is not None and self._signals.take():
@@ -344,11 +358,23 @@ class Captures(StepObserver):
             start = self._files.look(now_ns, self._state.number_of(step + 1), step_ns)
             if start is not None:
                 self._waiting = (CaptureTrigger.FILE, self._state.step_of(start))
-        # What was asked for waits until no other window is in the way.
+        # A request waits until no other window is in the way.
         if self._waiting is not None:
             trigger, asked = self._waiting
             if self._add(trigger, max(asked, step + 1)):
                 self._waiting = None
+
+    def _judge_samples(self, judged: bool) -> Slowdown | None:
+        """Judge the steps with times that have arrived by now; the last slowdown counts."""
+        if judged:
+            self._to_judge.add(self._state.number)
+        slowdown = None
+        while self._samples:
+            sample = self._samples.popleft()
+            if sample.step in self._to_judge and sample.device_ns is not None:
+                slowdown = self._detector.add(sample.step_ns) or slowdown
+            self._to_judge.discard(sample.step)
+        return slowdown
 
     def on_step_dropped(self) -> None:
         """Leave the step out."""
@@ -362,7 +388,7 @@ class Captures(StepObserver):
     def _add(self, trigger: CaptureTrigger, start: int, slowdown: Slowdown | None = None) -> bool:
         if self._bytes >= self._config.max_bytes:
             self.full = True
-            return True  # there is no room for a later one either
+            return True  # a later one would not fit either
         folder = capture_name(trigger, self._state.number_of(start))
         warmup, active = self._config.warmup, self._config.active
         if not self._plan.capture(start, warmup=warmup, active=active, folder=folder):

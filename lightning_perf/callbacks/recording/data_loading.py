@@ -60,11 +60,19 @@ def _facts(loader: Any, module: Any) -> Facts:
         "in_memory": isinstance(below, TensorDataset),
         "batched": loader.batch_sampler is None or (below is dataset and hasattr(dataset, "__getitems__")),
         "uses_model": reaches_model(dataset, module) or reaches_model(sampler, module),
+        "dataset": type(below).__name__,
+        "collate": _collate(loader.collate_fn),
     }
 
 
+def _collate(function: Any) -> str | None:
+    """The name of a loader's ``collate_fn``, if it is not torch's own."""
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    return None if (kind.__module__ or "").split(".")[0] == "torch" else str(kind.__qualname__).split(".")[-1]
+
+
 def reaches_model(root: Any, module: Any) -> bool:
-    """Whether an object holds the model or a part of it: then its data depend on what the model has learnt.
+    """Whether an object holds the model or a part of it: then its data depend on the state of the training.
 
     Args:
         root: A dataset or a sampler.
@@ -89,7 +97,7 @@ def reaches_model(root: Any, module: Any) -> bool:
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """What an object refers to, except through Python modules, classes, tensors and Lightning's objects."""
+    """Return the objects that an object refers to. Modules, classes, tensors and Lightning's objects have none."""
     if isinstance(value, (str, bytes, int, float, torch.Tensor, type, types.ModuleType, type(None))):
         return
     if isinstance(value, types.MethodType):

@@ -35,9 +35,9 @@ def check_budget(limit: float | timedelta | None) -> None:
 
 
 class OverheadBudget(StepObserver):
-    """Counts what the profiler costs, and says whether a further window may start.
+    """Counts the cost of the profiler, and decides whether another window may start.
 
-    The cost is the time of its pauses and exports, and what profiled steps take beyond the median of the last steps
+    The cost is the time of its pauses and exports, plus the excess of profiled steps over the median of the last steps
     without it. The first window is always allowed: without one nothing is known. A further one is, if with the mean
     cost of a window so far the limit still holds.
 
@@ -63,7 +63,7 @@ class OverheadBudget(StepObserver):
         self._profiled = False
         self._windows = 0
         self.cost_ns = 0
-        """What the profiler has cost so far."""
+        """The cost of the profiler so far."""
         self.refused = 0
         """Windows that were not allowed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import warnings
@@ -25,9 +26,11 @@ from lightning_perf.callbacks.recording.torch_profiler import (
 )
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
+from lightning_perf.callbacks.steps.hook_times import HookTimes
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.run_files.traces import export_trace
 from lightning_perf.run_files.windows import RecordedWindow
+from lightning_perf.trace.metadata import LOOP_KEY
 from lightning_perf.trace.trace import CUT_MARK
 
 __all__ = ["WindowProfiler"]
@@ -39,7 +42,7 @@ T = TypeVar("T")
 def _no_advice_on_cycles() -> Iterator[None]:
     """Silence the warning of torch before 2.12, at every start, that a second cycle would clear the first.
 
-    There is none, and what it advises (acc_events=True) makes Python objects of all events on the spot. Newer torch is
+    Nobody calls it, and the advised acc_events=True would turn all events into Python objects at once. Newer torch is
     left alone: any change of the filters makes Python repeat all warnings that it shows only once.
     """
     if TorchVersion(torch.__version__) >= "2.12":
@@ -53,9 +56,9 @@ def _no_advice_on_cycles() -> Iterator[None]:
 class WindowProfiler(StepObserver, PhaseObserver):
     """Records windows of whole steps and writes each to a trace file.
 
-    A window ends with its last step, or earlier where validation or the end of an epoch comes between: what is left of
-    it is then recorded into a further file. Each step stands in the trace as ``ProfilerStep#n``, its phases inside. A
-    step that is cut off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
+    A window ends with its last step, or earlier if validation or the end of an epoch interrupts it. The rest of it then
+    goes into another file. The trace shows each step as ``ProfilerStep#n``, with its phases inside. A step that is cut
+    off holds a `lightning_perf.trace.trace.CUT_MARK`, and its own mark ends with the recording.
 
     `torch.profiler.profile.step` is not used: it would put the marks where the window is moved on, and cannot leave
     out what happens between two steps.
@@ -72,6 +75,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         page_faults: Counts page faults, which are noted in the trace; None where they are not counted.
         core_waits: Measures the waits for a core, which are noted in the trace; None where they are not measured.
         loader: How batches are made, which is noted in the trace.
+        hook_times: Times the hooks during a window, which is noted in the trace.
     """
 
     _recorder: ClassVar[threading.Lock] = threading.Lock()
@@ -93,6 +97,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         page_faults: PageFaultCounter | None = None,
         core_waits: CoreWaits | None = None,
         loader: Mapping[str, object] | None = None,
+        hook_times: HookTimes | None = None,
     ) -> None:
         self._state = state
         self._plan = plan
@@ -105,6 +110,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._page_faults = page_faults
         self._core_waits = core_waits
         self._loader = loader
+        self._hook_times = hook_times
         self._left_out = False
         self._capture = ""
         self._begun_at = 0
@@ -157,7 +163,7 @@ class WindowProfiler(StepObserver, PhaseObserver):
         self._stop()
 
     def on_training_pause(self) -> None:
-        """End the window: what follows is no training."""
+        """End the window: training pauses here."""
         self._stop()
 
     def on_phase_start(self, phase: Phase) -> None:
@@ -252,10 +258,12 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._state.recording = recorder_is_taken()  # a start that fails half-way has to be stopped, too
         self._whole_steps = 0
         self._trained = False
+        if self._hook_times is not None:
+            self._hook_times.start()
         return True
 
     def _stop(self) -> None:
-        """Stop whatever the profiler does, and write what it has of training."""
+        """Stop the profiler, and write the steps that it has recorded."""
         stopped, recording = self._profile, self._state.recording
         self._profile, self._state.profiling, self._state.recording = None, False, False
         if stopped is None:
@@ -263,6 +271,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
         try:
             self._end_recording(stopped, recording)
         finally:
+            if self._hook_times is not None:
+                self._hook_times.timing = False
             self._recorder.release()
         recorded = self._whole_steps if self._trace_bytes else 0
         first, last = self._state.number_of(self._begun_at), self._state.number
@@ -281,9 +291,12 @@ class WindowProfiler(StepObserver, PhaseObserver):
             if self._step_mark is not None:
                 with record_function(CUT_MARK):
                     pass
+            if recording and self._hook_times is not None:
+                loop = json.dumps(self._hook_times.stop(self._whole_steps))
+                stopped.add_metadata_json(LOOP_KEY, loop)
             stopped.stop_trace()
         self._pause_ns += time.perf_counter_ns() - begin_ns
-        # Left only now, so that in the trace they reach to its end: the recorder closes what is open.
+        # Left only now, so that the ranges reach to the end of the trace: the recorder closes open ones.
         self._close_marks()
         if cancelled:
             self.foreign_profiler = True
@@ -291,8 +304,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
             self._export(stopped)
         if not cancelled:
             self._timed(self._detach)
-        # The recording is large and part of a cycle: memory would grow window by window until the garbage collector
-        # comes by (pytorch#193348), and asking it to come costs more than the window.
+        # The recording is large and part of a reference cycle, so memory would grow with each window until a garbage
+        # collection (pytorch#193348). Forcing a collection costs more than the window.
         stopped.profiler = None
 
     def _close_marks(self) -> None:
@@ -304,8 +317,8 @@ class WindowProfiler(StepObserver, PhaseObserver):
     def _detach(self) -> None:
         """Have CUPTI leave now.
 
-        After a window it leaves with the next call to CUDA, whosesoever: in the midst of a step, which that makes
-        slower, or of a window that begins at once, which would then have no device work
+        After a window it leaves with the next call to CUDA by anyone. That call may be in the middle of a step, which
+        becomes slower, or in a window that starts at once, which then lacks its device work
         (https://github.com/pytorch/kineto/pull/1554).
         """
         if self._device_type == "cuda":

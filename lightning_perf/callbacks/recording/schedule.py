@@ -14,7 +14,7 @@ __all__ = ["Action", "Schedule", "WindowPlan", "expected_steps", "fit_schedule",
 
 
 class Action(Enum):
-    """What the profiler does during a step."""
+    """The profiler's action during a step."""
 
     REST = "rest"
     WARM_UP = "warm up"
@@ -23,7 +23,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Which steps of a fit are recorded; the names mean what they mean in `torch.profiler.schedule`.
+    """Which steps of a fit are recorded. The names have the same meaning as in `torch.profiler.schedule`.
 
     Steps are whole optimizer steps and counted from 0 at the start of the fit. After `skip_first` steps come cycles of
     `wait`, `warmup` and `active` steps.
@@ -31,7 +31,7 @@ class Schedule:
     Attributes:
         skip_first: Steps before the first cycle.
         wait: Steps at the start of each cycle in which the profiler rests.
-        warmup: Steps in which the profiler runs and discards what it sees, since its start distorts the first ones.
+        warmup: Steps in which the profiler runs and discards its events, since its start distorts the first ones.
         active: Steps recorded in each cycle, into one trace file.
         repeat: Cycles; 0 for as many as the fit has room for.
 
@@ -71,7 +71,7 @@ class Schedule:
         return self.skip_first + self.wait + self.warmup
 
     def action(self, step: int) -> Action:
-        """Say what the profiler does in a step.
+        """Return the profiler's action in a step.
 
         Args:
             step: The step, counted from 0 at the start of the fit.
@@ -103,7 +103,7 @@ class Schedule:
         return cycles * self.active + max(0, rest - self.wait - self.warmup)
 
     def shortened(self, steps: int, *, skip_first: bool = True, wait: bool = True, warmup: bool = True) -> Schedule:
-        """Shorten what comes before the first recorded step until a fit of `steps` steps has room for a window.
+        """Shorten the steps before the first recorded one until a fit of `steps` steps has room for a window.
 
         The skipped steps give first, then the wait, then the warm-up; `active` stays, since the recording just ends
         with the fit. One step is left before the window, if there are two: the first step of a fit is like no other.
@@ -165,7 +165,7 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
         steps: Steps of the fit, None when unknown.
 
     Returns:
-        The schedule to use, and a line that says what was shortened.
+        The schedule to use, and a line on how it was shortened.
 
     Example:
         >>> fit_schedule(Schedule(), {"skip_first", "warmup"}, 7)[1]
@@ -186,7 +186,7 @@ def fit_schedule(schedule: Schedule, chosen: Collection[str], steps: int | None)
 
 
 def recording_notes(schedule: Schedule, steps: int, recorded: int, *, foreign_profiler: bool = False) -> list[str]:
-    """Say in a line what of the schedule was not recorded, and why.
+    """Return a line on the part of the schedule that was not recorded, and the reason.
 
     Args:
         schedule: The schedule that was in force.
@@ -236,7 +236,7 @@ class _Capture:
 
 
 class WindowPlan:
-    """A schedule that captures can be added to while the fit goes on.
+    """A schedule to which captures can be added during the fit.
 
     Args:
         schedule: The scheduled windows.
@@ -271,7 +271,7 @@ class WindowPlan:
         return True
 
     def action(self, step: int) -> Action:
-        """What the profiler does in a step."""
+        """Return the profiler's action in a step."""
         return (self._schedule if self._capture is None else self._of(step)).action(step)
 
     def ends_window(self, step: int) -> bool:

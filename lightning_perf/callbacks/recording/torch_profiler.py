@@ -24,7 +24,7 @@ _ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingOptions:
-    """What `torch.profiler.profile` records beside times; the names are its own.
+    """Details that `torch.profiler.profile` records in addition to times. The names are torch's own.
 
     Attributes:
         record_shapes: Shapes and types of operator inputs.

@@ -1,4 +1,4 @@
-"""What makes a run's times doubtful, seen on its GPUs through NVIDIA's management library: throttling, other processes.
+"""Watches a run's GPUs through NVIDIA's management library for throttling and other processes, which distort times.
 
 Needs the extra ``[nvml]``; without it, or without an NVIDIA GPU, nothing is watched.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.environment import nvml_uuid
 
 __all__ = ["PERIOD_S", "DeviceHealth", "gpu_uuids"]
 
@@ -32,8 +33,19 @@ REMARKABLE = {
     0x04: "at its power limit",
     0x10: "held to the clock of other GPUs (sync boost)",
 }
-"""Reasons that are a usual state of a GPU that works hard: worth a word, and part of what an arm costs. The others,
-idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
+"""Reasons that are usual for a GPU under full load. They are worth a remark, and belong to the cost of an arm. The
+others, idle (1), application clocks (2) and display clocks (256), are no limit or a setting."""
+
+COUNTED = {
+    1: ("slowed down by heat", 0.01, True),
+    0: ("held back by its power limit", 0.05, False),
+}
+"""Time that NVML counts (``nvmlPerfPolicyType_t``): words for it, the share of the run from which on it is said, and
+whether it makes the run's times invalid. Looks at the clocks miss what happens between them, and the last one finds an
+idle GPU."""
+
+UNANSWERED = ("NVMLError_NotSupported", "NVMLError_NoPermission", "NVMLError_FunctionNotFound")
+"""Errors of a GPU, or a part of one, that does not answer a question. That is no fault: the question is left out."""
 
 HARDWARE_SLOWDOWN = 0x08
 SPECIFIC_SLOWDOWNS = 0x40 | 0x80
@@ -45,7 +57,7 @@ class DeviceHealth:
     Args:
         uuids: Their unique names, as ``GPU-…``.
         tell: Called once for each thing seen, with words for it and whether it makes the run's times invalid.
-        fail: Called when NVML cannot be asked; the watch then goes without what failed.
+        fail: Called when an NVML query fails; the watch then does without it.
         siblings: Whether the run's processes have one parent, as under torchrun: its children are then no strangers.
         now_s: The clock between looks.
     """
@@ -68,6 +80,8 @@ class DeviceHealth:
         self._nvml: Any = None
         self._handles: list[Any] = []
         self._questions: list[Callable[[str, Any], None]] = [self._ask_clocks, self._ask_processes]
+        self._began_s = now_s()
+        self._counted_at_start: list[dict[int, int]] = []
         try:
             import pynvml
         except ImportError:
@@ -76,6 +90,7 @@ class DeviceHealth:
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+            self._counted_at_start = [self._counters(handle) for handle in self._handles]
         except Exception as error:  # no driver, no such device, no permission
             self._handles = []
             self._fail(error)
@@ -91,9 +106,20 @@ class DeviceHealth:
         """Look at all devices now."""
         self._next_s = self._now_s() + PERIOD_S
         for number, handle in enumerate(self._handles):
-            name = "the device" if len(self._handles) == 1 else f"device {number}"
             for question in list(self._questions):
-                self._try(question, name, handle)
+                self._try(question, self._name(number), handle)
+
+    def finish(self) -> None:
+        """Look once more, and say for which share of the run NVML counted a limit."""
+        self.look()
+        elapsed_ns = (self._now_s() - self._began_s) * 1e9
+        for number, (handle, start) in enumerate(zip(self._handles, self._counted_at_start, strict=True)):
+            counted = self._counters(handle)
+            for policy, (words, least, invalid) in COUNTED.items():
+                if policy in start and policy in counted and elapsed_ns > 0:
+                    share = min((counted[policy] - start[policy]) / elapsed_ns, 1.0)
+                    if share >= least:
+                        self._say(f"{self._name(number)} was {words} for {share:.0%} of the training", invalid=invalid)
 
     def close(self) -> None:
         """Let go of NVML. Does nothing the second time."""
@@ -107,14 +133,36 @@ class DeviceHealth:
     def _try(self, question: Callable[[str, Any], None], name: str, handle: Any) -> None:
         try:
             question(name, handle)
-        except Exception as error:  # some devices, as virtual ones, answer one question and not the other
+        except Exception as error:
             self._questions.remove(question)
-            self._fail(error)
+            if type(error).__name__ not in UNANSWERED:  # virtual GPUs answer some questions and not others
+                self._fail(error)
+
+    def _name(self, number: int) -> str:
+        return "the device" if len(self._handles) == 1 else f"device {number}"
+
+    def _counters(self, handle: Any) -> dict[int, int]:
+        """Return the nanoseconds that NVML has counted for each limit since the driver was loaded."""
+        found: dict[int, int] = {}
+        try:
+            for policy in COUNTED:
+                found[policy] = int(self._nvml.nvmlDeviceGetViolationStatus(self._whole(handle), policy).violationTime)
+        except Exception:  # older bindings and some devices have no counters: the looks at the clocks remain
+            return {}
+        return found
+
+    def _whole(self, handle: Any) -> Any:
+        """Return the handle of the GPU that a MIG instance is a part of: clocks and limits are the whole GPU's."""
+        find = getattr(self._nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", None)
+        try:
+            return handle if find is None else find(handle)
+        except Exception:  # it is a whole GPU already
+            return handle
 
     def _ask_clocks(self, name: str, handle: Any) -> None:
         # The older of two names, which drivers before 535 know as well; newer bindings may drop it.
         ask = getattr(self._nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
-        reasons = int((ask or self._nvml.nvmlDeviceGetCurrentClocksEventReasons)(handle))
+        reasons = int((ask or self._nvml.nvmlDeviceGetCurrentClocksEventReasons)(self._whole(handle)))
         if reasons & SPECIFIC_SLOWDOWNS:
             reasons &= ~HARDWARE_SLOWDOWN  # set as well then, and says less
         for table, invalid in ((INVALIDATING, True), (REMARKABLE, False)):
@@ -146,7 +194,7 @@ def gpu_uuids(trainer: Trainer) -> list[str]:
     devices = getattr(strategy, "parallel_devices", None) or [strategy.root_device]
     if torch.version.cuda is None or any(device.type != "cuda" for device in devices):
         return []
-    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices]
+    return [nvml_uuid(torch.cuda.get_device_properties(device)) for device in devices]
 
 
 def _descends(pid: int, ancestor: int) -> bool:

@@ -1,4 +1,4 @@
-"""The run record of a fit: what Lightning says, told to the recorder."""
+"""The run record of a fit: passes Lightning's hooks on to the recorder."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = ["FitRecord"]
 class FitRecord:
     """Records a fit, on rank 0; on other ranks it does nothing.
 
-    The fingerprint is taken before the first step; its cost stands in `lightning_perf.callbacks.run_record.run_facts`.
-    The hash of the first batch falls into the first step's time, which comparisons leave out as warm-up. A fact that
-    cannot be had is reported as an error, and left out; so is a record that cannot be written.
+    The fingerprint is taken before the first step; see `lightning_perf.callbacks.run_record.run_facts` for its cost.
+    The hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. A fact that
+    cannot be read, or a record that cannot be written, is reported as an error and left out.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -39,6 +39,7 @@ class FitRecord:
         folder: The fit's folder; None records nothing.
         errors: Where errors are reported.
         keep_fp32: Names of the layers kept in FP32, a part of the precision.
+        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class FitRecord:
         folder: Path | None,
         errors: ErrorReporter,
         keep_fp32: Sequence[str] = (),
+        *,
+        hashed: bool = True,
     ) -> None:
         self._trainer = trainer
         self._errors = errors
@@ -62,8 +65,8 @@ class FitRecord:
         sources: dict[str, Callable[[], dict[str, FactValue]]] = {
             "the training": functools.partial(training_facts, trainer),
             "its surroundings": functools.partial(surroundings_facts, trainer),
-            "the model": functools.partial(model_facts, module),
-            "the data": functools.partial(data_facts, trainer),
+            "the model": functools.partial(model_facts, module, hashed=hashed),
+            "the data": functools.partial(data_facts, trainer, hashed=hashed),
         }
         for what, source in sources.items():
             facts |= self._ask(what, source)
@@ -74,7 +77,7 @@ class FitRecord:
             errors.report("the run leaves no record", error)
 
     def training_begins(self) -> None:
-        """The preparations are over: training time counts from here."""
+        """Start to count the training time: the preparations are over."""
         if self._recorder is None:
             return
         try:
@@ -82,13 +85,14 @@ class FitRecord:
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
         self._recorder.training_begins()
+        self._reset_peak_memory()
         try:
             self._health = self._watch()
         except Exception as error:
             self._unwatched(error)
 
     def batch_begins(self, batch: Any) -> None:
-        """A batch is about to be trained on; the first one is hashed."""
+        """Hash the first batch that is trained on."""
         if self._health is not None:
             self._health.tick()
         if not self._awaits_batch:
@@ -97,7 +101,7 @@ class FitRecord:
         self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
 
     def epoch_ends(self) -> None:
-        """An epoch has ended, its validation too; what it logs is complete when the next begins or training ends."""
+        """Note that an epoch has ended. Its metrics are complete when the next epoch or the end of training comes."""
         self._finished_epoch = int(self._trainer.current_epoch)
 
     def metrics_complete(self) -> None:
@@ -106,15 +110,15 @@ class FitRecord:
         if epoch is None:
             return
         trainer = self._trainer
-        # By now Lightning has computed and reset them on all ranks: to read them is no collective.
+        # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
         self._write(lambda recorder: recorder.epoch_ends(epoch, int(trainer.global_step), trainer.callback_metrics))
 
     def finishes(self) -> None:
-        """The fit has come to its end, whether by its limits or by early stopping."""
+        """The fit has ended, by its limits or by early stopping."""
         self._end(Outcome.FINISHED)
 
     def fails(self, error: BaseException) -> None:
-        """The fit was ended by an error, or stopped: Ctrl-C and SIGTERM come as exceptions that are no errors."""
+        """The fit failed or was stopped: Ctrl-C and SIGTERM arrive as exceptions that are not errors."""
         if isinstance(error, Exception):
             self._end(Outcome.FAILED, f"{type(error).__name__}: {error}")
         else:
@@ -139,12 +143,12 @@ class FitRecord:
         )
 
     def _unwatched(self, error: BaseException) -> None:
-        self._errors.report("the device is not watched for throttling and other processes", error)
+        self._errors.report("the device is not watched for throttling and other processes", error, kind="device")
 
     def _end(self, outcome: Outcome, error: str | None = None) -> None:
         health, self._health = self._health, None
         if health is not None:
-            health.look()
+            health.finish()
             health.close()
         load = self._load_seen()
         self._write(
@@ -165,9 +169,14 @@ class FitRecord:
             self._errors.report("the load of the machine is not recorded", error)
             return LoadSeen()
 
+    def _reset_peak_memory(self) -> None:
+        """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
+        device = self._trainer.strategy.root_device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
     def _peak_device_bytes(self) -> int | None:
         device = self._trainer.strategy.root_device
-        # Not reset at the start: the user may be reading the same counter.
         return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:

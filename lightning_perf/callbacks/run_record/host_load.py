@@ -42,8 +42,8 @@ class _Sample:
 class HostLoad:
     """Measures the load of other processes from its making on.
 
-    Only Linux counts what it needs: ``/proc/stat`` has the busy time of each processor, that of other virtual machines
-    included, and ``cpu.stat`` that of the control group. Reading them takes milliseconds.
+    Only Linux has the counters: ``/proc/stat`` has the busy time of each processor, including that of other virtual
+    machines, and ``cpu.stat`` that of the control group. Reading them takes milliseconds.
 
     Args:
         siblings: Whether the run's processes have one parent, as under torchrun: its children then belong to the run.

@@ -1,7 +1,8 @@
-"""What a fit is made of, asked of the Trainer: its part of a run's fingerprint. Nothing in here draws random numbers.
+"""The fit's part of a run's fingerprint, read from the Trainer. Nothing in here draws random numbers.
 
-The cost, once a fit and on rank 0 only: weights and a data set's arrays are hashed whole up to 1 GiB each and by sample
-beyond, about two seconds a GiB; of files at most `MAX_FILES` are read, and of these at most 1.3 GiB together.
+The hashes are taken once per fit, on rank 0. Weights and a data set's arrays are hashed as a whole up to 1 GiB each and
+by sample beyond that, in about two seconds per GiB. At most `MAX_FILES` files are read, and of these at most 1.3 GiB in
+all. ``python -m benchmarks.fingerprint`` measures the time.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from lightning_perf.run_files.run_record import FactValue
 __all__ = ["batch_facts", "data_facts", "dataset_files", "model_facts", "surroundings_facts", "training_facts"]
 
 MAX_FILES = 10_000
-"""Files of a data set that are read; of a larger one as many, evenly spaced, and the hash is marked as sampled."""
+"""Most files that are read. From a larger data set, as many are read at even distances."""
 
 LOADING = ("num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-"""Arguments of a ``DataLoader`` that change how fast it is and not what it yields."""
+"""Arguments of a ``DataLoader`` that change its speed but not its batches."""
 
 Facts = dict[str, FactValue]
 
 
 def training_facts(trainer: Trainer) -> Facts:
-    """How the Trainer trains.
+    """Return the facts ``train.…``: how the Trainer trains.
 
     Args:
         trainer: The Trainer, at the start of training.
 
     Returns:
-        Facts ``train.…``. The seed is the one that torch's random numbers on the CPU were last set to. Callbacks of
-        lightning_perf are not among the callbacks: what they change, as the precision, is a fact of its own.
+        Facts ``train.…``. The seed is the one that torch's CPU generator was last set to. Callbacks of lightning_perf
+        are left out: the settings that they change, e.g. the precision, are facts of their own.
     """
     facts: dict[str, object] = {
         "seed": torch.initial_seed(),
@@ -70,7 +71,7 @@ def training_facts(trainer: Trainer) -> Facts:
 
 
 def surroundings_facts(trainer: Trainer) -> Facts:
-    """What the fit runs on and with: machine, device, versions, flags, environment variables, code.
+    """Return the machine, device, versions, flags, environment variables and code of the fit.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -79,18 +80,19 @@ def surroundings_facts(trainer: Trainer) -> Facts:
     return {**facts, **host_facts(), "code.revision": _revision()}
 
 
-def model_facts(module: Module) -> Facts:
-    """The model and the weights that it starts with.
+def model_facts(module: Module, *, hashed: bool = True) -> Facts:
+    """Return the facts ``model.…``: the model, and the weights that it starts with.
 
     Args:
         module: The LightningModule.
+        hashed: Whether to hash the weights.
 
     Returns:
         Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
-        its parameters and buffers; of a sharded model over the shards of this rank.
+        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank.
     """
     parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
-    # Not the state dict: making one may be a collective, and runs hooks of the user's.
+    # Not the state dict: building it may be a collective call, and runs the user's hooks.
     named = [*module.named_parameters(), *module.named_buffers()]
     weights = {
         name.replace("_orig_mod.", ""): _local(tensor)  # the same weights, compiled or not
@@ -101,26 +103,27 @@ def model_facts(module: Module) -> Facts:
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
         "model.compiled": _is_compiled(module),
-        "model.initial_weights": hash_tensors(weights),
+        "model.initial_weights": hash_tensors(weights) if hashed else None,
     }
 
 
-def data_facts(trainer: Trainer) -> Facts:
-    """The data that the Trainer trains and validates on.
+def data_facts(trainer: Trainer, *, hashed: bool = True) -> Facts:
+    """Return the facts ``data.…``: the data that the Trainer trains and validates on.
 
     Args:
         trainer: The Trainer, at the start of training.
+        hashed: Whether to hash the content of the data sets.
 
     Returns:
-        For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes, their numbers of samples,
-        and a hash of their content, which is None where they hold neither file names nor arrays; and how the loaders
-        load, as ``data.num_workers``.
+        For training, ``data.…``, and for validation, ``data.val_…``: the data sets' classes and numbers of samples, a
+        hash of their content, and the settings of the loaders, e.g. ``data.num_workers``. The hash is missing if a data
+        set holds neither file names nor arrays.
     """
     facts: Facts = {}
     for prefix, loaders in (("data.", trainer.train_dataloader), ("data.val_", trainer.val_dataloaders)):
         leaves = _leaves(loaders)
         datasets = [getattr(loader, "dataset", loader) for loader in leaves]
-        manifests = [_manifest(dataset) for dataset in datasets]
+        manifests = [_manifest(dataset) if hashed else None for dataset in datasets]
         facts |= {
             f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
             f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),
@@ -131,7 +134,7 @@ def data_facts(trainer: Trainer) -> Facts:
 
 
 def batch_facts(batch: Any) -> Facts:
-    """The first batch.
+    """Return a hash of the first batch.
 
     Args:
         batch: As the LightningModule gets it. An iterator, which some training steps take, is left alone.
@@ -140,14 +143,14 @@ def batch_facts(batch: Any) -> Facts:
 
 
 def dataset_files(dataset: Any) -> list[str] | None:
-    """The files that a data set reads its samples from.
+    """Return the files from which a data set reads its samples.
 
     Args:
         dataset: A data set like torchvision's ``ImageFolder``, with a list ``samples`` of tuples that begin with a
             path; or subsets and concatenations of such.
 
     Returns:
-        The paths in the order of the samples; None for any other data set, as one of texts with their labels.
+        The paths in the order of the samples; None for any other data set, e.g. one of texts with their labels.
     """
     if isinstance(dataset, Subset):
         files = dataset_files(dataset.dataset)
@@ -162,7 +165,7 @@ def dataset_files(dataset: Any) -> list[str] | None:
         isinstance(sample, tuple) and sample and isinstance(sample[0], (str, os.PathLike)) for sample in samples
     ):
         return None
-    # Not Path.is_file: a long text is no file, and no error either.
+    # Not Path.is_file, which raises an error for a long text.
     return [os.fspath(sample[0]) for sample in samples] if os.path.isfile(samples[0][0]) else None  # noqa: PTH113
 
 
@@ -172,8 +175,8 @@ def _classes(parts: Sequence[Any]) -> str:
 
 
 def _is_compiled(module: Module) -> bool:
-    # `_compiler_ctx` is Lightning's note of a module that was compiled as a whole; the others are torch's: a module
-    # wrapped by torch.compile(), known by name so that the compiler is not imported, and one compiled in place.
+    # Lightning sets `_compiler_ctx` on a module that was compiled as a whole. The other two signs are torch's: a module
+    # wrapped by torch.compile(), checked by name so that the compiler is not imported, and one compiled in place.
     if getattr(module, "_compiler_ctx", None) is not None:
         return True
     return any(
@@ -192,7 +195,7 @@ def _manifest(dataset: Any) -> str | None:
     if isinstance(dataset, ConcatDataset):
         parts = [_manifest(part) for part in dataset.datasets]
         return "+".join(map(str, parts)) if None not in parts else None
-    # Only arrays of its own: what else hangs on it, as transforms or caches, is not its content.
+    # Only its own arrays: other attributes, e.g. transforms or caches, are not its content.
     arrays = {name: value for name, value in getattr(dataset, "__dict__", {}).items() if _holds_arrays(value)}
     return hash_tensors(arrays)
 
@@ -213,7 +216,7 @@ def _holds_arrays(value: object) -> bool:
 
 
 def _leaves(loaders: Any) -> list[Any]:
-    """The data loaders in what a Trainer was given: one, or a nested collection."""
+    """Return the data loaders of a Trainer, from one loader or a nested collection."""
     if loaders is None:
         return []
     loaders = getattr(loaders, "iterables", loaders)  # of a CombinedLoader
@@ -225,7 +228,7 @@ def _leaves(loaders: Any) -> list[Any]:
 
 
 def _joined(values: Sequence[FactValue]) -> FactValue:
-    """One fact for any number of loaders: usually there is one, and it keeps its type."""
+    """Join the facts of several loaders. The fact of a single one keeps its type."""
     return values[0] if len(values) == 1 else ", ".join(map(str, values)) or None
 
 
@@ -237,7 +240,7 @@ def _batch_size(loader: Any) -> int | None:
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
-    except Exception:  # it has none, and says so in whichever way its author found fit
+    except Exception:  # a data set without a length may raise any exception
         return None
 
 
@@ -248,7 +251,7 @@ def _optimizer(optimizer: Any) -> str:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # Of a tensor sharded over ranks, its part here: gathering it would be a collective.
+    # If the tensor is sharded over ranks, use the local part: gathering it would be a collective call.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -258,5 +261,5 @@ def _plain(value: object) -> FactValue:
 
 @functools.cache
 def _revision() -> str | None:
-    # Once a process: what runs is the code that was loaded, whatever is changed on disk since.
+    # Once per process: the process runs the code that it loaded, even if the files change later.
     return git_revision()

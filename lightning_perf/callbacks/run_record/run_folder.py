@@ -1,6 +1,6 @@
-"""The folder of a fit: claimed the same on all ranks, and complete once every rank has written its files.
+"""The folder of a fit: the same on all ranks, and complete once every rank has written its files.
 
-Ranks tell by files that they are done, since a collective would hang on a dead rank.
+Ranks announce by marker files that they are done: a collective call would hang on a dead rank.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ LOOK_EVERY_S = 0.05
 
 
 def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporter) -> Path | None:
-    """Make the folder of a fit. A collective call: every rank makes it, and all get the same answer.
+    """Make the folder of a fit. A collective call: every rank makes it, and all get the same folder.
 
     Args:
         trainer: The Trainer, in a fit.
         dirpath: The folder's path; None for ``perf`` in the Trainer's log directory.
-        errors: Where it is reported that no folder can be made.
+        errors: Where a failure to make the folder is reported.
 
     Returns:
-        The folder: the path itself where it is free, or else with the first free suffix ``_1``, ``_2``, … None when
-        none can be made.
+        The folder: the path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no
+        folder can be made.
     """
     log_dir = None
     try:
-        log_dir = trainer.log_dir  # a collective itself, and None where loggers save nothing (`fast_dev_run`)
-    except Exception as error:  # it asks the first logger, which may be of any make
+        log_dir = trainer.log_dir  # a collective call, and None if loggers save nothing (`fast_dev_run`)
+    except Exception as error:  # it calls the first logger, which may come from anywhere
         errors.report(f"the logger has no folder, {trainer.default_root_dir} is used", error)
     log_dir = log_dir or trainer.default_root_dir
     made: str | None = None
@@ -49,7 +49,7 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
         return None
     folder = Path(made)
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # on another machine it need not exist yet
+        folder.mkdir(parents=True, exist_ok=True)  # on another machine it may not exist yet
     except OSError as error:
         errors.report(f"traces and step times of rank {trainer.global_rank} are not saved", error)
         return None
@@ -62,18 +62,18 @@ def _join(log_dir: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class MissingRanks:
-    """Ranks whose files rank 0 cannot count on.
+    """Ranks without complete files for rank 0.
 
     Attributes:
-        elsewhere: Ranks that never showed in rank 0's folder: theirs is on another disk.
-        unfinished: Ranks that did and had not ended when the wait was over.
+        elsewhere: Ranks without a marker in rank 0's folder: their folder is on another disk.
+        unfinished: Ranks with a marker that had not ended when the wait was over.
     """
 
     elsewhere: tuple[int, ...]
     unfinished: tuple[int, ...]
 
     def notes(self, folder: Path) -> list[str]:
-        """What the user should know, a line each.
+        """Return notes for the user, one line each.
 
         Args:
             folder: Rank 0's folder.
@@ -85,18 +85,18 @@ class MissingRanks:
                 "copy the files of all machines into one folder and run: lightning-perf analyze FOLDER"
             )
         if self.unfinished:
-            notes.append(f"{_named(self.unfinished)} died or did not end: what was recorded there may be missing.")
+            notes.append(f"{_named(self.unfinished)} died or did not end: some recordings may be missing.")
         return notes
 
 
 class RankFiles:
-    """A marker file of this rank, and rank 0's wait for those of the others.
+    """Writes the marker file of this rank, and lets rank 0 wait for those of the others.
 
     Args:
-        folder: The run's folder; None makes no marker.
+        folder: The run's folder; None to write no marker.
         rank: This process's rank.
-        world_size: Ranks of the run; with one there is no marker.
-        errors: Where it is reported that a marker cannot be made.
+        world_size: Ranks of the run. A single rank writes no marker.
+        errors: Where a failure to write the marker is reported.
     """
 
     def __init__(self, folder: Path | None, *, rank: int, world_size: int, errors: ErrorReporter) -> None:
@@ -110,10 +110,10 @@ class RankFiles:
                 self._markers.begin(rank)
             except OSError as error:
                 self._markers = None
-                errors.report("the report may lack what other ranks recorded", error)
+                errors.report("the report may lack the recordings of other ranks", error)
 
     def ends(self) -> None:
-        """This rank has written its files. Does nothing the second time."""
+        """Mark this rank as done: its files are written. A second call does nothing."""
         if self._markers is None or self._ended:
             return
         self._ended = True
@@ -137,7 +137,7 @@ class RankFiles:
             sleep: Sleeps for some seconds.
 
         Returns:
-            The ranks that did not come.
+            The ranks without complete files.
         """
         markers = self._markers
         if markers is None:
@@ -159,21 +159,21 @@ class RankFiles:
 
 
 def checked_ranks(ranks: Collection[int] | None) -> frozenset[int] | None:
-    """Check which ranks record, as ``PerfCallback(ranks=…)`` was given them.
+    """Check the argument of ``PerfCallback(ranks=…)``.
 
     Raises:
-        TypeError: It is no collection of integers.
+        TypeError: It is not a collection of integers.
         ValueError: A rank is negative.
     """
     if ranks is None:
         return None
     if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
-        raise TypeError(f"ranks is a collection of numbers (ranks=[0, 1]), not {ranks!r}")
+        raise TypeError(f"ranks must be a list of numbers, e.g. ranks=[0, 1], not {ranks!r}")
     for rank in ranks:
         if isinstance(rank, bool) or not isinstance(rank, int):
-            raise TypeError(f"ranks holds {rank!r}, which is no number of a rank")
+            raise TypeError(f"ranks contains {rank!r}, but a rank is an integer")
         if rank < 0:
-            raise ValueError(f"ranks holds {rank}: ranks count from 0")
+            raise ValueError(f"ranks contains {rank}, but ranks count from 0")
     return frozenset(ranks)
 
 

@@ -25,7 +25,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class FitState:
-    """Where a fit is. The step tracker and the window profiler write it, everything else reads it.
+    """The position of a fit. The step tracker and the window profiler write it, everything else reads it.
 
     Attributes:
         step: Index of the open step, or of the last one between two steps, counted from 0 at the start of the fit.
@@ -76,7 +76,7 @@ class StepObserver:
         """The step ends before it is whole. If training continues, the next step has the same index."""
 
     def on_training_pause(self) -> None:
-        """Validation starts or the epoch ends: what follows belongs to no step, though one may be open."""
+        """Validation starts or the epoch ends: the work until the next step belongs to none, though one may be open."""
 
     def on_training_resume(self) -> None:
         """Training resumes inside the step that was open at the pause."""

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from lightning_perf.callbacks.steps.hook_times import HookTimes
+
 __all__ = ["OptimizerHooks", "ProfilerHooks", "Signal", "read_signal"]
 
 
 class Signal(Enum):
-    """What one of the Trainer's profiler calls says about where the training loop is."""
+    """The position in the training loop that a call of the Trainer's profiler implies."""
 
     FETCH = "the next batch is fetched"
     TRANSFER = "the batch is moved to the device"
@@ -36,8 +38,8 @@ _EXACT = {
     "run_training_epoch": Signal.EPOCH,
 }
 
-# The class names between are the user's. Validation has several heralds, since which comes first depends on whether
-# the loop is between two steps, and whether the validation data is loaded anew.
+# The class names between are the user's. Several actions announce validation. Which one comes first depends on whether
+# the loop is between two steps, and whether the validation data is loaded again.
 _BY_ENDS = (
     ("[", ".train_dataloader_next", Signal.FETCH),
     ("[Strategy]", ".batch_to_device", Signal.TRANSFER),
@@ -54,7 +56,7 @@ _BY_ENDS = (
 
 
 def read_signal(action: str) -> Signal | None:
-    """Read what an action name of the Trainer's profiler means for a step.
+    """Translate an action name of the Trainer's profiler into a signal.
 
     The names are those of Lightning 2.6 (``trainer/call.py`` and ``loops/`` in its source).
 
@@ -87,29 +89,41 @@ _LIGHTNING = ("lightning", "pytorch_lightning")
 
 
 class ProfilerHooks:
-    """Hears the signals among a Trainer's calls of ``profiler.start`` and ``profiler.stop``, until it is removed.
+    """Listens to a Trainer's calls of ``profiler.start`` and ``profiler.stop`` until it is removed.
 
     It wraps the methods of the instance and leaves the class alone. The profiler does its own work as before, also when
-    a listener fails. Where it has no work of its own (the Trainer's default), actions without a signal, two dozen in
-    each step, no longer call it at all: that saves about as much time as the hooks take.
+    a listener fails. If the profiler has no work of its own (the Trainer's default), actions without a signal no longer
+    call it. There are two dozen of them in each step, and this saves about as much time as the hooks take.
 
     Args:
         profiler: The Trainer's profiler, of whichever kind.
         on_start: Called before an action with a signal starts.
         on_stop: Called after an action with a signal has ended.
         on_error: Called with the exception of a listener, which goes no further.
+        times: Times the other actions while a window records; only with the Trainer's default profiler.
     """
 
-    def __init__(self, profiler: Any, *, on_start: Listener, on_stop: Listener, on_error: OnError) -> None:
+    def __init__(
+        self,
+        profiler: Any,
+        *,
+        on_start: Listener,
+        on_stop: Listener,
+        on_error: OnError,
+        times: HookTimes | None = None,
+    ) -> None:
         self._profiler = profiler
         self._on_error = on_error
         self._signals: dict[str, Signal | None] = {}
+        self._times = times
         self._wrappers: dict[str, Callable[..., Any]] = {
             "start": self._before(profiler.start, on_start),
             "stop": self._after(profiler.stop, on_stop),
         }
         if _does_nothing(profiler):
-            self._wrappers["profile"] = self._around(profiler.profile)
+            self._wrappers["profile"] = self._around(profiler.profile, times)
+            if times is not None:
+                times.attached = True
         # An entry of None means that the instance had no such attribute of its own.
         self._originals = {name: vars(profiler).get(name) for name in self._wrappers}
         self._on = True
@@ -118,11 +132,11 @@ class ProfilerHooks:
             setattr(profiler, name, wrapper)
 
     def remove(self) -> None:
-        """Give the profiler its own methods back. Does nothing the second time."""
+        """Restore the profiler's own methods. A second call does nothing."""
         self._on = False
         for name, wrapper in self._wrappers.items():
             if vars(self._profiler).get(name) is not wrapper:
-                continue  # other hooks lie over these, which just pass calls on until those are removed
+                continue  # newer hooks wrap these, and these pass calls on until the newer ones are removed
             original = self._originals[name]
             while (below := getattr(original, _OWNER, None)) is not None and not below._on:
                 original = below._originals[name]
@@ -141,7 +155,7 @@ class ProfilerHooks:
         except Exception as error:
             self._on_error(error)
 
-    # The wrappers run dozens of times a step, nearly always for an action that means nothing.
+    # The wrappers run dozens of times per step, nearly always for an action without a signal.
 
     def _before(self, start: Callable[[str], None], listener: Listener) -> Callable[[str], None]:
         signals = self._signals
@@ -152,6 +166,11 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
+                if self._times is not None and self._times.timing:
+                    if signal is Signal.AUTOMATIC_STEP:
+                        self._times.step_starts()
+                    elif signal is Signal.FORWARD:
+                        self._times.closure_starts()
                 self._notify(listener, signal)
             start(action_name)
 
@@ -167,35 +186,41 @@ class ProfilerHooks:
             except KeyError:
                 signal = self._read(action_name)
             if signal is not None and self._on:
+                if signal is Signal.AUTOMATIC_STEP and self._times is not None:
+                    self._times.step_ends(action_name)
                 self._notify(listener, signal)
 
         return hooked_stop
 
-    def _around(self, profile: Callable[[str], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    def _around(
+        self, profile: Callable[[str], AbstractContextManager[Any]], times: HookTimes | None
+    ) -> Callable[..., Any]:
         signals = self._signals
         contexts: dict[str, AbstractContextManager[Any]] = {}
 
         def hooked_profile(action_name: str) -> AbstractContextManager[Any]:
             if action_name in contexts and self._on:
-                return contexts[action_name]
+                return contexts[action_name] if times is None or not times.timing else times.measure(action_name)
             if action_name not in signals and self._read(action_name) is None:
                 contexts[action_name] = nullcontext(action_name)
+                if times is not None and times.timing and self._on:
+                    return times.measure(action_name)
             return profile(action_name)
 
         return hooked_profile
 
 
 def _does_nothing(profiler: Any) -> bool:
-    """Whether it is the profiler that a Trainer has by default, as it came from Lightning."""
+    """Return whether this is the unmodified profiler that a Trainer has by default."""
     kind = type(profiler)
     known = kind.__name__ == "PassThroughProfiler" and kind.__module__.split(".")[0] in _LIGHTNING
     return known and not vars(profiler).keys() & {"start", "stop", "profile"}
 
 
 class OptimizerHooks:
-    """Hears when an optimizer's `step` starts and ends, from inside the range that torch marks it with.
+    """Listens to the start and end of an optimizer's `step`, from inside torch's own range for it.
 
-    It hears any optimizer that steps in the thread that made the hooks: another thread trains something else.
+    It listens to any optimizer in the thread that made the hooks: another thread trains something else.
 
     Args:
         on_start: Called when a step starts.
@@ -226,7 +251,7 @@ class OptimizerHooks:
         )
 
     def remove(self) -> None:
-        """Leave the optimizers alone again. Does nothing the second time."""
+        """Remove the hooks. A second call does nothing."""
         self._on = False
         if self._in_error:
             return  # torch iterates over its hooks just now: the next call removes them

@@ -16,6 +16,10 @@ from lightning_perf.run_files.steps import StepSample
 __all__ = ["DeviceClock", "DeviceInterval", "StepTimer", "TimingEvent", "batch_samples", "cuda_clock"]
 
 
+AT_ONCE_NS = 20_000
+"""Within this time after the start of a step, nothing can have been launched."""
+
+
 class TimingEvent(Protocol):
     """The part of `torch.cuda.Event` (with ``enable_timing=True``) that is used here."""
 
@@ -31,78 +35,122 @@ class TimingEvent(Protocol):
 
 @dataclass(frozen=True)
 class DeviceInterval:
-    """Two events of a device, one at each end of a step."""
+    """The events of one step in the device's stream.
+
+    Attributes:
+        begin: Recorded when the step began.
+        end: Recorded when the step ended.
+        waits: Two events per fetch of a batch, recorded when it began and when it ended.
+    """
 
     begin: TimingEvent
     end: TimingEvent
+    waits: tuple[tuple[TimingEvent, TimingEvent], ...] = ()
 
     @property
     def done(self) -> bool:
-        """Whether the device has passed both ends, which may lie in two streams; asking does not wait."""
-        return self.end.query() and self.begin.query()
+        """Whether the device has passed all events, which may be in different streams. Asking does not wait."""
+        return self.end.query() and self.begin.query() and all(a.query() and b.query() for a, b in self.waits)
 
     @property
     def elapsed_ns(self) -> int:
-        """Device time from begin to end, in nanoseconds. Ask only when `done`."""
+        """Time of the step on the device's clock, in nanoseconds. Ask only when `done`.
+
+        If the host runs ahead, this is the pace of the training, and the host's own clock is not.
+        """
         return round(self.begin.elapsed_time(self.end) * 1e6)
+
+    @property
+    def device_ns(self) -> int:
+        """`elapsed_ns` without the time in which the device had nothing to do but wait for a batch."""
+        return self.elapsed_ns - sum(round(begin.elapsed_time(end) * 1e6) for begin, end in self.waits)
+
+    @property
+    def events(self) -> tuple[TimingEvent, ...]:
+        """All events, each once: the first fetch may begin with the step."""
+        every = (self.begin, self.end, *(event for wait in self.waits for event in wait))
+        return tuple({id(event): event for event in every}.values())
 
 
 class DeviceClock:
     """A ring of timing events, reused once they were read.
 
-    When the device lags so far behind that all events are in flight, an interval is not measured rather than waited
-    for.
+    If the device lags so far behind that all events are in flight, the step is not measured, and nobody waits.
 
     Args:
         new_event: Makes an event.
-        stream: Gives the run's device's current stream: the process may have turned to another device by then, and
-            events of two devices have no time between them.
-        capacity: Intervals in flight at most.
+        stream: Returns the current stream of the run's device. The process may have switched to another device by
+            then, and events of two devices have no time between them.
+        capacity: Steps in flight at most, with one fetch each.
     """
 
     def __init__(self, new_event: Callable[[], TimingEvent], stream: Callable[[], Any], *, capacity: int = 64) -> None:
         self._new_event = new_event
         self._stream = stream
-        self._left = 2 * capacity
+        self._left = 3 * capacity
         self._free: list[TimingEvent] = []
         self._begin: TimingEvent | None = None
+        self._fetch: TimingEvent | None = None
+        self._waits: list[tuple[TimingEvent, TimingEvent]] = []
 
     def begin(self) -> None:
-        """Mark the begin of an interval in the current stream."""
+        """Mark the start of a step in the current stream."""
         self.cancel()
-        if len(self._free) + self._left < 2:
+        # Enough for the step's first fetch and its end, too.
+        if len(self._free) + self._left >= 3:
+            self._begin = self._mark()
+
+    def fetch_start(self, *, at_once: bool = False) -> None:
+        """Mark the start of a fetch.
+
+        Args:
+            at_once: Whether it begins with the step, so that nothing was launched in between.
+        """
+        if self._begin is None:
             return
-        self._begin = self._take()
-        self._begin.record(self._stream())
+        if at_once:
+            self._fetch = self._begin
+        elif len(self._free) + self._left >= 3:
+            self._fetch = self._mark()
+        else:
+            self.cancel()  # with a wait that is not measured, the step would have too much device time
+
+    def fetch_end(self) -> None:
+        """Mark the end of a fetch."""
+        if self._fetch is not None:
+            self._waits.append((self._fetch, self._mark()))
+            self._fetch = None
 
     def end(self) -> DeviceInterval | None:
-        """Mark its end.
+        """Mark the end of a step.
 
         Returns:
-            The interval, to be read once it is done and given to `release` then; None where none was begun.
+            The interval. Read it once it is done, and then pass it to `release`. None if no step was begun.
         """
         if self._begin is None:
             return None
-        interval = DeviceInterval(self._begin, self._take())
-        interval.end.record(self._stream())
-        self._begin = None
+        interval = DeviceInterval(self._begin, self._mark(), tuple(self._waits))
+        self._begin, self._fetch, self._waits = None, None, []
         return interval
 
     def cancel(self) -> None:
-        """Forget the interval that was begun."""
+        """Forget the step that was begun."""
         if self._begin is not None:
-            self._free.append(self._begin)
-            self._begin = None
+            self.release(DeviceInterval(self._begin, self._fetch or self._begin, tuple(self._waits)))
+            self._begin, self._fetch, self._waits = None, None, []
 
     def release(self, interval: DeviceInterval) -> None:
         """Take an interval's events back."""
-        self._free += (interval.begin, interval.end)
+        self._free += interval.events
 
-    def _take(self) -> TimingEvent:
+    def _mark(self) -> TimingEvent:
         if self._free:
-            return self._free.pop()
-        self._left -= 1
-        return self._new_event()
+            event = self._free.pop()
+        else:
+            self._left -= 1
+            event = self._new_event()
+        event.record(self._stream())
+        return event
 
 
 def cuda_clock(device: torch.device) -> DeviceClock:
@@ -119,9 +167,10 @@ def cuda_clock(device: torch.device) -> DeviceClock:
 
 
 class StepTimer(StepObserver, PhaseObserver):
-    """Times each whole step: wall time, wait for data, device time, samples.
+    """Times each whole step: step time, wait for data, device time, samples.
 
-    Leaves out the time for which a step is interrupted (by validation between two micro-batches).
+    With a device clock, the step time is the device's: if the host runs ahead, its own clock measures how fast it
+    launches work. Time in which a step is interrupted, by validation between two micro-batches, does not count.
 
     Args:
         state: The state of the fit.
@@ -157,12 +206,12 @@ class StepTimer(StepObserver, PhaseObserver):
             return
         try:
             samples = batch_samples(batch)
-        except Exception:  # a batch may be of any make, and lead back to itself
+        except Exception:  # a batch may be any object, even one that contains itself
             samples = None
         self._samples = None if samples is None else self._samples + samples
 
     def finish(self) -> None:
-        """Hand on what still waits for its device time; where the device has not passed it, without one."""
+        """Pass on all remaining samples, without a device time if the device has not finished them."""
         self._hand_on(all_of_them=True)
 
     def on_step_start(self) -> None:
@@ -195,14 +244,14 @@ class StepTimer(StepObserver, PhaseObserver):
             self._device_clock.cancel()
 
     def on_training_pause(self) -> None:
-        """Stop the host's clock; the device's cannot be stopped, so its time is given up."""
+        """Stop the host's clock. The device's cannot be stopped, so its time is dropped."""
         if self._open:
             self._pause_ns = self._now_ns()
             if self._device_clock is not None:
                 self._device_clock.cancel()
 
     def on_training_resume(self) -> None:
-        """Let the host's clock run on."""
+        """Resume the host's clock."""
         if self._pause_ns is not None:
             self._begin_ns += self._now_ns() - self._pause_ns
             self._pause_ns = None
@@ -211,11 +260,15 @@ class StepTimer(StepObserver, PhaseObserver):
         """Note when a fetch starts."""
         if phase is Phase.FETCH:
             self._fetch_begin_ns = self._now_ns()
+            if self._device_clock is not None:
+                self._device_clock.fetch_start(at_once=self._fetch_begin_ns - self._begin_ns < AT_ONCE_NS)
 
     def on_phase_end(self, phase: Phase) -> None:
         """Add a fetch to the wait for data."""
         if phase is Phase.FETCH:
             self._data_wait_ns += self._now_ns() - self._fetch_begin_ns
+            if self._device_clock is not None:
+                self._device_clock.fetch_end()
 
     def _hand_on(self, *, all_of_them: bool = False) -> None:
         while self._waiting:
@@ -223,7 +276,7 @@ class StepTimer(StepObserver, PhaseObserver):
             device_ns = None
             if interval is not None:
                 if interval.done:
-                    device_ns = interval.elapsed_ns
+                    step_ns, device_ns = interval.elapsed_ns, interval.device_ns
                 elif not all_of_them:
                     return
                 if self._device_clock is not None:

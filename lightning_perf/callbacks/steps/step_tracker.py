@@ -1,4 +1,4 @@
-"""Where the training loop is: from the Trainer's hooks to whole optimizer steps and their phases."""
+"""Follows the training loop: turns the Trainer's hooks into whole optimizer steps and their phases."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ _PHASES = {
 }
 
 
+UNSEEN_BATCHES = 64
+"""Batches of manual optimization without any optimizer step, after which each batch counts as a step. Accumulation over
+more batches than that is rare."""
+
 _ALL = frozenset(Phase)
 _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 
@@ -27,21 +31,21 @@ _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 class StepTracker:
     """Follows the training loop and calls the observers of its steps and phases.
 
-    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended,
-    and lasts until the next fetch, validation or the end of the epoch, so that the work of callbacks, checkpoints and
-    loggers after the batch belongs to it. The tracker sees the optimizer's step by the Trainer's count of them
+    A step starts with the fetch of its first batch. It is whole once an optimizer has stepped and the batch has ended.
+    It lasts until the next fetch, validation or the end of the epoch, so that it includes the work of callbacks,
+    checkpoints and loggers after the batch. The tracker sees the optimizer's step by the Trainer's count of them
     (``global_step``). That count is right under accumulation, for the short last group of an epoch, with several
     optimizers and for manual accumulation alike.
 
-    Where the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
+    If the loop nests phases (backward inside a manual `training_step`), the inner one interrupts the outer.
 
     Args:
         state: The state of the fit. The tracker writes its steps.
         trainer: The Trainer.
         at_start: Called in this order when a step starts, and when training resumes.
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
-        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they
-            hear of fetches and checkpoints only, which makes a step cheaper.
+        phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
+            notified of fetches and checkpoints only, which makes a step cheaper.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class StepTracker:
         self._whole = False
         self._optimizer_steps = 0
         self._steps_by_optimizer = False
+        self._optimizer_stepped = False
+        self._unseen_batches = 0
         self._in_automatic_step = False
         self._in_optimizer = False
         self._began_in_optimizer = False
@@ -126,6 +132,7 @@ class StepTracker:
     def on_optimizer_step_end(self) -> None:
         """An optimizer's `step` ends, and with it a phase that started inside: ranges in a trace have to nest."""
         self._in_optimizer = False
+        self._optimizer_stepped = True
         if self._began_in_optimizer:
             self._began_in_optimizer = False
             self._end_phase(Phase.OPTIMIZER)
@@ -143,7 +150,10 @@ class StepTracker:
             self._steps_by_optimizer = True
             self._whole = True
         elif not automatic and not self._steps_by_optimizer:
-            self._whole = True  # a module that steps raw optimizers, out of the Trainer's sight: a step is a batch
+            # The Trainer does not count the steps of raw optimizers, but torch's hooks see them. If neither sees any,
+            # each batch counts as a step after a while.
+            self._unseen_batches = 0 if self._optimizer_stepped else self._unseen_batches + 1
+            self._whole = self._optimizer_stepped or self._unseen_batches > UNSEEN_BATCHES
 
     def finish(self) -> None:
         """Training has ended or failed. An open step that is not whole is dropped."""
@@ -157,6 +167,7 @@ class StepTracker:
         if not self._open:
             self._open, self._paused, self._whole, self._batches = True, False, False, 0
             self._optimizer_steps = self._trainer.global_step
+            self._optimizer_stepped = False
             if not self._numbered:
                 # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
                 # checkpoint was saved, in the middle of the step before.

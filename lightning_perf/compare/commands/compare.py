@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_perf.arguments import share, write_output
+from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress, share, write_output
+from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.records.record import RunRecord
@@ -22,7 +24,6 @@ __all__ = [
     "EXIT_CODES",
     "HELP",
     "add_arguments",
-    "add_outputs",
     "add_settings",
     "compare_and_show",
     "exit_code",
@@ -31,105 +32,109 @@ __all__ = [
     "run",
 ]
 
-HELP = "compare runs: verdict, intervals, gates"
+HELP = "compare repeated runs: verdict, intervals, gates"
 
-PASSED = 0
-GATE_FAILED = 1
-USAGE = 2
-UNFAIR = 3
-INCONCLUSIVE = 4
-INVALID_RUNS = 5
+EXIT_CODES = {
+    ExitCode.SUCCESS: "all gates passed; without gates, every verdict",
+    ExitCode.CHECK_FAILED: "a gate failed, or a candidate diverged or did not finish",
+    ExitCode.UNFAIR: "refused: the runs differ in more than the tested setting",
+    ExitCode.INCONCLUSIVE: "a gate is inconclusive: the interval includes its limit",
+    ExitCode.INVALID_RUNS: "an arm has no valid run",
+}
+"""The meanings of the exit codes of ``compare`` and ``study``."""
 
-EXIT_CODES = (
-    "Exit codes: 0 passed, or a verdict; 1 a gate failed, or a candidate diverged or did not finish; "
-    "2 wrong usage; 3 refused as unfair; 4 inconclusive; "
-    "5 runs invalid or missing."
-)
-"""What the exit codes of ``compare`` and ``study`` mean, for the end of a ``--help``."""
+INVALID_SCHEMA_VERSION = 1
+"""Version of the JSON that stands for a comparison without valid runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = "Compare runs that PerfCallback recorded. The first arm is the baseline."
-    parser.epilog = EXIT_CODES
+    describe(
+        parser,
+        "Compare the step time, accuracy and memory of runs that PerfCallback recorded. The first arm is the "
+        "baseline. Give one folder per arm, or the folder of a study.",
+        usage="[OPTIONS] [NAME=]PATH ...",
+        examples=(
+            "lightning-perf compare runs/fp32 runs/amp --treatment precision",
+            "lightning-perf compare main=logs/main new=logs/new --allow code \\",
+            '    --gate "step_time<=1.05" --gate "accuracy>=-0.01"',
+        ),
+        exit_codes=EXIT_CODES,
+    )
     parser.add_argument(
         "arms",
         nargs="+",
         metavar="[NAME=]PATH",
-        help="an arm a path: a folder with its runs (several folders joined by commas); or one folder of a study",
+        help="folder with the runs of one arm, or several folders separated by commas; or one folder of a study",
     )
     add_settings(parser)
-    add_outputs(parser)
-
-
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """Add how the comparison is shown."""
-    parser.add_argument("--json", action="store_true", help="write the whole comparison as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it as Markdown too, for a pull request")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page too, one file that opens offline")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw plots too: PNG, SVG, and TensorBoard's images")
+    add_outputs(parser, plot="folder")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add what is declared before looking at the runs."""
-    group = parser.add_argument_group("declared before looking at the runs")
-    group.add_argument(
-        "--treatment", action="append", default=[], metavar="FACT", help="what is under test, as precision"
+    """Add the settings to declare before looking at the runs."""
+    group = parser.add_argument_group(
+        "rules", "Decide on these before you look at the runs. A study keeps the rules that it was started with."
     )
-    group.add_argument(
+    add_list(group, "--treatment", metavar="FACT", help="the setting being tested, e.g. precision")
+    add_list(
+        group,
         "--allow",
-        action="append",
-        default=[],
         metavar="FACT",
-        help="what may differ, e.g. code; failures or divergence allow a candidate more of them than the baseline",
+        help="other facts that may differ, e.g. code. 'failures' and 'divergence' accept a candidate with more failed "
+        "or diverged runs",
+    )
+    add_list(
+        group,
+        "--gate",
+        metavar="GATE",
+        help="a limit on the ratio to the baseline, or on the difference in accuracy, e.g. 'step_time<=1.05'",
     )
     group.add_argument(
-        "--gate", action="append", default=[], metavar="GATE", help="what must hold: step_time<=1.05, accuracy>=-0.01"
-    )
-    group.add_argument(
-        "--accuracy", metavar="METRIC", help="the logged metric that is the accuracy (default: by its name)"
+        "--accuracy", metavar="METRIC", help="the logged metric that is the accuracy (default: found by its name)"
     )
     group.add_argument(
         "--quality",
         metavar="METRIC[:min|max]",
-        help="another logged metric that says how well a run learned, e.g. val_loss:min (default: the accuracy, else a "
-        "score or loss by its name)",
+        help="another logged metric of how well a run learned, e.g. val_loss:min (default: the accuracy, else a score "
+        "or loss found by its name)",
     )
     group.add_argument(
         "--margin",
         type=share,
         default=0.01,
         metavar="SHARE",
-        help="loss of accuracy, or share of another quality, that does not matter (default: 0.01)",
+        help="largest loss of accuracy that does not matter, e.g. 0.01 for one percentage point; of another quality, "
+        "a share of the baseline (default: %(default)s)",
     )
     group.add_argument(
         "--confidence",
         type=share,
         default=0.95,
         metavar="SHARE",
-        help="coverage of the intervals of all candidates together (default: 0.95)",
+        help="joint coverage of the intervals of all candidates (default: %(default)s)",
     )
     group.add_argument(
         "--equivalence",
         type=share,
         default=0.01,
         metavar="SHARE",
-        help="times within this share of each other are equivalent (default: 0.01)",
+        help="times that differ by less than this share are equivalent (default: %(default)s)",
     )
-    group.add_argument("--goal", type=share, metavar="SHARE", help="accuracy for the time to accuracy")
+    group.add_argument("--goal", type=share, metavar="SHARE", help="target accuracy for the time to accuracy")
     group.add_argument(
         "--collapse-below",
         type=share,
         metavar="SHARE",
-        help="a run below this accuracy has collapsed (default: by all runs)",
+        help="a run with an accuracy below this has collapsed (default: derived from all runs)",
     )
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """The settings that `add_settings` offered.
+    """Return the settings that `add_settings` offered.
 
     Raises:
-        CompareError: A gate is none.
+        CompareError: A gate cannot be parsed.
     """
     from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 
@@ -153,12 +158,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.Namespace) -> int:
-    """Compare arms, show the outcome and write the files that were asked for.
+    """Compare arms, print the comparison, and write the files that the options ask for.
 
     Args:
-        arms: As given on the command line: an arm a text, or the folder of a study.
-        settings: What was declared before looking.
-        options: With what `add_outputs` offered.
+        arms: The arms as on the command line: one text per arm, or the folder of a study.
+        settings: The settings that were declared before looking.
+        options: The options of `add_outputs`.
 
     Returns:
         The exit code.
@@ -168,7 +173,7 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         MissingExtraError: scipy is not installed.
         PageError: The page cannot be written.
     """
-    from lightning_perf.compare.errors import CompareError
+    from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.compare.folders import compare_runs
     from lightning_perf.compare.study.results import study_notes
     from lightning_perf.compare.verdicts.refusal import UnfairError
@@ -176,6 +181,11 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
     title = Path(arms[0]).resolve().name if len(arms) == 1 else " and ".join(arms)
     try:
         comparison = compare_runs(arms[0] if len(arms) == 1 else _read_arms(arms), settings)
+    except InvalidRunsError as error:
+        if options.json:
+            document = {"schema_version": INVALID_SCHEMA_VERSION, "state": "invalid", "message": str(error)}
+            sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        raise
     except UnfairError as error:
         refusal = error.refusal
         notes = study_notes(Path(arms[0])) if len(arms) == 1 else ()
@@ -190,11 +200,13 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
         return exit_code(refusal)
     if options.html is not None:
         comparison.write_html(options.html, title=title)
-    with suppress(BrokenPipeError):  # the reader has left; the exit code tells the outcome all the same
+    with suppress(BrokenPipeError):  # the reader has exited, and the exit code still has to give the outcome
         if options.markdown is not None:
             write_output(options.markdown, comparison.to_markdown(), CompareError)
-        if options.plots is not None:
-            print(f"Plots    {comparison.save_plots(options.plots)}", file=sys.stderr)  # noqa: T201
+        if options.plot is not None:
+            saved = comparison.save_plots(options.plot)
+            if not options.quiet:
+                print_progress(f"plots: {saved}")
         if options.json:
             sys.stdout.write(comparison.to_json())
         else:
@@ -203,13 +215,13 @@ def compare_and_show(arms: Sequence[str], settings: Settings, options: argparse.
 
 
 def report_errors(action: Callable[[], int]) -> int:
-    """Carry out a command; what a user can mend becomes a line on standard error.
+    """Run a command, and print an error that the user can fix as one line on standard error.
 
     Args:
-        action: The command; returns its exit code.
+        action: The command. It returns its exit code.
 
     Returns:
-        That exit code, or the one that stands for the error.
+        That exit code, or the one of the error.
     """
     from lightning_perf.compare.errors import CompareError, InvalidRunsError
     from lightning_perf.lazy_imports import MissingExtraError
@@ -218,38 +230,33 @@ def report_errors(action: Callable[[], int]) -> int:
     try:
         return action()
     except (CompareError, MissingExtraError) as error:
-        print(f"lightning-perf: {plain(str(error)).plain}", file=sys.stderr)  # noqa: T201
-        return INVALID_RUNS if isinstance(error, InvalidRunsError) else USAGE
+        print_error(plain(str(error)).plain)
+        return ExitCode.INVALID_RUNS if isinstance(error, InvalidRunsError) else ExitCode.USAGE
 
 
 def exit_code(comparison: Comparison | Unfair) -> int:
-    """Return the exit code of a comparison: by its gates, or without gates by whether there is a verdict.
+    """Return the exit code of a comparison.
 
-    A candidate that diverged or did not finish fails, whatever the gates are.
+    Gates decide it. Without gates every verdict is a success, also *slower* and *inconclusive*. A candidate that
+    diverged or did not finish fails with or without gates.
 
     Args:
-        comparison: The document, or that of a refused comparison.
+        comparison: The comparison, or the document of a refused one.
 
     Returns:
-        0, 1 or 4; 3 for a refused comparison.
+        ``SUCCESS``, ``CHECK_FAILED`` or ``INCONCLUSIVE``; ``UNFAIR`` for a refused comparison.
     """
     from lightning_perf.compare.verdicts.comparison import VerdictKind
     from lightning_perf.compare.verdicts.gates import GateOutcome
     from lightning_perf.compare.verdicts.refusal import Unfair
 
     if isinstance(comparison, Unfair):
-        return UNFAIR
-    if any(
-        candidate.verdict.kind in (VerdictKind.DIVERGED, VerdictKind.UNFINISHED) for candidate in comparison.candidates
-    ):
-        return GATE_FAILED
-    if comparison.gates:
-        outcomes = {gate.outcome for gate in comparison.gates}
-        if GateOutcome.FAILED in outcomes:
-            return GATE_FAILED
-        return INCONCLUSIVE if GateOutcome.INCONCLUSIVE in outcomes else PASSED
-    undecided = any(candidate.verdict.kind is VerdictKind.INCONCLUSIVE for candidate in comparison.candidates)
-    return INCONCLUSIVE if undecided else PASSED
+        return ExitCode.UNFAIR
+    outcomes = {gate.outcome for gate in comparison.gates}
+    kinds = {candidate.verdict.kind for candidate in comparison.candidates}
+    if GateOutcome.FAILED in outcomes or kinds & {VerdictKind.DIVERGED, VerdictKind.UNFINISHED}:
+        return ExitCode.CHECK_FAILED
+    return ExitCode.INCONCLUSIVE if GateOutcome.INCONCLUSIVE in outcomes else ExitCode.SUCCESS
 
 
 def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
@@ -262,15 +269,13 @@ def _read_arms(texts: Sequence[str]) -> dict[str, tuple[RunRecord, ...]]:
     for name, paths in given:
         folders = [paths] if Path(paths).exists() else paths.split(",")
         if not all(folders):
-            raise CompareError(
-                f'"{paths}": one of its folders has no name. Give each arm as NAME=PATH or NAME=PATH,PATH.'
-            )
+            raise CompareError(f"'{paths}': a folder name is empty. Give each arm as NAME=PATH or NAME=PATH,PATH.")
         if name is None:
             name = Path(paths).name
             if not name or last_parts[name] > 1:
                 name = paths
         if name in arms:
-            raise CompareError(f"{name} is given twice. Give each arm a name of its own: NAME=PATH.")
+            raise CompareError(f"two arms are named '{name}'. Give each arm its own name: NAME=PATH.")
         arms[name] = tuple(record for folder in folders for record in find_records(folder))
     return arms
 

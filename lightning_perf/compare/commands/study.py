@@ -1,104 +1,131 @@
-"""``lightning-perf study``: run arms × blocks and compare them; run again, go on where it was cut off."""
+"""``lightning-perf study``: run every arm once per block and compare the arms. An interrupted study resumes."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from lightning_perf.arguments import at_least
+from lightning_perf.arguments import add_count, add_outputs, describe, positive, share
 from lightning_perf.compare.commands.compare import (
     EXIT_CODES,
-    add_outputs,
     add_settings,
     compare_and_show,
     read_settings,
     report_errors,
 )
+from lightning_perf.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.study.definition import Study
+    from lightning_perf.compare.verdicts.gates import Settings
 
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "run arms in random, balanced blocks and compare them"
 
-_EPILOG = (
-    'Example: lightning-perf study studies/precision --arm fp32="python train.py --precision 32-true --seed {seed}" '
-    '--arm amp="python train.py --precision 16-mixed --seed {seed}" --treatment precision --gate "accuracy>=-0.01". '
-    f"{EXIT_CODES} 130 stopped: run it again to go on."
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the description and the options of the command."""
-    parser.description = (
-        "Run every arm once a block, each run in a fresh process, in random and balanced order after a warm-up block "
-        "that does not count, and compare them. The trainings need PerfCallback. What was cut off goes on when it is "
-        "run again in the same folder; the folder alone is enough then."
+    describe(
+        parser,
+        "Run each arm once per block and compare the arms. Each run is a fresh process. The order within a block is "
+        "random and balanced, and a warm-up block does not count. The trainings need PerfCallback.\n\n"
+        "Run the command again with the same FOLDER to resume. The other options are kept there.",
+        usage="[OPTIONS] FOLDER",
+        examples=(
+            "lightning-perf study studies/precision --treatment precision \\",
+            '    --arm fp32="python train.py --precision 32-true --seed {seed}" \\',
+            '    --arm amp="python train.py --precision 16-mixed --seed {seed}" \\',
+            '    --gate "accuracy>=-0.01"',
+        ),
+        exit_codes={
+            **EXIT_CODES,
+            ExitCode.INTERRUPTED: "interrupted by Ctrl-C; run again with the same FOLDER to resume",
+        },
     )
-    parser.epilog = _EPILOG
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where everything of the study goes")
-    plan = parser.add_argument_group("the study")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder for everything that the study writes")
+    plan = parser.add_argument_group("plan")
     plan.add_argument(
         "--arm",
         action="append",
         default=[],
         metavar="NAME=COMMAND",
-        help="a setting and the command that trains with it; {seed}, {block} and {dir} (a folder for the run's files) "
-        "are filled in. The first arm is the baseline",
+        help="a setting and the command that trains with it; the first arm is the baseline. {seed}, {block} and {dir} "
+        "(a folder for the files of the run) are filled in",
     )
     plan.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="[NAME:]KEY=VALUE",
-        help="an environment variable of an arm, or of all arms",
+        help="an environment variable of one arm, or of all arms",
     )
-    plan.add_argument("--blocks", type=at_least(1), metavar="N", help="blocks that count (default: 6)")
-    plan.add_argument("--seed", type=int, metavar="N", help="block n trains with seed N + n (default: 0)")
+    add_count(
+        plan, "--blocks", default=None, help="blocks that count (default: 6); with --precise, the maximum (default: 40)"
+    )
     plan.add_argument(
-        "--attempts", type=at_least(1), metavar="N", help="how often a block with failing runs is tried (default: 3)"
+        "--precise",
+        type=share,
+        metavar="SHARE",
+        help="after 12 blocks, add more until the step time is known to within this share, e.g. 0.01 for ±1 %%. Only "
+        "the width of the interval decides, so the verdict stays valid",
     )
+    plan.add_argument(
+        "-m",
+        "--minutes",
+        type=positive,
+        metavar="MINUTES",
+        help="time budget of this call: start no block that would end later. Run again with the same FOLDER for the "
+        "rest. Only for --engine local",
+    )
+    plan.add_argument("--seed", type=int, metavar="N", help="block n trains with seed N + n (default: 0)")
+    add_count(plan, "--attempts", default=None, help="attempts per block when runs fail (default: 3)")
     engine = parser.add_argument_group("where it runs")
     engine.add_argument(
-        "--engine", choices=("local", "ray", "slurm"), help="this machine, a Ray cluster or SLURM (default: local)"
+        "--engine",
+        choices=("local", "ray", "slurm"),
+        metavar="ENGINE",
+        help="local (this machine), ray or slurm (default: local)",
     )
     engine.add_argument(
         "--devices",
         metavar="LIST",
-        help="local: cpu, or numbers of GPUs as 0,1, each of which runs a block at a time (default: the first GPU, "
-        "or the CPU where there is none)",
+        help="local: cpu, or GPU numbers such as 0,1. Each device runs one block at a time (default: the first GPU, "
+        "else the CPU)",
     )
-    engine.add_argument("--gpus", type=at_least(0), metavar="N", help="ray, slurm: GPUs of a run (default: 1)")
-    engine.add_argument("--cpus", type=at_least(1), metavar="N", help="ray, slurm: processors of a run (default: 1)")
+    add_count(engine, "--gpus", default=None, least=0, help="ray, slurm: GPUs per run (default: 1)")
+    add_count(engine, "--cpus", default=None, help="ray, slurm: CPU cores per run (default: 1)")
     engine.add_argument(
-        "--ray-address", metavar="ADDRESS", help="ray: the cluster (default: RAY_ADDRESS, or one of this machine)"
+        "--ray-address",
+        metavar="ADDRESS",
+        help="ray: address of the cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
     )
     engine.add_argument(
         "--slurm",
         action="append",
         default=None,
         metavar="KEY=VALUE",
-        help="slurm: option of the jobs, as partition=gpu or time=60 (minutes, for a whole block)",
+        help="slurm: an option of the jobs, e.g. partition=gpu, or time=60 (minutes for one block)",
     )
     add_settings(parser)
-    add_outputs(parser)
+    add_outputs(parser, plot="folder")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code.
 
     Raises:
-        KeyboardInterrupt: It was stopped by Ctrl-C, and has said how to go on.
+        KeyboardInterrupt: Ctrl-C stopped it. A line on how to resume was printed.
     """
     return report_errors(lambda: _run(options))
 
@@ -107,46 +134,93 @@ def _run(options: argparse.Namespace) -> int:
     from lightning_perf.compare.commands.study_options import settle_options
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.run import run_study
+    from lightning_perf.compare.verdicts.refusal import UnfairError
     from lightning_perf.lazy_imports import import_extra
     from lightning_perf.run_files.journal import STUDY_NAME
 
-    for package in ("scipy", "matplotlib") if options.plots is not None else ("scipy",):
-        import_extra(package, "compare")  # before hours of runs, not after
+    for package in ("scipy", "matplotlib") if options.plot is not None else ("scipy",):
+        import_extra(package, "compare")  # report a missing package before hours of runs, not after them
     folder: Path = options.folder
     study = _read_study(options)
     if study is None and not (folder / STUDY_NAME).exists():
-        raise CompareError(f"{folder}: holds no study to go on with. Give the arms: --arm NAME=COMMAND.")
+        raise CompareError(f"{folder}: there is no study to resume. To start one, give two arms: --arm NAME=COMMAND.")
     settled = settle_options(folder, _read_engine(options), read_settings(options))
-    with _told_how_to_go_on(folder):
-        run_study(study, folder, settled.engine.build(), _say)
+    if options.minutes is not None and settled.engine.engine != "local":
+        raise CompareError(
+            f"--minutes: works only with --engine local, not {settled.engine.engine}. Leave it out. SLURM limits each "
+            "block with --slurm time=MINUTES."
+        )
+    # The comparison below reports the differences of runs that are refused as unfair.
+    with _resume_hint(folder), suppress(UnfairError):
+        run_study(
+            study,
+            folder,
+            settled.engine.build(),
+            (lambda _: None) if options.quiet else _print_line,
+            half_width=lambda folder: _half_width(folder, settled.settings),
+            budget_s=None if options.minutes is None else 60 * options.minutes,
+        )
     return compare_and_show([str(folder)], settled.settings, options)
 
 
 def _read_study(options: argparse.Namespace) -> Study | None:
-    """The study that was defined; None when none was, to go on with the one in the folder."""
+    """Return the study that the options define, or None to resume the one in the folder."""
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.compare.study.definition import Study, StudyArm
+    from lightning_perf.compare.study.run import MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
 
-    plan = {name: value for name in ("blocks", "seed", "attempts") if (value := getattr(options, name)) is not None}
+    names = ("blocks", "seed", "attempts", "precise")
+    plan = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not options.arm:
         if plan or options.env:
             given = ", ".join(f"--{name}" for name in (*plan, *(["env"] if options.env else [])))
-            raise CompareError(f"{given} belongs to the definition of a study. Give its arms too, or none of them.")
+            raise CompareError(
+                f"{given}: defines a new study, which needs arms. Add --arm NAME=COMMAND twice or more, or leave out "
+                f"{given} to resume the study in the folder."
+            )
         return None
+    if options.precise is not None:
+        plan["max_blocks"] = plan.get("blocks", MAX_PRECISE_BLOCKS)
+        plan["blocks"] = MIN_PRECISE_BLOCKS
+        if plan["max_blocks"] < MIN_PRECISE_BLOCKS:
+            raise CompareError(
+                f"--blocks {plan['max_blocks']}: --precise needs at least {MIN_PRECISE_BLOCKS}. Give a larger maximum, "
+                "or leave --precise out."
+            )
     commands: dict[str, tuple[str, ...]] = {}
     for text in options.arm:
         name, equals, command = text.partition("=")
         if not equals:
-            raise CompareError(f'--arm "{text}": has no command. Give NAME=COMMAND.')
+            raise CompareError(f"--arm '{text}': the command is missing. Give NAME=COMMAND.")
         if name in commands:
-            raise CompareError(f"--arm {name}: is given twice. Give each arm a name of its own.")
+            raise CompareError(f"--arm '{name}': two arms have this name. Give each arm its own name.")
         try:
             commands[name] = tuple(shlex.split(command))
         except ValueError as error:
-            raise CompareError(f'--arm {name}: cannot be read as a command ({error}): "{command}".') from error
+            raise CompareError(
+                f"--arm '{name}': '{command}' is not a shell command ({error}). Check its quotes."
+            ) from error
     environments = _read_environments(options.env, list(commands))
     arms = tuple(StudyArm(name, command, environments[name]) for name, command in commands.items())
     return Study(arms=arms, treatment=tuple(options.treatment), **plan)
+
+
+def _half_width(folder: Path, settings: Settings) -> float | None:
+    """Return the half-width of the widest interval of the step time, as a share; None if a candidate has none yet."""
+    from lightning_perf.compare.errors import InvalidRunsError
+    from lightning_perf.compare.folders import compare_runs
+
+    try:
+        comparison = compare_runs(folder, settings)
+    except InvalidRunsError:
+        return None
+    widest = 0.0
+    for candidate in comparison.candidates:
+        result = next((metric for metric in candidate.metrics if metric.metric == "step_time"), None)
+        if result is None or result.estimate.low is None or result.estimate.high is None:
+            return None
+        widest = max(widest, math.sqrt(result.estimate.high / result.estimate.low) - 1)
+    return widest
 
 
 def _read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -157,14 +231,14 @@ def _read_environments(texts: Sequence[str], arms: Sequence[str]) -> dict[str, d
         key, equals, value = text.partition("=")
         arm, colon, variable = key.rpartition(":")
         if not equals or not variable or (colon and arm not in environments):
-            raise CompareError(f'--env "{text}": give [NAME:]KEY=VALUE, where NAME is one of {", ".join(arms)}.')
+            raise CompareError(f"--env '{text}': give [NAME:]KEY=VALUE. NAME is one of {', '.join(arms)}.")
         for name in [arm] if colon else arms:
             environments[name][variable] = value
     return environments
 
 
 def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
-    """The engine that was chosen; None when nothing was said of it."""
+    """Return the engine that the options choose, or None without such an option."""
     from lightning_perf.compare.commands.study_options import EngineChoice
     from lightning_perf.compare.errors import CompareError
 
@@ -175,7 +249,7 @@ def _read_engine(options: argparse.Namespace) -> EngineChoice | None:
     for name in given:
         if engine not in theirs[name]:
             needed = " or ".join(f"--engine {other}" for other in theirs[name])
-            raise CompareError(f"--{name.replace('_', '-')}: belongs to {needed}. Give that too, or leave it out.")
+            raise CompareError(f"--{name.replace('_', '-')}: works only with {needed}. Add that, or leave it out.")
     if options.engine is None and not given:
         return None
     if "ray_address" in given:
@@ -190,32 +264,34 @@ def _slurm_option(text: str) -> tuple[str, str | int]:
 
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise CompareError(f'--slurm "{text}": give KEY=VALUE, as partition=gpu.')
+        raise CompareError(f"--slurm '{text}': give KEY=VALUE, e.g. partition=gpu.")
     return name.replace("-", "_"), int(value) if value.isdigit() else value
 
 
 @contextmanager
-def _told_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Tell at once on Ctrl-C that it was heard, since ending a run may take seconds, and then how to go on."""
+def _resume_hint(folder: Path) -> Iterator[None]:
+    """Answer Ctrl-C at once, since a run may take seconds to end, and then print how to resume."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        _say("Stopping: the run that is going on is asked to end …")
+        _print_line("Stopping: waiting for the current run to end …")
         raise KeyboardInterrupt
 
-    in_main = threading.current_thread() is threading.main_thread()  # elsewhere Python allows no handler
+    in_main = threading.current_thread() is threading.main_thread()  # Python allows no handler in another thread
     before = signal.signal(signal.SIGINT, stop) if in_main else None
     try:
         yield
     except KeyboardInterrupt:
-        _say(f"Stopped. Nothing finished is lost. Go on with: lightning-perf study {shlex.quote(str(folder))}")
+        _print_line(
+            f"Stopped. All finished runs are kept. Resume with: lightning-perf study {shlex.quote(str(folder))}"
+        )
         raise
     finally:
         if in_main:
             signal.signal(signal.SIGINT, before)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
+    """Print a line of progress to standard error. Standard output is for the comparison."""
     from lightning_perf.terminal_text import plain
 
-    # Not on standard output: that is for the comparison.
     print(plain(line).plain, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""How a study is run and judged, kept beside its definition, so that going on with it needs no options."""
+"""The engine and the rules of a study, kept in its folder, so that you can resume it without options."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["EngineChoice", "StudyOptions", "settle_options"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
-    """An engine and its options; an engine leaves those alone that are another's.
+    """An engine and its options. Each engine ignores the options of the others.
 
     Attributes:
         engine: ``local``, ``ray`` or ``slurm``.
         devices: For ``local``, as `parse_devices` reads them.
-        gpus: GPUs of a run on a cluster.
-        cpus: Processors of a run on a cluster.
-        address: Of the Ray cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
-        slurm: Options of the SLURM job without their dashes, as ``{"partition": "gpu", "time": 60}``.
+        gpus: GPUs per run on a cluster.
+        cpus: CPU cores per run on a cluster.
+        address: Address of the Ray cluster; None for ``RAY_ADDRESS``, else Ray starts on this machine.
+        slurm: Options of the SLURM job without their dashes, e.g. ``{"partition": "gpu", "time": 60}``.
     """
 
     engine: Literal["local", "ray", "slurm"] = "local"
@@ -40,10 +40,10 @@ class EngineChoice:
     slurm: Mapping[str, str | int] = field(default_factory=dict)
 
     def build(self) -> Engine:
-        """The engine.
+        """Make the engine.
 
         Raises:
-            CompareError: There is no such device.
+            CompareError: This machine does not have the devices.
         """
         if self.engine == "ray":
             from lightning_perf.compare.engines.ray import RayEngine
@@ -61,11 +61,11 @@ class EngineChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What the command line was told.
+    """The options of a study.
 
     Attributes:
-        engine: What runs the blocks.
-        settings: What was declared before looking at the runs.
+        engine: The engine that runs the blocks.
+        settings: The rules that were declared before looking at the runs.
     """
 
     engine: EngineChoice
@@ -73,20 +73,20 @@ class StudyOptions:
 
 
 def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings) -> StudyOptions:
-    """Keep the options of a new study, or take those of the one that has begun there.
+    """Save the options of a new study, or return those of the study that was started in this folder.
 
-    The engine may be another one each time. What was declared before looking stays as it was declared.
+    The engine may change each time. The rules stay as they were declared.
 
     Args:
         folder: The study's folder.
-        engine: What was chosen; None for what was chosen before, or the default.
-        settings: What was declared; the default for what was declared before.
+        engine: The chosen engine; None for the saved one, else the default.
+        settings: The declared rules; the defaults stand for the saved ones.
 
     Returns:
-        The options in force.
+        The options that apply.
 
     Raises:
-        CompareError: The study was declared with other settings, or the file cannot be read or written.
+        CompareError: The study was started with other rules, or the file cannot be read or written.
     """
     path = folder / OPTIONS_NAME
     there = _read(path) if has_begun(folder) and path.exists() else None
@@ -94,8 +94,8 @@ def settle_options(folder: Path, engine: EngineChoice | None, settings: Settings
         changed = _differences(there.settings, settings) if settings != Settings() else ""
         if changed:
             raise CompareError(
-                f"{folder}: was declared with other settings ({changed}), and these stay. To look at its runs in "
-                f"another way: lightning-perf compare {folder} …"
+                f"{folder}: this study was started with other rules ({changed}) and keeps them. To judge its runs by "
+                f"others, run: lightning-perf compare {folder} …"
             )
         settings = there.settings
     default = there.engine if there is not None else EngineChoice()
@@ -120,7 +120,9 @@ def _read(path: Path) -> StudyOptions:
     try:
         return msgspec.json.decode(path.read_bytes(), type=StudyOptions)
     except (OSError, msgspec.DecodeError) as error:
-        raise CompareError(f"{path}: cannot be read as the options of a study ({error}).") from error
+        raise CompareError(
+            f"{path}: cannot be read as the options of a study ({error}). Choose another folder."
+        ) from error
 
 
 def _write(path: Path, options: StudyOptions) -> None:

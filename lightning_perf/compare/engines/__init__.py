@@ -1,1 +1,1 @@
-"""What runs the blocks of a study: this machine, a Ray cluster, or SLURM."""
+"""Engines, which run the blocks of a study: on this machine, on a Ray cluster, or through SLURM."""

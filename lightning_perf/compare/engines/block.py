@@ -1,4 +1,4 @@
-"""Carrying out one block on one device: what every engine does in the end, wherever it does it."""
+"""Run one block of a study on one device. Every engine uses this."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ from lightning_perf.workers.exit_status import describe_exit, last_lines
 __all__ = ["Device", "run_block"]
 
 MOST_CHARACTERS = 200
-"""Of the last line that a run printed, in a problem."""
+"""Characters that a message quotes from the last line of a run's output."""
+
+
+STALE_S = 600.0
+"""A block that was cut off is repeated if its finished runs ended longer ago than this and than its longest run took:
+the machine may have changed since then."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a run has to itself.
+    """A device that one run at a time uses.
 
     Attributes:
-        name: Name of its lease: ``cpu``, ``gpu0``, or the device's unique id.
-        visible: Value of ``CUDA_VISIBLE_DEVICES`` for the run; None leaves it as it is.
+        name: Name of its lease: ``cpu``, ``gpu0``, or the device's unique ID.
+        visible: Value of ``CUDA_VISIBLE_DEVICES`` for the run; None does not change the variable.
     """
 
     name: str = "cpu"
@@ -40,22 +45,22 @@ class Device:
 
     @property
     def where(self) -> str:
-        """Its name with that of the machine it is in."""
+        """The name of the machine and of the device."""
         return f"{platform.node()}-{self.name}"
 
 
 def run_block(folder: Path, block: int, device: Device, stop: threading.Event | None = None) -> None:
-    """Carry out a block, or what is left of it, with the device leased throughout.
+    """Run the missing runs of a block, with the device leased until its end.
 
-    A run that fails repeats the whole block, since its partners then ran under other conditions. A run that was cut off
-    because its driver died is run anew beside those of its block that had finished. A device that the study has not
-    used yet first has a warm-up block of its own.
+    If a run fails, the whole block is repeated, since its other runs had different conditions. If a run was cut off
+    because its study died, it is repeated. The finished runs of its block are kept. If they are too old, see `STALE_S`,
+    the whole block is repeated. On a device that the study uses for the first time, a warm-up block runs first.
 
     Args:
         folder: The study's folder.
         block: Number of the block.
         device: The device.
-        stop: Set to end the running run and come back early.
+        stop: Set this event to end the current run and return early.
 
     Raises:
         CompareError: The device's warm-up failed.
@@ -67,7 +72,7 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
                 warm_up = _Block(study, folder, WARM_UP, device, lease, stop, journal_of=device.where).work()
                 if not warm_up.done:
                     raise CompareError(
-                        f"The warm-up block on {device.name} failed, so the others on it would too: {warm_up.failure}."
+                        f"The warm-up block on {device.name} failed, so no other block ran on it: {warm_up.failure}."
                     )
             _Block(study, folder, block, device, lease, stop).work()
     except (StoppedError, LeaseTakenError):
@@ -76,7 +81,7 @@ def run_block(folder: Path, block: int, device: Device, stop: threading.Event | 
 
 @dataclass(frozen=True)
 class _Block:
-    """Carries out one block on a leased device; `journal_of` names the device in whose warm-up journal it writes."""
+    """One block on a leased device. `journal_of` names the device if this is the warm-up of a further device."""
 
     study: Study
     folder: Path
@@ -87,9 +92,12 @@ class _Block:
     journal_of: str | None = None
 
     def work(self) -> journal.BlockState:
-        """Run what is missing until the block is over."""
+        """Run the missing runs until the block is over."""
         self._adopt_finished()
         while not (state := self._state()).over:
+            if (gap_s := self._gap_s(state)) is not None:
+                self._note(journal.Stale(gap_s))
+                continue
             missing = [arm for arm in self.study.order(self.block) if arm not in state.finished]
             if state.failures >= self.study.attempts:
                 self._note(journal.BlockOver(False, state.problem))
@@ -99,8 +107,15 @@ class _Block:
                 self._run(missing[0], state.attempt)
         return state
 
+    def _gap_s(self, state: journal.BlockState) -> float | None:
+        """Return how old the finished runs are, if they are too old for new runs; a warm-up has no such limit."""
+        if self.block == WARM_UP or state.finished_unix_s is None or len(state.finished) == len(self.study.arms):
+            return None
+        gap_s = time.time() - state.finished_unix_s
+        return gap_s if gap_s > max(STALE_S, *state.seconds) else None
+
     def _adopt_finished(self) -> None:
-        """A run that finished after its driver had died has finished nonetheless."""
+        """Record a run as finished if it finished after its study had died."""
         run = self._state().open_run
         if run is not None and (end := _end_of(self.folder / run.folder, 0)).problem is None:
             self._note(journal.RunOver(run.arm, run.attempt, end.train_time_s, revision=end.revision))
@@ -114,7 +129,7 @@ class _Block:
             **study.arm(arm).environment,
             PLACE_VARIABLE: msgspec.json.encode(place).decode(),
             FOLDER_VARIABLE: str(run_folder / "perf"),
-            # Lightning's seed_everything() takes it where the script names no seed.
+            # Lightning's seed_everything() uses it if the script gives no seed.
             "PL_GLOBAL_SEED": str(study.seed + block),
         }
         if self.device.visible is not None:
@@ -147,7 +162,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _RunEnd:
-    """How a run ended: why it does not count (or None), its training time, its code, whether only its times are bad."""
+    """The end of a run: why it does not count (or None), its training time, its code, and if only its times are bad."""
 
     problem: str | None
     train_time_s: float = 0.0
@@ -164,7 +179,7 @@ def _end_of(run_folder: Path, code: int) -> _RunEnd:
     try:
         records = find_records(run_folder)
     except CompareError:
-        return _RunEnd(f"it left no run record: does it train with PerfCallback? See {log}")
+        return _RunEnd(f"it left no run record (add PerfCallback to its Trainer), see {log}")
     for record in records:
         if record.outcome is not Outcome.FINISHED:
             return _RunEnd(f"its training was {record.outcome.value}, see {log}")
@@ -182,4 +197,4 @@ def _new_folder(folder: Path, name: str) -> Path:
         except FileExistsError:
             continue
         return path
-    raise CompareError(f"{folder / name}: was begun a thousand times. Something is wrong with its command.")
+    raise CompareError(f"{folder / name}: this run started 1,000 times without a result. Check its command.")

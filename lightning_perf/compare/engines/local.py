@@ -1,4 +1,4 @@
-"""The embedded engine: this machine, a fresh process a run, the devices side by side."""
+"""Run blocks on this machine: one fresh process per run, several devices side by side."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SMI_TIMEOUT_S = 30
 
 
 def parse_devices(text: str | None) -> tuple[Device, ...]:
-    """The devices that a user names.
+    """Parse the value of ``--devices``.
 
     Args:
-        text: ``cpu``, or numbers of GPUs as ``0,1``, in the order of nvidia-smi; None for the first GPU that this
-            process may use, or the CPU where there is none.
+        text: ``cpu``, or numbers of GPUs such as ``0,1``, in the order of nvidia-smi. None selects the first GPU that
+            this process may use, or the CPU on a machine without GPUs.
 
     Returns:
         The devices.
 
     Raises:
-        CompareError: There is no such device.
+        CompareError: This machine lacks the device.
 
     Example:
         >>> parse_devices("cpu")
@@ -40,16 +40,18 @@ def parse_devices(text: str | None) -> tuple[Device, ...]:
     uuids = _gpu_uuids()
     if text is None:
         wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+        if wanted.startswith("MIG-"):  # A part of a GPU, which no list of GPUs holds.
+            return (Device(wanted, wanted),)
         first = next((uuid for n, uuid in enumerate(uuids) if wanted in (str(n), uuid)), None)
-        # Where no GPU of NVIDIA's is seen, the run decides by itself: it may find an accelerator of another kind.
+        # Without a visible NVIDIA GPU the run decides by itself: it may find an accelerator of another kind.
         return (Device(first, first) if first is not None else Device("cpu"),)
     devices = []
     for part in text.split(","):
         number = int(part) if part.strip().isdigit() else -1
         if not 0 <= number < len(uuids):
             there = f"GPUs 0 to {len(uuids) - 1}" if uuids else "no GPU that NVML or nvidia-smi sees"
-            raise CompareError(f'There is no device "{part}": this machine has {there}. Give cpu or numbers as 0,1.')
-        # By their unique names: CUDA numbers them in an order of its own.
+            raise CompareError(f'Unknown device "{part}": this machine has {there}. Give cpu, or numbers such as 0,1.')
+        # Use unique IDs, because CUDA may number the GPUs in another order.
         devices.append(Device(uuids[number], uuids[number]))
     return tuple(devices)
 
@@ -58,15 +60,20 @@ class LocalEngine:
     """Runs blocks on devices of this machine.
 
     Args:
-        devices: Each runs a block at a time. Blocks that run side by side share the host's processors and disks:
-            take one device where data loading could be the bottleneck.
+        devices: Each device runs one block at a time. Blocks that run side by side share the host's processors and
+            disks, so use one device if data loading could be the bottleneck.
     """
 
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         self._devices = tuple(devices) if devices is not None else parse_devices(None)
 
+    @property
+    def parallel_blocks(self) -> int:
+        """The number of blocks that run at the same time."""
+        return len(self._devices)
+
     def check(self) -> None:
-        """Nothing to check: the devices were found when they were named."""
+        """Check nothing: `parse_devices` has already found the devices."""
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over; see `Engine`."""
@@ -88,8 +95,8 @@ class LocalEngine:
             finally:
                 over.set()
 
-        # Not Thread.join: until Python 3.12, Ctrl-C during a join makes the next one return at once, with the thread
-        # still running. The program would then end and kill a run that was about to save its state.
+        # Not Thread.join: up to Python 3.12, Ctrl-C during a join makes the next join return at once, although the
+        # thread still runs. The program would then end and kill a run that is saving its state.
         running: list[threading.Event] = []
         try:
             for device in self._devices:
@@ -97,7 +104,7 @@ class LocalEngine:
                 threading.Thread(target=work, args=(device, over), name=device.name).start()
                 running.append(over)
             while alive := [over for over in running if not over.is_set()]:
-                alive[0].wait(TICK_S)  # one that is over would not wait, and the loop disturb the runs of the others
+                alive[0].wait(TICK_S)  # waiting on a finished one would return at once, and the loop would use a core
                 tick()
         finally:
             stop.set()
@@ -107,7 +114,7 @@ class LocalEngine:
 
 
 def _wait_for_all(running: Sequence[threading.Event]) -> None:
-    """Wait until each thread has ended its run, however often Ctrl-C is pressed: a run has a limited time to end."""
+    """Wait until each thread has ended its run, even if Ctrl-C is pressed again: a run has a limited time to end."""
     interrupted = None
     for over in running:
         while not over.is_set():
@@ -120,7 +127,7 @@ def _wait_for_all(running: Sequence[threading.Event]) -> None:
 
 
 def _gpu_uuids() -> list[str]:
-    """The GPUs' unique names, in the order of their numbers."""
+    """Return the unique IDs of the GPUs, in the order of their numbers."""
     try:
         import pynvml
 

@@ -1,4 +1,4 @@
-"""Blocks as tasks of a Ray cluster: many devices, many hosts. Needs the extra ``[ray]``."""
+"""Run blocks as tasks on a Ray cluster of many devices and hosts. Needs the extra ``[ray]``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["RayEngine"]
 
 TICK_S = 0.5
 MAX_LOSSES = 3
-"""How often a block is handed out anew after its worker vanished."""
+"""A block is given up after its worker was lost this many times."""
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 class RayEngine:
-    """Runs each block as one task, so that its runs share a device. The study's folder has to be on shared storage.
+    """Runs each block as one Ray task, so that its runs share a device. The study's folder must be on shared storage.
 
     Args:
-        gpus: GPUs of a run; 0 for runs on processors.
-        cpus: Processors of a run.
-        address: Of the cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
-        local_gpus: GPUs to declare when a cluster of this machine is started; None lets Ray find them.
+        gpus: GPUs per run; 0 for runs on processors.
+        cpus: Processors per run.
+        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
+        local_gpus: GPUs to declare if a cluster is started on this machine; None lets Ray find them.
     """
 
     def __init__(
@@ -39,26 +39,27 @@ class RayEngine:
         self._local_gpus = local_gpus
 
     def check(self) -> None:
-        """Connect, and make sure that one machine has what a run needs: Ray itself would wait for it for ever.
+        """Connect, and check that a machine has enough GPUs and CPUs for a run: Ray would wait for them forever.
 
         Raises:
-            CompareError: No machine of the cluster has it, or there is no such cluster.
+            CompareError: No machine of the cluster has enough, or the connection failed.
             MissingExtraError: Ray is not installed.
         """
         ray = connect(self._address, local_gpus=self._local_gpus)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if any(node.get("GPU", 0) >= self._gpus and node.get("CPU", 0) >= self._cpus for node in nodes):
             return
-        there = "; ".join(f"{node.get('GPU', 0):.0f} GPUs, {node.get('CPU', 0):.0f} CPUs" for node in nodes) or "none"
+        there = "; ".join(f"{node.get('GPU', 0):.0f} GPUs, {node.get('CPU', 0):.0f} CPUs" for node in nodes)
         raise CompareError(
-            f"No machine of the Ray cluster has {self._gpus} GPUs and {self._cpus} CPUs (there are: {there}). "
+            f"No machine of the Ray cluster has {self._gpus} GPUs and {self._cpus} CPUs. "
+            f"Its machines have: {there or 'nothing, all are down'}. "
             "Ask for fewer with --gpus and --cpus, or connect to another cluster with --ray-address."
         )
 
     def run(self, folder: Path, blocks: Sequence[int], tick: Callable[[], None]) -> None:
         """Run blocks until each is over; see `Engine`."""
         ray = connect(self._address, local_gpus=self._local_gpus)
-        # Ray would repeat a task whose worker died without telling: the journal has to know.
+        # Ray would silently repeat a task after its worker died, but the journal must record the loss.
         task = ray.remote(num_gpus=self._gpus, num_cpus=self._cpus, max_retries=0)(_run_block)
         threads = os.environ.get(THREADS_VARIABLE)
         losses = dict.fromkeys(blocks, 0)
@@ -73,7 +74,7 @@ class RayEngine:
                         ray.get(reference)
                     except ray.exceptions.RayTaskError as error:
                         if isinstance(error.cause, (CompareError, OSError)):
-                            raise error.cause from error  # its own words, without the worker's traceback
+                            raise error.cause from error  # its message, without the worker's traceback
                         raise
                     except ray.exceptions.RayError as error:
                         losses[block] += 1
@@ -89,10 +90,10 @@ class RayEngine:
 
 
 def _run_block(folder: str, block: int, threads: str | None) -> None:
-    """The task."""
+    """Run a block in a Ray worker."""
     import ray
 
-    # Ray holds every task to one thread; the runs get what they would have had without it.
+    # Ray limits every task to one thread. Give the runs the value that they would have without Ray.
     if threads is None:
         os.environ.pop(THREADS_VARIABLE, None)
     else:

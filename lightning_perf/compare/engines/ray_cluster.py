@@ -1,9 +1,11 @@
-"""A Ray cluster: connect to it, and analyze the recordings of a run all over it. Needs the extra ``[ray]``."""
+"""Connect to a Ray cluster, and analyze the recordings of a run on it. Needs the extra ``[ray]``."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,28 +17,50 @@ from lightning_perf.report.recordings import Recording, analyze_recording, decod
 __all__ = ["RayRecordings", "connect"]
 
 CONNECT_S = 10.0
+PROBE_S = 60.0
+
+MODE_VARIABLE = "RAY_AUTH_MODE"
+TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+TOKEN_FILE = Path(".ray") / "auth_token"
+"""Below the home folder. Ray reads it in token mode if no variable is set."""
+
+_REJECTED = 77
+_PROBE = """
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1])
+except AuthenticationError:
+    sys.exit(int(sys.argv[2]))
+"""
 
 
 def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any:
-    """Connect to a cluster, unless this process is connected already.
+    """Connect to a Ray cluster, unless this process is already connected.
 
     Args:
-        address: Of the cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone, which is started.
-        local_gpus: GPUs to declare when a cluster of this machine is started; None lets Ray find them.
+        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
+        local_gpus: GPUs to declare if a cluster is started on this machine; None lets Ray find them.
 
     Returns:
         The module `ray`.
 
     Raises:
-        CompareError: There is no such cluster.
+        CompareError: The connection failed, or the cluster rejected the token.
         MissingExtraError: Ray is not installed.
     """
+    if any(map(os.environ.get, TOKEN_VARIABLES)):
+        # Ray ignores a token without this mode, and reads the mode when it is imported.
+        os.environ.setdefault(MODE_VARIABLE, "token")
     ray = import_extra("ray", "ray")
     if ray.is_initialized():
         return ray
     named = address or os.environ.get("RAY_ADDRESS")
     if named is not None and (problem := _unreachable(named)) is not None:
-        raise CompareError(f"There is no Ray cluster at {named}: {problem}. Start one there, or give another address.")
+        raise CompareError(f"No Ray cluster answers at {named}: {problem}. Start one there, or give another address.")
+    if named is not None and _rejects_token(named):
+        raise CompareError(_token_advice(named))
     own = address is None and "RAY_ADDRESS" not in os.environ
     options: dict[str, Any] = {"num_gpus": local_gpus} if own else {}
     try:
@@ -48,27 +72,76 @@ def connect(address: str | None = None, *, local_gpus: int | None = None) -> Any
             **options,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise CompareError(f"There is no Ray cluster at {address or 'RAY_ADDRESS'}: {error}.") from error
+        raise CompareError(
+            f"The connection to the Ray cluster at {named or 'this machine'} failed: {str(error).rstrip('.')}. "
+            "Check the address and the state of the cluster with: ray status"
+        ) from error
+    except _authentication_errors(ray) as error:
+        raise CompareError(_token_advice(named or "this machine")) from error
     return ray
 
 
-def _unreachable(address: str) -> str | None:
-    """Why nothing answers at ``host:port``, or None: Ray itself would try for minutes, without a word."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        return None  # "auto" and "local" are Ray's to find
+def _rejects_token(address: str) -> bool:
+    """Return whether the cluster at ``host:port`` requires a token that this process does not have.
+
+    `ray.init` would try for 20 seconds and write a line to standard error each second, so ask once before. A process of
+    its own asks, because Ray ends the process if the token is missing. Any other problem is left to `ray.init`.
+    """
+    if _host_and_port(address) is None or "://" in address:
+        return False
+    probe = [sys.executable, "-c", _PROBE, address, str(_REJECTED)]
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        return subprocess.run(probe, capture_output=True, timeout=PROBE_S, check=False).returncode == _REJECTED
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _authentication_errors(ray: Any) -> tuple[type[Exception], ...]:
+    error = getattr(ray.exceptions, "AuthenticationError", None)
+    return (error,) if error is not None else ()
+
+
+def _token_advice(address: str) -> str:
+    given = next((name for name in TOKEN_VARIABLES if os.environ.get(name)), None)
+    mode = os.environ.get(MODE_VARIABLE, "token")
+    if mode.lower() != "token":
+        reason = f'{MODE_VARIABLE} is "{mode}"'
+    elif given is not None:
+        reason = f"the one in {given} is wrong"
+    elif MODE_VARIABLE in os.environ and (Path.home() / TOKEN_FILE).exists():
+        reason = f"the one in ~/{TOKEN_FILE} is wrong"
+    else:
+        reason = f"{TOKEN_VARIABLES[0]} is not set"
+    return (
+        f"The Ray cluster at {address} requires its authentication token, but {reason}. Print the token on the "
+        f"cluster's head node with `ray get-auth-token`, then run this command again after: "
+        f"export {MODE_VARIABLE}=token {TOKEN_VARIABLES[0]}=TOKEN"
+    )
+
+
+def _unreachable(address: str) -> str | None:
+    """Return why nothing answers at ``host:port``, or None. Ray itself would try for minutes without a message."""
+    place = _host_and_port(address)
+    if place is None:
+        return None
+    try:
+        socket.create_connection(place, CONNECT_S).close()
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None
 
 
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """Split an address such as ``10.0.0.1:6379``; None for ``auto`` and ``local``, which Ray resolves."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    return (host, int(port)) if host and port.isdecimal() else None
+
+
 class RayRecordings:
-    """Analyses each recording as a task of one processor. The files have to be on storage that all machines see.
+    """Analyzes the recordings of a run on a Ray cluster, one task per recording. The files must be on shared storage.
 
     Args:
-        address: Of the cluster; None for ``RAY_ADDRESS`` or a cluster of this machine alone.
+        address: Address of the cluster. None uses ``RAY_ADDRESS``, or else starts a cluster on this machine.
 
     Example:
         >>> import lightning_perf
@@ -79,10 +152,10 @@ class RayRecordings:
         self._address = address
 
     def __call__(self, groups: Sequence[Sequence[Path]], *, by_shape: bool = False) -> list[Recording]:
-        """Analyse the recordings of a run; see `lightning_perf.report.recordings.analyze_recordings`.
+        """Analyze the recordings of a run; see `lightning_perf.report.recordings.analyze_recordings`.
 
         Raises:
-            CompareError: There is no such cluster, or it loses the work again and again.
+            CompareError: The connection failed, or the cluster lost the work repeatedly.
             MissingExtraError: Ray is not installed.
         """
         ray = connect(self._address)
@@ -96,9 +169,9 @@ class RayRecordings:
             raise CompareError(f"The Ray cluster lost an analysis ({type(error).__name__}): {error}") from error
         finally:
             for reference in tasks:
-                ray.cancel(reference)  # those that are done are left alone
+                ray.cancel(reference)  # has no effect on finished tasks
 
 
 def _analyze(paths: Sequence[str], by_shape: bool) -> bytes:
-    """The task."""
+    """Analyze one recording in a Ray worker."""
     return encode_recording(analyze_recording([Path(path) for path in paths], by_shape=by_shape))

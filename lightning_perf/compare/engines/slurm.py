@@ -1,4 +1,4 @@
-"""Blocks as SLURM jobs, through submitit. Needs the extra ``[slurm]``."""
+"""Run blocks as SLURM jobs, through submitit. Needs the extra ``[slurm]``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["SlurmEngine"]
 
 TICK_S = 0.5
 MAX_LOSSES = 3
-"""How often a block is handed in anew after its job vanished."""
+"""A block is given up after its job was lost this many times."""
 
 
 class SlurmEngine:
-    """Runs each block as one job, so that its runs share a device. The study's folder has to be on shared storage.
+    """Runs each block as one SLURM job, so that its runs share a device. The study's folder must be on shared storage.
 
     Args:
-        parameters: Parameters of `submitit.AutoExecutor`, as ``timeout_min``, ``gpus_per_node``, ``slurm_partition``.
-        cluster: ``slurm``, or ``local`` for processes on this machine, which wait for each other's devices.
+        parameters: Parameters of `submitit.AutoExecutor`, e.g. ``timeout_min``, ``gpus_per_node``, ``slurm_partition``.
+        cluster: ``slurm``, or ``local`` for processes on this machine, which wait until their device is free.
     """
 
     def __init__(self, parameters: Mapping[str, Any] | None = None, *, cluster: str = "slurm") -> None:
@@ -33,10 +33,10 @@ class SlurmEngine:
         self._cluster = cluster
 
     def check(self) -> None:
-        """Make sure that there is a SLURM and that it knows the parameters.
+        """Check that SLURM is available and accepts the parameters.
 
         Raises:
-            CompareError: There is none here, or a parameter is wrong.
+            CompareError: SLURM is not available, or a parameter is wrong.
             MissingExtraError: submitit is not installed.
         """
         self._executor(Path.cwd())
@@ -84,8 +84,8 @@ def _summary(error: BaseException) -> str:
 
 
 def _run_block(folder: str, block: int) -> None:
-    """The job."""
-    # Within a job CUDA numbers the devices from 0; SLURM's own numbers tell them apart on the host.
+    """Run a block in a SLURM job."""
+    # Within a job CUDA numbers the devices from 0. SLURM's own numbers identify them on the host.
     gpus = (
         os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS") or os.environ.get("CUDA_VISIBLE_DEVICES")
     )

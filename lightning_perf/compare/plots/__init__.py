@@ -1,1 +1,1 @@
-"""Plots of a `Comparison`: they draw what it holds and compute nothing."""
+"""Plots of a `Comparison`: they draw its content and compute nothing."""

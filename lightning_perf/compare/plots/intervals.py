@@ -1,4 +1,4 @@
-"""Intervals: a forest plot of every metric against the baseline, and predicted against measured gains."""
+"""Draw intervals: a forest plot of all metrics against the baseline, and predicted against measured gains."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ZONE = "#d8e8d8"
 TICK_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0)
 MOST_TICKS = 8
 WIDE = 8.0
-"""Most over least from which on even steps would crowd one end of a logarithmic axis."""
+"""From this ratio of its ends on, a logarithmic axis needs logarithmic ticks: even steps would crowd one end."""
 FARTHEST = 1000.0
-"""Ends of intervals beyond this factor are arrows at the edge, so that the rest can be seen; the figures tell them."""
+"""Ends of intervals beyond this factor are drawn as arrows at the edge. The labels give their values."""
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -42,13 +42,13 @@ _Row = tuple[str, MetricResult, ArmLook]
 
 
 def draw_ratios(comparison: Comparison) -> Figure | None:
-    """Candidate over baseline in every metric, with its interval, beside the zone that counts as equivalent.
+    """Draw the ratio of candidate to baseline in every metric, with its interval and the zone of equivalence.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when no metric has a value.
+        The figure; None if no metric has a value.
     """
     of_arm = looks(comparison)
     rows: list[_Row] = []
@@ -103,7 +103,7 @@ def _draw_ratio_axes(axes: Any, rows: Sequence[_Row], comparison: Comparison) ->
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round ratios from low to high, 1 among them where it is between."""
+    """Return round ratios from low to high, including 1 if it is between them."""
     if high / low > WIDE:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         for marks in ((1, 2, 5), (1, 3), (1,)):
@@ -126,7 +126,7 @@ def _tick_text(value: float) -> str:
 
 
 def _draw_arrows(axes: Any, height: float, result: MetricResult, look: ArmLook, low: float, high: float) -> None:
-    """Where an interval goes on beyond the axis."""
+    """Draw arrows where an interval extends beyond the axis."""
     ends = result.estimate.low, result.estimate.high
     if ends[0] is not None and ends[0] < low:
         axes.plot([low], [height], zorder=3, **look.points(marker="<", markersize=7))
@@ -160,7 +160,7 @@ def _draw_interval(axes: Any, height: float, result: MetricResult, look: ArmLook
 
 
 def _label_rows(axes: Any, rows: Sequence[_Row]) -> None:
-    """The metrics on the left, once for all their candidates; the figures on the right."""
+    """Label the metrics on the left, each once for all candidates, and the values on the right."""
     labels = []
     last = ""
     for number, (_, result, _) in enumerate(rows):
@@ -214,13 +214,13 @@ def _legend_columns(comparison: Comparison) -> int:
 
 
 def draw_prediction(comparison: Comparison) -> Figure | None:
-    """For each candidate in mixed precision the predicted speed-up as a bar, and the measured one with its interval.
+    """Draw the predicted speed-up of each mixed-precision candidate as a bar, and the measured one with its interval.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when nothing was predicted.
+        The figure; None without a prediction.
     """
     rows = [(c.arm, c.prediction) for c in comparison.candidates if c.prediction is not None]
     if not rows:

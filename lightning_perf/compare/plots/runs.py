@@ -1,4 +1,4 @@
-"""Every run as a point: times and accuracy by arm, pairs within blocks, and step times in the order of the runs."""
+"""Draw every run as a point: times and accuracy by arm, pairs within blocks, and step times in order of the runs."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from lightning_perf.units import axis_unit, format_change
 __all__ = ["draw_accuracy", "draw_order", "draw_pairs", "draw_times"]
 
 FEWEST_FOR_BOX = 3
-"""With fewer runs the points are all there is to see."""
+"""An arm with fewer runs has only points."""
 
 TIMES = ("step_time", "train_time")
 
 MOST_LABELLED = 12
-"""With more blocks their numbers would lie on each other."""
+"""With more blocks the labels of the blocks would overlap."""
 
 CLOSE = 0.02
-"""Share of the axis within which two numbers would touch."""
+"""Labels closer than this share of the axis would touch."""
 
 
 def draw_times(comparison: Comparison) -> Figure | None:
-    """Step time and training time of every run, by arm.
+    """Draw the step time and the training time of every run, by arm.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when no run has a time.
+        The figure; None if no run has a time.
     """
     names = [name for name in TIMES if any(arm.metrics[name].n for arm in comparison.arms)]
     if not names:
@@ -68,13 +68,13 @@ def draw_times(comparison: Comparison) -> Figure | None:
 
 
 def draw_accuracy(comparison: Comparison) -> Figure | None:
-    """Accuracy of every run by arm, runs that collapsed apart from those that learned.
+    """Draw the accuracy of every run by arm, collapsed runs in a panel of their own.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when the runs have no accuracy.
+        The figure; None if the runs have no accuracy.
     """
     used = [run for run in comparison.runs if run.left_out is None]
     if comparison.accuracy_metric is None or not used:
@@ -123,14 +123,14 @@ def draw_accuracy(comparison: Comparison) -> Figure | None:
     panels[0].set_yticks(list(rows.values()), [_accuracy_label(comparison, arm) for arm in comparison.arms])
     detail = _box_text(comparison, "accuracy")
     if comparison.collapse_limit is not None and comparison.collapse_limit > 0:
-        detail += f"{' ' if detail else ''}Below {scale * comparison.collapse_limit:.1f} % a run counts as collapsed."
+        detail += f"{' ' if detail else ''}A run below {scale * comparison.collapse_limit:.1f} % counts as collapsed."
     return finish(figure, comparison, "Accuracy of every run", detail)
 
 
 def _draw_arm(
     axes: Any, row: float, arm: Arm, metric: Metric, points: list[tuple[Run, float]], look: ArmLook, scale: float
 ) -> None:
-    """One row: the box from the arm's summary, and a point for every run, from top to bottom in order of start."""
+    """Draw one row: a box from the arm's summary, and a point for every run, from top to bottom in order of start."""
     summary = arm.metrics[metric.name]
     if summary.n >= FEWEST_FOR_BOX:
         quantities = {"q1": summary.q1, "med": summary.median, "q3": summary.q3, "whislo": summary.min}
@@ -153,16 +153,16 @@ def _draw_arm(
     y = [row + _offset(number, len(points)) for number in range(len(points))]
     axes.plot([scale * value for _, value in points], y, zorder=4, **look.points())
     if not points:
-        axes.text(0.02, row, "no run has a number", transform=axes.get_yaxis_transform(), va="center", color=FAINT)
+        axes.text(0.02, row, "no run has a value", transform=axes.get_yaxis_transform(), va="center", color=FAINT)
 
 
 def _box_text(comparison: Comparison, metric: str) -> str:
     boxes = any(arm.metrics[metric].n >= FEWEST_FOR_BOX for arm in comparison.arms)
-    return "Box: quartiles and median. Whiskers: least and most." if boxes else ""
+    return "Box: quartiles and median. Whiskers: minimum and maximum." if boxes else ""
 
 
 def _rows(axes: Any, comparison: Comparison) -> dict[str, float]:
-    """The height of each arm, the baseline at the top."""
+    """Return the vertical position of each arm, the baseline at the top."""
     rows = {arm.name: float(-number) for number, arm in enumerate(comparison.arms)}
     axes.set_yticks(list(rows.values()), [wrapped(arm.name) for arm in comparison.arms])
     axes.set_ylim(-len(rows) + 0.45, 0.55)
@@ -195,13 +195,13 @@ def _scale(comparison: Comparison, metric: Metric) -> tuple[float, str]:
 
 
 def draw_pairs(comparison: Comparison) -> Figure | None:
-    """A line a block through the step times of its runs: lines that lean alike are a difference, crossing ones noise.
+    """Draw one line per block through its step times. Parallel lines show a difference, crossing lines noise.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when the runs are not in blocks, or have no step times.
+        The figure; None if the runs are not in blocks, or have no step times.
     """
     metric = METRICS["step_time"]
     blocks: dict[int, dict[str, float]] = defaultdict(dict)
@@ -231,14 +231,14 @@ def draw_pairs(comparison: Comparison) -> Figure | None:
     if len(blocks) <= MOST_LABELLED:
         _number_blocks(axes, {block: scale * row[names[0]] for block, row in blocks.items() if names[0] in row})
     axes.set_xlabel(f"{metric.title} ({unit}), lower is better")
-    detail = "A line joins the runs of one block, dark to light in order of blocks."
+    detail = "Each line joins the runs of one block, from dark to light in order of the blocks."
     if len(blocks) <= MOST_LABELLED:
-        detail += " The figures are the blocks' numbers."
+        detail += " The labels are block numbers."
     return finish(figure, comparison, "Step time within each block", detail)
 
 
 def _number_blocks(axes: Any, places: Mapping[int, float]) -> None:
-    """The blocks' numbers above the points of the baseline, in steps where points lie close together."""
+    """Write the block numbers above the points of the baseline, at different heights where points are close."""
     left, right = axes.get_xlim()
     level, last = 0, float("-inf")
     for block, x in sorted(places.items(), key=lambda item: item[1]):
@@ -249,13 +249,13 @@ def _number_blocks(axes: Any, places: Mapping[int, float]) -> None:
 
 
 def draw_order(comparison: Comparison) -> Figure | None:
-    """Each run's step time over the mean of its arm, by order of start, with the line of the drift.
+    """Draw each run's step time relative to the mean of its arm, in order of start, with the line of the drift.
 
     Args:
         comparison: The document.
 
     Returns:
-        The figure; None when no arm has two runs with a step time.
+        The figure; None if no arm has two runs with a step time.
     """
     used = [run for run in comparison.runs if run.left_out is None]
     residuals = comparison.drift.residuals
@@ -301,7 +301,7 @@ def _drift_text(comparison: Comparison) -> str:
 
 
 def _shade_blocks(axes: object, blocks: list[int | None]) -> None:
-    """A band behind the runs of every other block; blocks that ran side by side have several."""
+    """Shade the runs of every other block. Blocks that ran side by side have several bands."""
     order = {block: place for place, block in enumerate(dict.fromkeys(blocks))}
     for n, block in enumerate(blocks):
         if order[block] % 2:

@@ -1,4 +1,4 @@
-"""Draw the plots of a comparison and save them: PNG, SVG, and TensorBoard's images."""
+"""Draw the plots of a comparison and save them as PNG, SVG and images for TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PNG_DPI = 150
 
 
 class SavedPlots:
-    """The plots that were saved, as a line of text.
+    """The saved plots. ``str()`` returns a line that lists them.
 
     Args:
-        folder: Where.
+        folder: Their folder.
         files: The image files.
-        in_tensorboard: Whether TensorBoard's event file was written as well.
+        in_tensorboard: Whether an event file for TensorBoard was also written.
     """
 
     def __init__(self, folder: Path, files: tuple[Path, ...], *, in_tensorboard: bool) -> None:
@@ -42,14 +42,14 @@ class SavedPlots:
 
 
 def draw_plots(comparison: Comparison) -> dict[str, Figure]:
-    """Draw every plot that the comparison has something for.
+    """Draw every plot that the comparison has data for.
 
     Args:
         comparison: The document.
 
     Returns:
         The figures by name: ``times``, ``accuracy``, ``pairs``, ``ratios``, ``order``, ``prediction``. Save them
-        within `lightning_perf.compare.plots.style.drawing`, which holds their settings.
+        inside `lightning_perf.compare.plots.style.drawing`, which applies their settings.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -75,7 +75,7 @@ def draw_plots(comparison: Comparison) -> dict[str, Figure]:
 def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
     """Draw and save the plots; see `Comparison.save_plots`.
 
-    Plots of an earlier comparison in the folder are replaced; those that this one does not have are removed.
+    Plots of an earlier comparison in the folder are replaced, or removed if this comparison lacks them.
     """
     figures = draw_plots(comparison)
     from lightning_perf.compare.plots.style import drawing
@@ -95,7 +95,7 @@ def save_plots(comparison: Comparison, folder: Path) -> SavedPlots:
                     (folder / name).with_suffix(suffix).unlink(missing_ok=True)
         in_tensorboard = _write_events(folder, {name: images[f"{name}.png"] for name in figures}, figures)
     except OSError as error:
-        raise CompareError(f"{folder}: plots cannot be written ({error.strerror}). Give another folder.") from error
+        raise CompareError(f"{folder}: the plots cannot be written ({error.strerror}). Give another folder.") from error
     return SavedPlots(folder, tuple(folder / name for name in images), in_tensorboard=in_tensorboard)
 
 
@@ -107,7 +107,7 @@ def _image(figure: Figure, kind: str) -> bytes:
 
 
 def _write_events(folder: Path, images: Mapping[str, bytes], figures: Mapping[str, Figure]) -> bool:
-    """Write TensorBoard's event file in place of that of an earlier comparison."""
+    """Write TensorBoard's event file, and remove that of an earlier comparison."""
     try:
         event = importlib.import_module("tensorboard.compat.proto.event_pb2")
         summary = importlib.import_module("tensorboard.compat.proto.summary_pb2").Summary

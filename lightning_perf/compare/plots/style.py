@@ -1,4 +1,4 @@
-"""What all plots share: colours, marks, names that fit, titles, and figures that need no window and no global state."""
+"""The common style of all plots: colors, markers, short names, titles, and figures without a window or global state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _LOOKS = (
     ("#E69F00", "v"),
     ("#56B4E9", "P"),
 )
-"""Colours that are told apart also with a colour vision deficiency (Okabe and Ito, Color Universal Design, 2008), each
-with a marker of its own."""
+"""Colors that people with a color vision deficiency can distinguish (Okabe and Ito, Color Universal Design, 2008), each
+with its own marker."""
 
 _SETTINGS: dict[str, Any] = {
     "font.size": 9.5,
@@ -57,25 +57,25 @@ _SETTINGS: dict[str, Any] = {
     "figure.facecolor": "white",
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.8,
-    # Names of arms are the user's: a $ in one is a $.
+    # The user chooses the names of arms, so a $ in a name is a plain $.
     "text.parse_math": False,
-    # The same comparison gives the same file.
+    # The same comparison must give the same file.
     "svg.hashsalt": "lightning_perf",
 }
 
 
 class ArmLook:
-    """How the runs of an arm are drawn.
+    """The color and marker of an arm's runs.
 
     Args:
-        number: The arm's place among the arms.
+        number: The arm's position among the arms.
     """
 
     def __init__(self, number: int) -> None:
         self.color, self.marker = _LOOKS[number % len(_LOOKS)]
 
     def points(self, **more: Any) -> dict[str, Any]:
-        """Arguments of a plot of points without a line."""
+        """Return the arguments for plotting points without a line."""
         look = {
             "color": self.color,
             "marker": self.marker,
@@ -88,32 +88,32 @@ class ArmLook:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Settings of all plots, for the time of drawing and saving."""
+    """Apply the settings of all plots while drawing and saving."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)  # type: ignore[arg-type]
-        # A character that the font lacks is a box in the plot, and no matter for the user's console.
+        # A character that the font lacks becomes a box in the plot. The console needs no warning about it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 def looks(comparison: Comparison) -> dict[str, ArmLook]:
-    """The look of each arm, by its name."""
+    """Return the color and marker of each arm, by its name."""
     return {arm.name: ArmLook(number) for number, arm in enumerate(comparison.arms)}
 
 
 def new_figure(height_inches: float) -> Figure:
-    """An empty figure, which belongs to nobody else."""
+    """Create an empty figure that pyplot does not manage."""
     return Figure(figsize=(WIDTH_INCHES, height_inches), dpi=150, layout="constrained")
 
 
 def row_height(names: list[str]) -> float:
-    """Inches that a row needs for the longest of the names beside it."""
+    """Return the height in inches that a row needs for the longest name."""
     return 0.42 + 0.17 * max(wrapped(name).count("\n") + 1 for name in names)
 
 
 def wrapped(name: str, characters: int = NAME_CHARACTERS) -> str:
-    """A name in lines; a very long one loses its middle, since names of runs differ at their ends."""
+    """Wrap a name into lines. A very long name loses its middle, since names of runs differ at their ends."""
     text = plain(name).plain
     room = characters * NAME_LINES - 2
     if len(text) > room:
@@ -122,15 +122,15 @@ def wrapped(name: str, characters: int = NAME_CHARACTERS) -> str:
 
 
 def short_name(name: str, characters: int = 40) -> str:
-    """A name on one line, for legends and titles."""
+    """Shorten a name to one line, for legends and titles."""
     text = plain(name).plain
     return text if len(text) <= characters else f"{text[: characters // 2]}…{text[-(characters // 2 - 1) :]}"
 
 
 def runs_text(comparison: Comparison) -> str:
-    """How many runs of each arm are drawn, and how many are not and why."""
+    """Return the number of drawn runs per arm, and of runs left out by reason."""
     counts = [arm.used for arm in comparison.arms]
-    text = f"n = {counts[0]} an arm" if len(set(counts)) == 1 else "n = " + ", ".join(map(_count, comparison.arms))
+    text = f"n = {counts[0]} per arm" if len(set(counts)) == 1 else "n = " + ", ".join(map(_count, comparison.arms))
     text += ", in blocks" if comparison.blocked else ", not in blocks"
     left_out = sum((Counter(arm.left_out) for arm in comparison.arms), Counter[str]())
     if left_out:
@@ -143,12 +143,12 @@ def _count(arm: Arm) -> str:
 
 
 def finish(figure: Figure, comparison: Comparison, title: str, detail: str | None = None) -> Figure:
-    """Put the title over a figure: what it shows, then the runs and the hardware.
+    """Add the title to a figure, and below it the runs and the hardware.
 
     Args:
         figure: The figure.
         comparison: The document.
-        title: What is shown, without the numbers of runs.
+        title: The title, without the numbers of runs.
         detail: A further sentence.
     """
     hardware = ", ".join(plain(name).plain for name in comparison.hardware) or "hardware not recorded"
@@ -160,14 +160,14 @@ def finish(figure: Figure, comparison: Comparison, title: str, detail: str | Non
     place: dict[str, Any] = {"ha": "left", "va": "top"}
     figure.text(0.012, 1 - 0.1 / height, title, fontsize=13, fontweight="bold", **place)
     figure.text(0.012, 1 - 0.36 / height, "\n".join(lines), fontsize=9, color="#555555", linespacing=1.35, **place)
-    # The layout has the rest of the figure to itself.
+    # Leave the rest of the figure to the layout.
     engine: Any = figure.get_layout_engine()
     engine.set(w_pad=0.08, rect=(0, 0, 1, 1 - head / height))
     return figure
 
 
 def hide_frame(axes: Any, *, grid: str = "x") -> None:
-    """Leave only what helps reading: a light grid, no box."""
+    """Remove the frame of a plot and keep a light grid."""
     for side in ("top", "right", "left" if grid == "x" else ""):
         if side:
             axes.spines[side].set_visible(False)
@@ -176,6 +176,6 @@ def hide_frame(axes: Any, *, grid: str = "x") -> None:
 
 
 def number_axis(axis: Any, count: int = 6) -> None:
-    """Plain numbers on an axis, never 1e-3 + offset."""
+    """Show plain numbers on an axis, without exponents or offsets."""
     axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}".replace("-", "−")))

@@ -1,1 +1,1 @@
-"""Run records as values to compare: their metrics, fingerprints and whether two arms may be compared."""
+"""Read run records, their metrics and fingerprints, and check whether two arms may be compared."""

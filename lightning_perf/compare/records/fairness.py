@@ -9,33 +9,33 @@ from dataclasses import dataclass, replace
 from lightning_perf.compare.records.record import RunRecord
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "is_named", "likely_cause"]
+__all__ = ["SEED_FACTS", "Difference", "Fairness", "check_fairness", "host_name", "is_named", "likely_cause"]
 
 SEED_FACTS = ("train.seed", "model.initial_weights", "data.first_batch", "data.manifest", "data.val_manifest")
-"""Facts that differ from run to run by intent: over an arm's runs they have to form the same set in both arms. The data
-are among them because a seed may draw what is held out."""
+"""Facts that may differ from run to run. Over the runs of an arm they must form the same set in both arms. The data
+sets are among them because a seed may choose the held-out samples."""
 
 CONSEQUENCES = {
     "train.batch_size": ("data.first_batch",),
     "data.manifest": ("data.first_batch",),
     "train.seed": SEED_FACTS,
 }
-"""Facts that as a rule do not agree when the one on the left does not."""
+"""Facts that usually differ when the fact on the left does."""
 
 ESSENTIAL = ("data.manifest", "model.initial_weights", "data.first_batch", "code.revision")
-"""Facts whose absence is worth a word, since a comparison then takes their agreement on trust."""
+"""Facts that a note names when no run recorded them: the comparison then assumes that they agree."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A fact in which the arms differ.
+    """A fact that differs between the arms.
 
     Attributes:
         fact: Its name.
-        baseline: Its values over the baseline's runs, as text, each once.
-        candidate: The same of the candidate.
-        allowed_by: ``"treatment"`` or ``"allow"`` when it may differ; None when it makes the comparison unfair. What is
-            under test may differ between the arms, not within one.
+        baseline: Its distinct values over the baseline's runs, as text.
+        candidate: Its distinct values over the candidate's runs, as text.
+        allowed_by: ``"treatment"`` or ``"allow"`` if the fact may differ; None if it makes the comparison unfair. A
+            treatment may differ between the arms, but not within an arm.
     """
 
     fact: str
@@ -46,10 +46,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Fairness:
-    """The outcome of the check.
+    """The differences between the fingerprints of two arms.
 
     Attributes:
-        differences: What differs, the unfair first, in alphabetical order.
+        differences: All facts that differ, the unfair ones first, each group in alphabetical order.
         unchecked: Essential facts that no run recorded.
     """
 
@@ -58,19 +58,19 @@ class Fairness:
 
     @property
     def unfair(self) -> tuple[Difference, ...]:
-        """The differences that forbid the comparison."""
+        """The differences that make the comparison unfair."""
         return tuple(difference for difference in self.differences if difference.allowed_by is None)
 
 
 HOST = "host."
-"""Group of facts about the machine. Blocks of a study may run on different machines, the runs of one block may not."""
+"""Group of facts about the machine. A study may use several machines, but only one per block."""
 
 ENVIRONMENT = "env."
-"""Group of facts that are recorded where they are set only."""
+"""Group of environment variables, which are recorded only where they are set."""
 
 
 def is_named(fact: str, names: Collection[str]) -> bool:
-    """Whether a fact is among names, where a name may be a whole group or the part after the group.
+    """Return whether names cover a fact. A name may be the fact, its whole group, or the part after the group.
 
     Example:
         >>> is_named("train.precision", ["precision"]), is_named("flags.tf32_matmul", ["flags"])
@@ -83,7 +83,7 @@ def is_named(fact: str, names: Collection[str]) -> bool:
 
 
 def likely_cause(facts: Collection[str]) -> str:
-    """The differing fact to name first: one that brings others about, then one that is not itself a consequence.
+    """Return the differing fact to name first: one that causes others, else one that is not itself a consequence.
 
     Example:
         >>> likely_cause(["data.first_batch", "code.revision", "train.batch_size"])
@@ -107,12 +107,12 @@ def check_fairness(
     Args:
         baseline: Runs of the baseline, at least one.
         candidate: Runs of the candidate, at least one.
-        treatment: Facts under test: each has one value in all runs of an arm.
-        allow: Facts that may differ although they are not under test, also within an arm.
-        blocked: Whether runs are paired by block: then what depends on the seed has to agree within each block.
+        treatment: Facts being tested. Each must have one value in all runs of an arm.
+        allow: Other facts that may differ, also within an arm.
+        blocked: Whether runs are paired by block. Facts that depend on the seed must then agree within each block.
 
     Returns:
-        What differs.
+        The differences, and the essential facts that no run recorded.
     """
     baseline, candidate = [_with_host(run) for run in baseline], [_with_host(run) for run in candidate]
     names = sorted({fact for run in (*baseline, *candidate) for fact in run.facts})
@@ -129,9 +129,14 @@ def check_fairness(
     return Fairness(tuple(sorted(differences, key=lambda d: (d.allowed_by is not None, d.fact))), unchecked)
 
 
+def host_name(run: RunRecord) -> str | None:
+    """Return the name of the machine that a run used. Older records have it in a note."""
+    host = run.facts.get("host.name") or run.notes.get("host")
+    return str(host) if host else None
+
+
 def _with_host(run: RunRecord) -> RunRecord:
-    """Older records name the machine in a note."""
-    host = run.notes.get("host")
+    host = host_name(run)
     return run if "host.name" in run.facts or not host else replace(run, facts={**run.facts, "host.name": host})
 
 
@@ -148,7 +153,7 @@ def _agree(fact: str, baseline: Sequence[RunRecord], candidate: Sequence[RunReco
         return all(ours[block] == theirs[block] for block in ours.keys() & theirs.keys())
     a = Counter(_key(run.facts.get(fact)) for run in baseline)
     b = Counter(_key(run.facts.get(fact)) for run in candidate)
-    # With unequal numbers of runs the smaller arm's seeds have to be among the larger's.
+    # If the arms have different numbers of runs, the seeds of the smaller arm must be among those of the larger.
     return a == b if len(baseline) == len(candidate) else not (a - b) or not (b - a)
 
 
@@ -161,7 +166,7 @@ def _by_block(fact: str, runs: Sequence[RunRecord]) -> Mapping[int | None, tuple
 
 
 def _key(value: FactValue) -> tuple[str, FactValue]:
-    # 1, 1.0 and True are equal in Python and are not the same setting.
+    # 1, 1.0 and True are equal in Python, but they are different settings.
     return type(value).__name__, value
 
 

@@ -1,4 +1,4 @@
-"""Hashes of what a run is made of: files, tensors, nested batches. The same content gives the same hash anywhere."""
+"""Hash the inputs of a run: files, tensors, nested batches. The same content gives the same hash on any machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import numpy as np
 __all__ = ["hash_files", "hash_tensors"]
 
 DIGITS = 16
-"""Hexadecimal digits kept: 64 bits, far beyond chance agreement among runs."""
+"""Hexadecimal digits kept: 64 bits, enough that two runs do not agree by chance."""
 
 WHOLE_BYTES = 2**30
-"""Up to this much content is hashed whole; beyond it a sample of each part, and the hash says so by its suffix."""
+"""Content up to this size is hashed completely. Of larger content a sample of each part is hashed, and the hash has the
+suffix ``-sampled``."""
 
 SAMPLE_BYTES = 2**16
 
@@ -28,19 +29,19 @@ _SPARSE = {
     "sparse_csc": ("ccol_indices", "row_indices", "values"),
     "sparse_bsc": ("ccol_indices", "row_indices", "values"),
 }
-"""The tensors that one of such a layout consists of."""
+"""The parts of a sparse tensor, by its layout."""
 
 
 def hash_files(paths: Iterable[str | Path], root: str | Path) -> str:
-    """Hash the files of a data set: their names below a root, sizes and content.
+    """Hash the files of a data set: their names below a root, their sizes and their content.
 
     Args:
         paths: The files, in any order.
-        root: Folder that their names are taken from, so that the same data elsewhere hashes the same.
+        root: Folder that names are relative to, so that a copy of the data in another place has the same hash.
 
     Returns:
-        The hash; with the suffix ``-sampled`` when the files are too large together to read them whole, then
-        over the first and last 64 KiB of each.
+        The hash. If the files together are too large to read completely, it covers the first and last 64 KiB of each
+        and has the suffix ``-sampled``.
 
     Raises:
         OSError: A file cannot be read.
@@ -67,10 +68,10 @@ def hash_tensors(value: Any) -> str | None:
     """Hash the tensors, arrays and plain values in a nested structure.
 
     Args:
-        value: A batch, a state dict: tensors, arrays, numbers and strings in mappings and sequences.
+        value: For example a batch or a state dict: tensors, arrays, numbers and strings in mappings and sequences.
 
     Returns:
-        The hash, or None when there is no tensor or array in it; ``-sampled`` as in `hash_files`.
+        The hash, or None if the value has no tensor or array. The suffix ``-sampled`` is as in `hash_files`.
 
     Example:
         >>> hash_tensors({"x": np.zeros(3)}) == hash_tensors({"x": np.zeros(3)}) != hash_tensors({"x": np.ones(3)})
@@ -93,7 +94,7 @@ def hash_tensors(value: Any) -> str | None:
 
 
 def _flatten(name: str, value: Any, parts: list[tuple[str, Any]], within: tuple[int, ...]) -> None:
-    if id(value) in within:  # an object that leads back to itself
+    if id(value) in within:  # an object that contains itself
         return
     within = (*within, id(value))
     if _is_array(value) and (pieces := _pieces(value)) is not None:
@@ -111,11 +112,11 @@ def _flatten(name: str, value: Any, parts: list[tuple[str, Any]], within: tuple[
 
 
 def _pieces(array: Any) -> Any | None:
-    """What an array consists of that is no plain block of numbers; None where it is one."""
+    """Return the parts of an array of objects, or of a nested or sparse tensor; None for a plain block of numbers."""
     if isinstance(array, np.ndarray):
         if not array.dtype.hasobject:
             return None
-        items = array.reshape(-1).tolist()  # the array itself holds addresses, which no other process has
+        items = array.reshape(-1).tolist()  # the array itself holds addresses, which differ in every process
         if not all(isinstance(item, PLAIN) for item in items):
             return [array.shape, items]
         return [array.shape, np.frombuffer("\0".join(map(repr, items)).encode(), np.uint8)]
@@ -131,7 +132,7 @@ def _pieces(array: Any) -> Any | None:
 
 
 def _is_array(value: Any) -> bool:
-    # Tensors are known by their looks, so that this module does not need torch.
+    # Recognize tensors by their methods, so that this module does not import torch.
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "element_size"))
 
 
@@ -148,7 +149,7 @@ def _content(array: Any, whole: bool) -> bytes:
     flat = array.detach().resolve_conj().reshape(-1)
     if not whole and flat.numel():
         flat = flat[:: max(1, int(flat.nbytes) // SAMPLE_BYTES)]
-    # As bytes: numpy has no bfloat16.
+    # As bytes, because numpy has no bfloat16.
     import torch
 
     return flat.contiguous().cpu().view(torch.uint8).numpy().tobytes() if flat.numel() else b""

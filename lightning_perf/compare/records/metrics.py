@@ -1,4 +1,4 @@
-"""The numbers that are compared: what each is, and how a run record gives it."""
+"""The metrics of a comparison: their names, units and directions, and how to read them from a run record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 LOWER_IS_BETTER = ("loss", "err")
-"""Parts of the names of metrics that are no accuracy, whatever their values."""
+"""A metric with one of these parts in its name is never an accuracy, whatever its values."""
 
 LOWER_WORDS = ("perplexity", "ppl", "nll", "bpb", "bpc", "wer", "cer", "mae", "mse", "rmse", "mape", "fid")
 HIGHER_WORDS = (
@@ -44,7 +44,7 @@ HIGHER_WORDS = (
     "r2",
     "score",
 )
-"""Whole words in the names of metrics whose better direction everybody knows."""
+"""Whole words in a metric's name that show its better direction."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -52,7 +52,7 @@ ROUNDING = 1e-6
 
 
 class Scale(str, Enum):
-    """How two arms' values are set against each other."""
+    """How the values of two arms are compared."""
 
     RATIO = "ratio"
     DIFFERENCE = "difference"
@@ -60,14 +60,14 @@ class Scale(str, Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """One number a run.
+    """A metric of a comparison: one number per run.
 
     Attributes:
-        name: Its name, as in a gate.
-        title: Its name for people.
+        name: Its name in gates and in the JSON.
+        title: Its name in tables and sentences.
         unit: ``s``, ``ms``, ``samples/s``, ``share`` or ``bytes``; empty for a number without a unit.
-        scale: Ratio for what is positive by nature, difference for shares.
-        higher_is_better: Which direction is good.
+        scale: Ratio for positive quantities, difference for shares.
+        higher_is_better: Whether a larger value is better.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Metric:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it rests on a clock, so that two runs never give exactly the same."""
+        """Whether it is measured with a clock, so that two runs never give exactly the same value."""
         return self.unit in ("s", "ms", "samples/s")
 
 
@@ -96,21 +96,20 @@ METRICS: Mapping[str, Metric] = {
         Metric("host_memory", "peak host memory", "bytes", Scale.RATIO, higher_is_better=False),
     )
 }
-
+"""The metrics of a comparison, by their names."""
 
 QUALITY_METRICS = ("accuracy", "loss", "score")
-"""Metrics that say how well a run learned. A comparison has at most one of them."""
+"""Metrics that show how well a run learned. A comparison has at most one of them."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """The logged metric that says how well a run learned: its accuracy, its loss or another score.
+    """The logged metric that shows how well a run learned: an accuracy, a loss or another score.
 
     Attributes:
-        name: Its name among the metrics of the epochs.
-        in_percent: Whether it was logged in per cent, and not as a share of 1.
-        metric: The entry of `METRICS` that it fills: ``accuracy`` for a share of 1, ``loss`` when lower is better, else
-            ``score``.
+        name: The name under which the runs logged it.
+        in_percent: Whether it was logged in per cent and not as a share of 1.
+        metric: Its entry in `METRICS`: ``accuracy`` for a share of 1, ``loss`` if lower is better, else ``score``.
     """
 
     name: str
@@ -119,39 +118,39 @@ class Quality:
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is a share of right answers, compared in percentage points."""
+        """Whether it is a share of correct answers, compared in percentage points."""
         return self.metric == "accuracy"
 
     @property
     def higher_is_better(self) -> bool:
-        """Which direction is good."""
+        """Whether a larger value is better."""
         return METRICS[self.metric].higher_is_better
 
     def at(self, epoch: Epoch) -> float | None:
-        """The value after an epoch, an accuracy as a share; None for nan, and where the epoch has none."""
+        """Return the value after an epoch, an accuracy as a share; None if it is nan or was not logged."""
         value = epoch.metrics.get(self.name)
         return value / 100 if value is not None and self.in_percent else value
 
     def is_in(self, run: RunRecord) -> bool:
-        """Whether a run logged it."""
+        """Return whether a run logged the metric."""
         return any(self.name in epoch.metrics for epoch in run.epochs)
 
 
 def find_quality(runs: Sequence[RunRecord], accuracy: str | None = None, quality: str | None = None) -> Quality | None:
-    """Find the metric that says how well the runs learned.
+    """Find the metric that shows how well the runs learned.
 
     Args:
         runs: The runs.
-        accuracy: Name of the accuracy, when the user gave it.
-        quality: Name of any other metric with its direction, such as ``val_loss:min``, when the user gave it. The
-            direction may be left out for names such as ``val_loss`` or ``test_f1``.
+        accuracy: Name of the accuracy, if the user gave it.
+        quality: Name of any other metric with its direction, such as ``val_loss:min``, if the user gave it. Names such
+            as ``val_loss`` or ``test_f1`` need no direction.
 
     Returns:
-        The given metric. Otherwise the accuracy, then a score, then a loss, by names that every run with epochs has;
-        one of validation before one of training. None when there is none.
+        The given metric. Without one, the first of these that every run with epochs logged: an accuracy, a score, a
+        loss. A validation metric comes before a training metric. None if the runs share no such metric.
 
     Raises:
-        CompareError: The given name is in no run, its direction is unknown, or it is not an accuracy.
+        CompareError: No run logged the given name, its direction is unknown, or it is not an accuracy.
     """
     if quality is not None:
         if accuracy is not None:
@@ -178,12 +177,15 @@ def _read_quality(runs: Sequence[RunRecord], text: str) -> Quality:
             return accuracy
     metric = {"min": "loss", "max": "score"}.get(mode) or _direction(name)
     if metric is None:
-        raise CompareError(f"--quality {name}: is higher or lower better? Write {name}:max or {name}:min.")
+        raise CompareError(
+            f'--quality "{name}": the name does not show whether higher or lower is better. '
+            f"Write {name}:max or {name}:min."
+        )
     return Quality(name, metric=metric)
 
 
 def _direction(name: str) -> str | None:
-    """The metric that a name stands for, or None where its direction is not known."""
+    """Return the entry of `METRICS` for a logged name, or None if the name does not show a direction."""
     words = {word.lower() for word in _WORD.findall(name)}
     if _is_loss(name) or words & set(LOWER_WORDS):
         return "loss"
@@ -195,11 +197,11 @@ def _is_loss(name: str) -> bool:
 
 
 def is_broken(run: RunRecord, quality: Quality | None, baseline: Sequence[RunRecord]) -> bool:
-    """Whether a run diverged: its quality, or a loss that is a number in all runs of the baseline, ended as nan or inf.
+    """Return whether a run diverged: its quality ended as nan or inf, or a loss did that is finite in the baseline.
 
     Args:
         run: The run.
-        quality: The metric that says how well it learned, or None.
+        quality: The metric that shows how well it learned, or None.
         baseline: The runs of the baseline.
     """
     names = {name for epoch in run.epochs for name in epoch.metrics if _is_loss(name)}
@@ -223,7 +225,7 @@ def _common_metrics(runs: Sequence[RunRecord]) -> set[str]:
 def _check_logged(runs: Sequence[RunRecord], name: str) -> None:
     logged = {metric for run in runs for epoch in run.epochs for metric in epoch.metrics}
     if name not in logged:
-        raise CompareError(f'No run has a metric "{name}". They have: {", ".join(sorted(logged)) or "none"}.')
+        raise CompareError(f'No run logged a metric "{name}". They logged: {", ".join(sorted(logged)) or "none"}.')
 
 
 def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality | None:
@@ -231,26 +233,26 @@ def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality
 
     Args:
         runs: The runs.
-        name: The metric's name, when the user gave it.
+        name: The metric's name, if the user gave it.
 
     Returns:
-        The accuracy: of the metrics with "acc" in their names that every run with epochs has, one of validation before
-        one of training; None when there is none.
+        The accuracy: a metric with "acc" in its name that every run with epochs logged. A validation metric comes
+        before a training metric. None if the runs share no accuracy.
 
     Raises:
-        CompareError: The given name is in no run, or is no accuracy.
+        CompareError: No run logged the given name, or it is not an accuracy.
     """
     if name is not None:
         _check_logged(runs, name)
         if _is_loss(name):
             raise CompareError(
-                f"{name}: looks like a metric that is better when lower, and an accuracy is better when higher. "
+                f'--accuracy "{name}": the name looks like a loss or an error, where lower is better. '
                 f"Give --quality {name}:min instead."
             )
         accuracy = _read_scale(runs, name)
         if accuracy is None:
             raise CompareError(
-                f"{name}: is no accuracy: it has values outside of 0 to 1, and of 0 to 100 %. "
+                f'--accuracy "{name}": not an accuracy, because it has values outside 0 to 1 and outside 0 to 100 %. '
                 f"Give --quality {name}:max instead."
             )
         return accuracy
@@ -260,7 +262,7 @@ def find_accuracy(runs: Sequence[RunRecord], name: str | None = None) -> Quality
 
 
 def _read_scale(runs: Sequence[RunRecord], name: str) -> Quality | None:
-    """Whether values are shares or per cent; None when they can be neither."""
+    """Return the metric as an accuracy in shares or in per cent; None if its values can be neither."""
     logged = [value for run in runs for epoch in run.epochs if (value := epoch.metrics.get(name)) is not None]
     low, high = min(logged, default=0.0), max(logged, default=0.0)
     if low < 0 or high > 100 + ROUNDING:
@@ -279,11 +281,12 @@ def run_values(run: RunRecord, quality: Quality | None, goal: float | None) -> d
 
     Args:
         run: The run.
-        quality: The metric that says how well it learned, or None.
-        goal: Accuracy to be reached for ``time_to_accuracy``, or None.
+        quality: The metric that shows how well it learned, or None.
+        goal: Accuracy to reach for ``time_to_accuracy``, or None.
 
     Returns:
-        A value for each of `METRICS`; None where the run has none. A time to accuracy is None for a run that missed it.
+        A value for each of `METRICS`, or None where the run lacks it. A run that missed the goal lacks a time to
+        accuracy.
     """
     reach = reach_time(run, quality, goal)
     learned = dict.fromkeys(QUALITY_METRICS) | ({quality.metric: _last(run, quality)} if quality is not None else {})
@@ -299,15 +302,16 @@ def run_values(run: RunRecord, quality: Quality | None, goal: float | None) -> d
 
 
 def reach_time(run: RunRecord, accuracy: Quality | None, goal: float | None) -> ReachTime | None:
-    """When a run first reached an accuracy, or the end of its training if it did not.
+    """Return the training time at which a run first reached an accuracy.
 
     Args:
         run: The run.
-        accuracy: The accuracy among its metrics.
-        goal: The accuracy to be reached.
+        accuracy: The metric that is the accuracy.
+        goal: The accuracy to reach.
 
     Returns:
-        The time, censored for a miss; None without epochs or goal.
+        The time; for a run that missed the goal, the end of its training, marked as censored. None without epochs or
+        without a goal.
     """
     if accuracy is None or goal is None or not run.epochs:
         return None

@@ -1,6 +1,6 @@
-"""The run record: what one training run left, read from its file of lines.
+"""Read the record of one training run from its ``run.jsonl``.
 
-A record without its last line, `RunEnded`, is that of a run that was interrupted.
+A record without its last line, `RunEnded`, belongs to a run that was interrupted.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.errors import TraceError
+from lightning_perf.project import install_command
 from lightning_perf.report.document import read_predicted_speedup
 from lightning_perf.run_files.run_record import (
     RECORD_NAME,
@@ -31,7 +34,7 @@ from lightning_perf.run_files.steps import STEPS
 __all__ = ["GIVEN_UP", "Epoch", "RunRecord", "find_records", "read_record"]
 
 GIVEN_UP = "its block was given up"
-"""The problem of a run that is left out because a partner in its block failed."""
+"""The problem of a run that is left out because another run of its block failed."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ class Epoch:
 
     Attributes:
         epoch: Its number, from 0.
-        train_time_s: Training time from the start of the fit to the end of this epoch, its validation included.
+        train_time_s: Time from the start of the fit to the end of this epoch, including its validation.
         steps: Optimizer steps since the start of training.
-        metrics: Metrics known at its end; None for nan.
+        metrics: Metrics logged by the end of the epoch; None for nan.
     """
 
     epoch: int
@@ -53,29 +56,30 @@ class Epoch:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one training run left.
+    """The record of one training run: its fingerprint, epochs, times, memory and outcome.
 
     Attributes:
         run_id: Unique name of the run.
         path: The record's file.
         started_unix_s: When it started.
-        place: Its place in a study; None outside one.
-        facts: The fingerprint: everything that has to agree in a fair comparison.
-        notes: What need not agree: host, load.
+        place: Its place in a study; None outside a study.
+        facts: The fingerprint: everything that must agree in a fair comparison.
+        notes: Observations that need not agree, such as the load.
         epochs: The epochs in order.
         outcome: How it ended.
-        error: What ended it, when it failed.
-        train_time_s: Training time; None when interrupted.
-        peak_device_bytes: Most device memory allocated at once, or None.
-        peak_host_bytes: Most resident memory of the process, or None.
-        problems: Why its times are invalid: throttling, foreign processes on the device.
-        remarks: What was seen of the device and does not make them invalid, as that it was at its power limit.
-        steps: Step times, or None when they are missing.
-        steps_problem: Why they cannot be read, when they are there.
+        error: The error that ended it, if it failed.
+        train_time_s: Training time; None if the run was interrupted.
+        peak_device_bytes: Peak allocated device memory, or None.
+        peak_host_bytes: Peak resident memory of the process, or None.
+        problems: Reasons why its times are invalid, such as throttling or other processes on the device.
+        remarks: Observations of the device that do not invalidate the times, e.g. that it was at its power limit.
+        steps: Step times, or None if they are missing.
+        steps_problem: Why the step times cannot be read, if their file exists.
+        step_p25_ns: 25th percentile of the step times; None on accelerators, where the host runs ahead of the device.
         other_cpu_share: Share of the usable processors' time that other processes took during training, or None.
         cpu_throttled_share: Share of the training during which a CPU quota held the run back, or None.
-        predicted_speedup: Least and most speed-up of a step that mixed precision is predicted to bring, by the run's
-            report; None when the run was not profiled or had no device to profile.
+        predicted_speedup: Smallest and largest step speed-up that the run's report predicts for mixed precision. None
+            if the run was not profiled or had no device to profile.
     """
 
     run_id: str
@@ -97,20 +101,21 @@ class RunRecord:
     predicted_speedup: tuple[float, float] | None = None
     other_cpu_share: float | None = None
     cpu_throttled_share: float | None = None
+    step_p25_ns: float | None = None
 
 
 def read_record(path: str | Path) -> RunRecord:
     """Read the record of one run.
 
     Args:
-        path: A ``run.jsonl`` file. Its step samples are read from ``steps.rank0.jsonl`` beside it, and the prediction
-            from ``report.json``.
+        path: A ``run.jsonl`` file. The step samples come from ``steps.rank0.jsonl`` in the same folder, and the
+            prediction from ``report.json``.
 
     Returns:
         The record.
 
     Raises:
-        CompareError: The file cannot be read or is no record.
+        CompareError: The file cannot be read or is not a run record.
     """
     path = Path(path)
     try:
@@ -118,11 +123,15 @@ def read_record(path: str | Path) -> RunRecord:
     except TraceError as error:
         raise CompareError(str(error)) from error
     if not lines or not isinstance(lines[0], RunStarted):
-        raise CompareError(f"{path}: does not begin with the start of a run. Leave it out of the comparison.")
+        raise CompareError(
+            f"{path}: not a run record, because its first line is not the start of a run. "
+            "Leave this file out of the comparison."
+        )
     started = lines[0]
     if started.version > VERSION:
         raise CompareError(
-            f"{path}: has version {started.version} of the record, newer than this lightning_perf reads."
+            f"{path}: record version {started.version} is newer than version {VERSION}, the newest that this "
+            f"lightning-perf reads. Upgrade with: {install_command()}"
         )
     facts = dict(started.facts)
     ended: RunEnded | None = None
@@ -137,7 +146,7 @@ def read_record(path: str | Path) -> RunRecord:
             health.append(line)
         elif isinstance(line, RunEnded):
             ended = line
-    steps, steps_problem = _step_times(STEPS.path(path.parent, 0))
+    steps, step_p25_ns, steps_problem = _step_times(STEPS.path(path.parent, 0))
     return RunRecord(
         run_id=started.run_id,
         path=path,
@@ -155,6 +164,7 @@ def read_record(path: str | Path) -> RunRecord:
         remarks=tuple(dict.fromkeys(seen.problem for seen in health if not seen.invalid)),
         steps=steps,
         steps_problem=steps_problem,
+        step_p25_ns=step_p25_ns,
         predicted_speedup=read_predicted_speedup(path.parent),
         other_cpu_share=ended.other_cpu_share if ended else None,
         cpu_throttled_share=ended.cpu_throttled_share if ended else None,
@@ -162,10 +172,9 @@ def read_record(path: str | Path) -> RunRecord:
 
 
 def find_records(path: str | Path) -> tuple[RunRecord, ...]:
-    """Read all records in a folder and below it.
+    """Read all run records in a folder and its subfolders.
 
-    A file in which not even the first line is whole is of a run that died, or met a full disk, as it began: it is
-    passed over.
+    Files without a single complete line are skipped: such a run crashed, or the disk was full, at its start.
 
     Args:
         path: A folder, or a single ``run.jsonl``.
@@ -174,19 +183,24 @@ def find_records(path: str | Path) -> tuple[RunRecord, ...]:
         The records by start time.
 
     Raises:
-        CompareError: There is none, or one cannot be read.
+        CompareError: The folder holds no record, or a record cannot be read.
     """
     path = Path(path)
     if path.is_file():
         return (read_record(path),)
     if not path.is_dir():
-        raise CompareError(f"{path}: does not exist. Give the log directory of runs with PerfCallback.")
+        raise CompareError(f"{path}: no such folder. Give the log directory of runs with PerfCallback.")
     files = sorted(path.rglob(RECORD_NAME))
     if not files:
-        raise CompareError(f"{path}: holds no run record ({RECORD_NAME}). Runs with PerfCallback leave one.")
+        raise CompareError(
+            f"{path}: no run record ({RECORD_NAME}) in it or below it. Runs with PerfCallback write one."
+        )
     records = [read_record(file) for file in files if _has_begun(file)]
     if not records:
-        raise CompareError(f"{path}: its runs died as they began: no {RECORD_NAME} in it has a whole line.")
+        raise CompareError(
+            f"{path}: every {RECORD_NAME} is empty or truncated: the runs crashed at startup. "
+            "Read their output, fix the cause and run them again."
+        )
     return tuple(sorted(records, key=lambda record: record.started_unix_s))
 
 
@@ -195,15 +209,19 @@ def _has_begun(path: Path) -> bool:
         with path.open("rb") as stream:
             return stream.readline().endswith(b"\n")
     except OSError:
-        return True  # reading the record says what is wrong
+        return True  # reading the record reports the error
 
 
-def _step_times(path: Path) -> tuple[StepTimes | None, str | None]:
-    """The step times, and why there are none although there is a file."""
+def _step_times(path: Path) -> tuple[StepTimes | None, float | None, str | None]:
+    """Return the step times and their 25th percentile, or the reason why an existing file cannot be read."""
     if not path.exists():
-        return None, None
+        return None, None, None
     try:
         samples = STEPS.read(path)
     except TraceError as error:
-        return None, str(error)
-    return (summarize_step_times(samples) if samples else None), None
+        return None, None, str(error)
+    if not samples:
+        return None, None, None
+    times = summarize_step_times(samples)
+    kept = [s.step_ns for s in samples[times.warmup_steps :] if times.only_profiled or not s.profiled]
+    return times, float(np.percentile(kept, 25)) if times.device_mean_ns is None else None, None

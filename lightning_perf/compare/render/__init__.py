@@ -1,1 +1,1 @@
-"""Renderers of a `Comparison`: they show what it holds and compute nothing."""
+"""Renderers of a `Comparison`: they show its content and compute nothing."""

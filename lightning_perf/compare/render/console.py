@@ -1,4 +1,4 @@
-"""A comparison on the console: verdict first."""
+"""Print a comparison on the console, the verdict first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, for a pull request."""
+"""Render a comparison as Markdown, for a pull request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from lightning_perf.compare.render.tables import (
     difference_table,
     footnotes,
     gate_table,
+    origin,
+    overall_result,
     result_table,
+    setting_table,
+    title,
     unfair_tables,
     what_to_do,
 )
@@ -21,14 +25,18 @@ __all__ = ["render_markdown", "render_refusal"]
 
 
 def render_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown, names from the runs escaped; see `Comparison.to_markdown`."""
-    parts = []
+    """Return a comparison as Markdown, with names from the runs escaped; see `Comparison.to_markdown`."""
+    parts = [f"# {escape(title(comparison))}"]
+    result = overall_result(comparison)
+    if result is not None:
+        parts.append(f"**{result}**")
     for candidate in comparison.candidates:
         verdict = candidate.verdict
         parts.append(f"**{escape(verdict.headline)}**")
         parts.append("\n".join(f"- {escape(line)}" for line in verdict.details))
         if verdict.next:
             parts.append(f"Next: {escape(verdict.next)}")
+    parts += ["\n".join(f"- {escape(line)}" for line in origin(comparison)), markdown_table(setting_table(comparison))]
     if comparison.gates:
         parts.append(markdown_table(gate_table(comparison)))
     parts += [markdown_table(result_table(comparison)), markdown_table(difference_table(comparison))]
@@ -43,7 +51,7 @@ def render_markdown(comparison: Comparison) -> str:
 
 
 def render_refusal(refusal: Unfair, notes: Sequence[str]) -> str:
-    """Return why a comparison is refused as Markdown; see `Unfair.to_markdown`."""
+    """Return the reasons of a refusal as Markdown; see `Unfair.to_markdown`."""
     parts = [f"**Refused as unfair. {escape(refusal.message)}**"]
     parts += [markdown_table(table) for table in unfair_tables(refusal)]
     parts += ["\n".join(f"- {escape(note)}" for note in notes), escape(what_to_do(refusal))]

@@ -1,1 +1,1 @@
-"""Studies: their definition, how they run, how far they are, and the runs they leave."""
+"""Studies: their definition, their execution, their progress and their results."""

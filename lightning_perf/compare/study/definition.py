@@ -1,10 +1,11 @@
-"""A study's definition: arms × blocks of runs, the order in which they run, and the file that holds it."""
+"""The definition of a study: arms × blocks of runs, the order of the runs, and its file."""
 
 from __future__ import annotations
 
 import os
 import random
 import re
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,17 +21,18 @@ __all__ = ["WARM_UP", "Study", "StudyArm", "balanced_orders", "read_study"]
 
 WARM_UP = 0
 _PLACEHOLDER = re.compile(r"\{(?:seed|block|dir)\}")
+_SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class StudyArm:
-    """One setting.
+    """One setting of a study: a command that trains with it.
 
     Attributes:
         name: Its name: letters, digits, dots, dashes, underscores.
-        command: Program and arguments of a run. ``{seed}``, ``{block}`` and ``{dir}`` (a folder for the run's files)
-            are filled in.
+        command: Program and arguments of a run. The study replaces ``{seed}``, ``{block}`` and ``{dir}``, a folder for
+            the run's files.
         environment: Environment variables to set.
     """
 
@@ -38,35 +40,50 @@ class StudyArm:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def shown(self) -> str:
+        """Return the command and its variables as a shell line, without values that may be secret.
+
+        Example:
+            >>> StudyArm("a", ("train.py", "--lr", "0.1"), {"WANDB_API_KEY": "123", "TF32": "0"}).shown()
+            'WANDB_API_KEY=… TF32=0 train.py --lr 0.1'
+        """
+        variables = [
+            f"{name}={'…' if _SECRET.search(name) else shlex.quote(value)}" for name, value in self.environment.items()
+        ]
+        return " ".join([*variables, shlex.join(self.command)])
+
     def filled(self, *, seed: int, block: int, folder: Path) -> list[str]:
-        """The command of one run.
+        """Return the command of one run, with its placeholders replaced.
 
         Example:
             >>> StudyArm("a", ("train.py", "--seed={seed}")).filled(seed=7, block=1, folder=Path("x"))
             ['train.py', '--seed=7']
         """
         values = {"{seed}": str(seed), "{block}": str(block), "{dir}": str(folder)}
-        # One pass: a value that looks like a placeholder stays as it is.
+        # In one pass, so that a value that looks like a placeholder is not replaced again.
         return [_PLACEHOLDER.sub(lambda match: values[match[0]], text) for text in self.command]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What a study runs.
+    """The plan of a study: its arms, and how often and in which order they run.
 
     Attributes:
         arms: The settings; the first is the baseline.
-        blocks: Blocks that count, each with one run of every arm. Six are the fewest with which an exact paired test
-            can reach p < 0.05.
-        treatment: Facts that differ between the arms by intent, as ``precision``.
+        blocks: Blocks that count, each with one run per arm. Six is the smallest number with which an exact paired
+            test can reach p < 0.05.
+        treatment: The settings being tested, e.g. ``precision``.
         seed: Seeds the orders and the runs; block n trains with seed + n in every arm.
-        attempts: How often a block is tried when runs of it fail.
+        attempts: How often a block is tried if runs of it fail.
+        precise: Add blocks until the interval of the step time reaches at most this share to each side, for every
+            candidate. `blocks` then is the number planned so far. None runs exactly `blocks` blocks.
+        max_blocks: The largest number of blocks of a precise study; None for any other study.
         workdir: Folder in which the commands run.
         study_id: Unique name.
-        revision: Of the code in `workdir` when the study was defined; None where there is no git repository.
+        revision: Revision of the code in `workdir` when the study was defined; None outside a git repository.
 
     Raises:
-        CompareError: The definition makes no study.
+        CompareError: A value is invalid, e.g. two arms have the same name.
     """
 
     arms: tuple[StudyArm, ...]
@@ -74,6 +91,8 @@ class Study:
     treatment: tuple[str, ...] = ()
     seed: int = 0
     attempts: int = 3
+    precise: float | None = None
+    max_blocks: int | None = None
     workdir: str = field(default_factory=os.getcwd)
     study_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     revision: str | None = field(default_factory=lambda: git_revision(Path.cwd()))
@@ -81,26 +100,38 @@ class Study:
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
         if len(names) < 2:
-            raise CompareError("A study needs two arms or more. Give each as --arm NAME=COMMAND.")
+            raise CompareError(f"A study needs at least two arms, not {len(names)}. Give each as --arm NAME=COMMAND.")
         for arm in self.arms:
             if not _NAME.fullmatch(arm.name):
                 raise CompareError(
-                    f'"{arm.name}" is no name for an arm. Use letters, digits, dots, dashes, underscores.'
+                    f'"{arm.name}" is not a valid name for an arm. Use letters, digits, dots, dashes, underscores.'
                 )
             if not arm.command:
-                raise CompareError(f"The arm {arm.name} has no command.")
+                raise CompareError(f"The arm {arm.name} has no command. Give one: --arm {arm.name}=COMMAND.")
         if len(set(names)) < len(names):
-            raise CompareError(f"Two arms have the same name: {', '.join(names)}.")
-        if self.blocks < 1 or self.attempts < 1:
-            raise CompareError("A study needs at least one block and one attempt.")
+            raise CompareError(f"Two arms have the same name: {', '.join(names)}. Give each arm its own name.")
+        for name in ("blocks", "attempts"):
+            if getattr(self, name) < 1:
+                raise CompareError(f"A study needs at least 1 of --{name}, not {getattr(self, name)}.")
+        if self.precise is not None and not 0 < self.precise < 1:
+            raise CompareError(f"Study(precise={self.precise!r}): must be above 0 and below 1.")
+        if (self.precise is None) != (self.max_blocks is None) or self.blocks > (self.max_blocks or self.blocks):
+            raise CompareError(
+                f"Study(max_blocks={self.max_blocks!r}): a precise study needs max_blocks of at least blocks, "
+                f"{self.blocks}. Any other study has none."
+            )
 
     def order(self, block: int) -> tuple[str, ...]:
-        """The arms in the order in which they run in a block; block 0 is the warm-up."""
+        """Return the names of the arms in the order in which they run in a block. Block 0 is the warm-up."""
         names = [arm.name for arm in self.arms]
-        return tuple(names) if block == WARM_UP else balanced_orders(names, self.blocks, self.seed)[block - 1]
+        if block == WARM_UP:
+            return tuple(names)
+        # More blocks must not change the order of the earlier ones.
+        extensible = self.precise is not None
+        return balanced_orders(names, self.blocks, self.seed, extensible=extensible)[block - 1]
 
     def arm(self, name: str) -> StudyArm:
-        """The arm of that name."""
+        """Return the arm with that name."""
         return next(arm for arm in self.arms if arm.name == name)
 
 
@@ -114,31 +145,37 @@ def read_study(folder: Path) -> Study:
         The definition.
 
     Raises:
-        CompareError: There is none, or it cannot be read.
+        CompareError: The folder holds no study, or its definition cannot be read.
     """
     path = folder / STUDY_NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Study)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CompareError(f"{folder}: holds no study. Give the folder of one, or two folders of runs.") from error
+        raise CompareError(
+            f"{folder}: no study in this folder ({STUDY_NAME} is missing). "
+            "Give the folder of a study, or two or more folders of runs."
+        ) from error
     except (OSError, msgspec.DecodeError) as error:
-        raise CompareError(f"{path}: is no definition of a study ({error}).") from error
+        raise CompareError(f"{path}: cannot be read as the definition of a study ({error}).") from error
 
 
-def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[str, ...], ...]:
+def balanced_orders(
+    arms: Sequence[str], blocks: int, seed: int, *, extensible: bool = False
+) -> tuple[tuple[str, ...], ...]:
     """Draw the order of the arms within each block.
 
-    Of two arms, AB and BA come equally often (one more of either when the blocks are odd in number); of k arms each
-    has every position once in any k blocks of a group (a Latin square with shuffled rows and columns). Drift over the
-    study then hits all arms alike, and no arm profits from coming first.
+    With two arms, AB and BA occur equally often, or one of them once more if the number of blocks is odd. With k arms,
+    each group of k blocks is a Latin square with shuffled rows and columns: every arm has every position once. Drift
+    over the study then affects all arms alike, and no arm profits from running first.
 
     Args:
         arms: Names of the arms.
         blocks: Number of blocks.
         seed: The same seed gives the same orders.
+        extensible: Keep each group of k blocks together, so that the orders of fewer blocks begin those of more.
 
     Returns:
-        For each block the names in the order in which they run.
+        For each block, the names in the order in which they run.
 
     Example:
         >>> orders = balanced_orders(("fp32", "amp"), 4, seed=0)
@@ -152,8 +189,8 @@ def balanced_orders(arms: Sequence[str], blocks: int, seed: int) -> tuple[tuple[
         columns = rng.sample(list(arms), size)
         shifts = rng.sample(range(size), size)
         orders.extend(tuple(columns[(position + shift) % size] for position in range(size)) for shift in shifts)
-    # Groups of k blocks in sequence would make the last block of each predictable: shuffle over the whole study, but
-    # only when the last group is whole, or the shuffle could drop one position's balance.
-    if blocks % size == 0:
+    # In consecutive groups of k blocks the last block of each group would be predictable, so shuffle all blocks. If the
+    # last group is incomplete, do not: dropping blocks after the shuffle could unbalance the positions.
+    if blocks % size == 0 and not extensible:
         rng.shuffle(orders)
     return tuple(orders[:blocks])

@@ -1,4 +1,4 @@
-"""One run a device at a time: a lock on a file, which the system releases whatever happens to its holder."""
+"""Let only one run use a device at a time, with a file lock that the system releases even if its holder crashes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ POLL_S = 0.2
 
 
 class LeaseTakenError(Exception):
-    """Somebody else holds the lease."""
+    """Another process holds the lease."""
 
 
 class Lease:
-    """An exclusive lock, held from entering to leaving.
+    """An exclusive lock on a device or a study, used as a context manager.
 
-    A child process that inherits `descriptor` holds it too: a run that outlives its driver keeps its device.
+    A child process that inherits `descriptor` also holds the lock, so a run that outlives its study keeps its device.
 
     Args:
-        folder: Folder of the lock file; made when it does not exist.
-        name: Name of what is leased.
-        wait: Whether to wait until it is free.
-        stop: Set to give up waiting.
+        folder: Folder of the lock file, created if it does not exist.
+        name: Name of the device or study.
+        wait: Whether to wait until the lock is free.
+        stop: Set this event to give up waiting.
 
     Raises:
-        LeaseTakenError: It is held by another process, and either `wait` is false or `stop` was set.
+        LeaseTakenError: Another process holds the lock, and either `wait` is false or `stop` was set.
     """
 
     def __init__(self, folder: Path, name: str, *, wait: bool = False, stop: threading.Event | None = None) -> None:
@@ -63,11 +63,11 @@ class Lease:
         return True
 
     def _close(self) -> None:
-        # Closing, not unlocking: a child that still holds the descriptor keeps the lock.
+        # Close without unlocking, so that a child with the descriptor keeps the lock.
         os.close(self.descriptor)
         self.descriptor = -1
 
 
 def device_leases() -> Path:
-    """The folder of this user's device leases on this machine, shared by all studies."""
+    """Return the folder of this user's device locks on this machine, which all studies share."""
     return Path(tempfile.gettempdir()) / f"lightning-perf-leases-{os.getuid()}"

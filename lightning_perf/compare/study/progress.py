@@ -1,4 +1,4 @@
-"""Progress of a study, read from its folder, so that it looks the same whatever engine runs it."""
+"""Progress of a study, read from its folder, so that it looks the same with every engine."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from lightning_perf.units import format_duration
 
 __all__ = ["Progress", "ProgressLines", "read_progress"]
 
-WAIT_TOLD_S = 3.0
-"""Seconds without a run after which that is said: longer than it takes to go from one to the next."""
+REPORT_WAIT_AFTER_S = 3.0
+"""Report waiting after this many seconds without a run. The pause between two runs is shorter."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is.
+    """The progress of a study: finished and running runs, and the problems so far.
 
     Attributes:
-        runs: Runs it takes when nothing fails, warm-ups included, of further devices as far as these have begun.
-        finished: Runs finished that count towards those.
-        running: Running runs, as ``block 2 of 6: amp``.
-        mean_run_s: Mean time of a run so far; None before the first has finished.
-        events: What went wrong so far.
-        code_changes: Where the code changed meanwhile.
+        runs: Total number of runs if nothing fails, warm-ups included. Warm-ups of further devices count once they
+            have started.
+        finished: How many of those have finished.
+        running: The current runs, e.g. ``block 2 of 6: amp``.
+        mean_run_s: Mean time of a finished run; None before the first has finished.
+        events: Failures and resumptions so far.
+        code_changes: A line for each change of the code since the first run.
     """
 
     runs: int
@@ -42,7 +43,7 @@ class Progress:
 
 
 def read_progress(study: Study, folder: Path) -> Progress:
-    """Read how far a study is from its journals."""
+    """Read the progress of a study from its journals."""
     finished = 0
     running: list[str] = []
     seconds: list[float] = []
@@ -70,38 +71,39 @@ def read_progress(study: Study, folder: Path) -> Progress:
 
 
 class ProgressLines:
-    """Says a line when something changed.
+    """Writes a line of progress whenever something changed.
 
     Args:
         study: The study.
         folder: Its folder.
         on_progress: Called with each line of progress.
+        resumed: Whether to report the runs that are finished already.
     """
 
-    def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None]) -> None:
+    def __init__(self, study: Study, folder: Path, on_progress: Callable[[str], None], *, resumed: bool = True) -> None:
         self._study, self._folder, self._on_progress = study, folder, on_progress
         self._last = read_progress(study, folder)
-        if self._last.finished:
-            on_progress(f"Going on: {self._last.finished} of {self._last.runs} runs are finished.")
+        if self._last.finished and resumed:
+            on_progress(f"Resuming: {self._last.finished} of {self._last.runs} runs are finished.")
         self._last_running: tuple[str, ...] = ()
         self._busy_s = time.monotonic()
 
     def tick(self) -> None:
-        """Read the progress and say what is new."""
+        """Read the progress and report the changes."""
         progress = read_progress(self._study, self._folder)
-        # By count, not by place: blocks that run side by side add theirs amid the others'.
+        # Compare counts, not positions: blocks that run side by side insert their events among those of others.
         for event in (Counter(progress.events) - Counter(self._last.events)).elements():
             self._on_progress(event)
         for change in progress.code_changes[len(self._last.code_changes) :]:
-            self._on_progress(f"{change} Unless that is undone the comparison needs --allow code.")
+            self._on_progress(f"{change} Undo the change, or compare with --allow code.")
         if progress.running != self._last_running and progress.running:
             self._on_progress(self._line(progress))
         self._last, self._last_running = progress, progress.running
         if progress.running or progress.finished == progress.runs:
             self._busy_s = time.monotonic()
-        elif time.monotonic() - self._busy_s > WAIT_TOLD_S:
-            self._busy_s = math.inf  # once, until a run begins
-            self._on_progress("Waiting for a device: what the next run needs is taken, by another study or in a queue.")
+        elif time.monotonic() - self._busy_s > REPORT_WAIT_AFTER_S:
+            self._busy_s = math.inf  # report it once, until the next run starts
+            self._on_progress("Waiting for a device: another study uses it, or the next block is still in a queue.")
 
     def _line(self, progress: Progress) -> str:
         line = f"run {progress.finished + 1} of {progress.runs} · {', '.join(progress.running)}"

@@ -1,1 +1,1 @@
-"""From run records to a `Comparison`: results per metric, gates and the verdict in words."""
+"""Turn run records into a `Comparison`: results per metric, gates and the verdict in words."""

@@ -1,4 +1,4 @@
-"""Run records in, `Comparison` out."""
+"""Build a `Comparison` from run records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from lightning_perf import __version__
 from lightning_perf.compare.errors import CompareError, InvalidRunsError
-from lightning_perf.compare.records.fairness import Fairness, check_fairness
+from lightning_perf.compare.records.fairness import Fairness, check_fairness, host_name
 from lightning_perf.compare.records.metrics import (
     METRICS,
     QUALITY_METRICS,
@@ -36,7 +37,7 @@ from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.compare.verdicts.sessions import session_notes
 from lightning_perf.compare.verdicts.unfinished import count_unfinished
 from lightning_perf.compare.verdicts.verdict import describe_verdict
-from lightning_perf.run_files.run_record import Outcome
+from lightning_perf.run_files.run_record import FactValue, Outcome
 from lightning_perf.statistics import censored
 from lightning_perf.statistics.collapse import CollapseCounts, clopper_pearson
 from lightning_perf.statistics.describe import describe
@@ -47,7 +48,7 @@ from lightning_perf.statistics.values import Estimate, finite
 __all__ = ["compare_arms", "find_left_out"]
 
 _Block = tuple[str, int]
-"""A study and the number of a block of it."""
+"""The ID of a study and the number of one of its blocks."""
 
 
 def compare_arms(
@@ -56,25 +57,27 @@ def compare_arms(
     *,
     failed_blocks: Mapping[str, Collection[int]] | None = None,
 ) -> Comparison:
-    """Compare arms with the first of them.
+    """Compare each arm with the first one, the baseline.
 
     Args:
         arms: The runs of each arm, by its name.
-        settings: What was declared before looking.
-        failed_blocks: Blocks of a study, by arm, in which a run failed; those that left a record are found without it.
+        settings: Choices made before the runs were seen; the defaults without them.
+        failed_blocks: Blocks of a study, by arm, in which a run failed without leaving a record.
 
     Returns:
         The comparison.
 
     Raises:
-        CompareError: There are fewer than two arms, a run is in more than one place, or the metric that is to be the
-            accuracy is none.
+        CompareError: There are fewer than two arms, a run was given twice, or no run logged the named metric.
         InvalidRunsError: An arm has no finished and valid run.
-        UnfairError: Fingerprints differ in what is neither under test nor allowed.
+        UnfairError: The fingerprints differ in facts that are neither the treatment nor allowed.
     """
     settings = settings or Settings()
     if len(arms) < 2:
-        raise CompareError("A comparison needs two arms. Give the folders of both.")
+        raise CompareError(
+            f"A comparison needs at least two arms, not {len(arms)}. Give a folder of runs for each arm, or the folder "
+            "of a study."
+        )
     names = list(arms)
     _check_each_once([run.path for runs in arms.values() for run in runs])
     left_out = find_left_out(arms)
@@ -82,7 +85,9 @@ def compare_arms(
     for name in names:
         if not used[name]:
             reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(left_out[name].values()).items())
-            raise InvalidRunsError(f"{name}: no run is left to compare ({reasons or 'there are none'}).")
+            raise InvalidRunsError(
+                f"{name}: no valid run to compare ({reasons or 'it has no runs'}). Train this arm again."
+            )
     everything = [run for runs in used.values() for run in runs]
     blocked = _is_blocked(used)
     if blocked:
@@ -100,7 +105,7 @@ def compare_arms(
     quality = find_quality(everything, settings.accuracy, settings.quality)
     if quality is not None and not quality.is_accuracy and (settings.goal, settings.collapse_below) != (None, None):
         raise CompareError(
-            f"--goal and --collapse-below belong to an accuracy, and {quality.name} is a {quality.metric}. "
+            f"--goal and --collapse-below need an accuracy, but {quality.name} is a {quality.metric}. "
             "Leave them out, or name the accuracy with --accuracy METRIC."
         )
     accuracy = quality if quality is not None and quality.is_accuracy else None
@@ -159,18 +164,20 @@ def compare_arms(
         hardware=tuple(dict.fromkeys(device for run in everything if (device := _hardware(run)) is not None)),
         quality_metric=quality.name if quality is not None else None,
         quality_is=quality.metric if quality is not None else None,
+        machines=tuple(dict.fromkeys(host for run in everything if (host := host_name(run)) is not None)),
+        tool_version=__version__,
     )
 
 
 def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Path, str]]:
-    """Tell which runs do not count.
+    """Find the runs that do not count, and why.
 
     Args:
         arms: The runs of each arm.
 
     Returns:
-        For each arm the reasons, by the path of the run's record: it is a warm-up, did not finish, is of a block that
-        was repeated, or is invalid.
+        For each arm the reasons, by the path of the run's record: the run is a warm-up, did not finish, belongs to a
+        repeated block, or is invalid.
     """
     last = _last_attempts([run for runs in arms.values() for run in runs])
     reasons = {name: {run.path: _reason(run, last) for run in runs} for name, runs in arms.items()}
@@ -178,7 +185,7 @@ def find_left_out(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[Pat
 
 
 def _last_attempts(runs: Sequence[RunRecord]) -> dict[_Block, int]:
-    """The last attempt of each block: only its runs ran under the same conditions."""
+    """Return the last attempt of each block. Runs of different attempts had different conditions."""
     last: dict[_Block, int] = {}
     for run in runs:
         if run.place is not None:
@@ -217,6 +224,7 @@ def _candidate(
         base, candidate = ([reach_time(r, quality, settings.goal) for r in records] for records in pair.records)
         first = censored.first_to_reach(base, candidate)
     time_logs = [logarithms(values) for values in pair.values("step_time")]
+    fast_steps = pair.fast_steps()
     verdict = describe_verdict(
         baseline=pair.baseline,
         candidate=pair.candidate,
@@ -231,6 +239,7 @@ def _candidate(
         unfinished=unfinished,
         allow=settings.allow,
         busy=busy_lines({name: arms[name] for name in (pair.baseline, pair.candidate)}),
+        fast_steps=fast_steps,
     )
     return Candidate(
         arm=pair.candidate,
@@ -247,6 +256,7 @@ def _candidate(
         ),
         quality=kept if not is_accuracy else None,
         unfinished=unfinished,
+        step_time_p25=fast_steps,
     )
 
 
@@ -272,8 +282,12 @@ def _gates(candidate: Candidate, pair: Pair, settings: Settings, learned: Learne
         yield GateResult(ALLOW_FAILURES, candidate.arm, GateOutcome.FAILED, None, None, None, reason)
 
 
+def _text(value: FactValue) -> str | None:
+    return str(value) if value is not None else None
+
+
 def _hardware(run: RunRecord) -> str | None:
-    """The device by name; of a processor with the threads that computed, which its speed depends on."""
+    """Return the name of the device; for a processor with the number of threads, which its speed depends on."""
     name, threads = run.facts.get("device.name"), run.facts.get("device.threads")
     if name is None:
         return None
@@ -283,7 +297,7 @@ def _hardware(run: RunRecord) -> str | None:
 def _check_each_once(paths: Iterable[Path]) -> None:
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
-            raise CompareError(f"{path}: this run is given {count} times. Give each arm folders of its own.")
+            raise CompareError(f"{path}: this run is given {count} times. Give each arm its own folders.")
 
 
 def _check_blocks_in_common(used: Mapping[str, Sequence[RunRecord]]) -> None:
@@ -291,12 +305,12 @@ def _check_blocks_in_common(used: Mapping[str, Sequence[RunRecord]]) -> None:
     for name, blocks in zip(list(used)[1:], others, strict=True):
         if not blocks & baseline:
             raise InvalidRunsError(
-                f"{name}: no block has a valid run of it and one of {next(iter(used))}. Let the study go on."
+                f"{name}: no block has valid runs of both {name} and {next(iter(used))}. Run the study again to resume."
             )
 
 
 def _is_blocked(arms: Mapping[str, Sequence[RunRecord]]) -> bool:
-    """Whether all runs are of one study, with at most one run of an arm in a block."""
+    """Return whether all runs are from one study, with at most one run per arm and block."""
     places = [run.place for runs in arms.values() for run in runs]
     if any(place is None for place in places) or len({place.study for place in places if place}) != 1:
         return False
@@ -322,6 +336,8 @@ def _points(
             left_out=left_out[name].get(run.path),
             collapsed=collapsed.get(run.path, False),
             values=values[run.path],
+            started_unix_s=run.started_unix_s,
+            revision=_text(run.facts.get("code.revision")),
         )
         for order, (run, name) in enumerate(by_start)
     ]

@@ -1,4 +1,4 @@
-"""What else kept the machine busy while runs trained: other processes, CPU quotas, throttled devices."""
+"""Report other load on the machine during the runs: other processes, CPU quotas, throttled devices."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from lightning_perf.compare.records.record import GIVEN_UP, RunRecord
 __all__ = ["busy_lines"]
 
 BUSY_SHARE = 0.1
-"""Share of the usable processors' time from which on other processes are worth a sentence."""
+"""Report other processes from this share of the usable processors' time."""
 
 THROTTLED_SHARE = 0.02
-"""Share of the training from which on a CPU quota is."""
+"""Report a CPU quota from this share of the training."""
 
 BUSY_LOAD = 0.5
-"""Load average per processor at the start of a run; used only for records that lack the share of other processes."""
+"""Report the load at the start of a run from this value per processor, if records lack the share of other processes."""
 
 _WARM_UP = 0
 
 
 def busy_lines(arms: Mapping[str, Sequence[RunRecord]]) -> tuple[str, ...]:
-    """Say what else kept the machine busy during the runs of two arms.
+    """Describe other load on the machine during the runs of two arms.
 
     Args:
-        arms: All runs of both arms, also those that are left out because their times are invalid.
+        arms: All runs of both arms, including those left out because their times are invalid.
 
     Returns:
-        Sentences, the most important first; none for a machine that had nothing else to do.
+        Sentences, the most important first. Empty for an otherwise idle machine.
     """
     counted = {
         name: [run for run in runs if run.place is None or run.place.block != _WARM_UP] for name, runs in arms.items()
@@ -66,4 +66,4 @@ def _load_at_start(runs: Sequence[RunRecord]) -> list[str]:
         return []
     _, load, cpus = max(loads)
     where = f"{load:.1f} on {cpus:.0f} processors"
-    return [f"The machine may have been busy: the load was up to {where} when runs started, earlier runs included."]
+    return [f"The machine may have been busy: the load was up to {where} when runs started (including earlier runs)."]

@@ -1,13 +1,13 @@
-"""`Comparison`: the document that every renderer and plot shows."""
+"""Define `Comparison`, the document that renderers and plots show."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.records.fairness import Difference
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA_VERSION", "Arm", "Candidate", "Comparison", "MetricResult", "Run", "Verdict", "VerdictKind"]
 
 
+_Entry = TypeVar("_Entry")
+
+
 class VerdictKind(str, Enum):
-    """The outcome of a candidate: by its step times, unless its runs diverged or did not finish."""
+    """The verdict on a candidate: by its step times, unless its runs diverged or did not finish."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -42,14 +45,14 @@ class VerdictKind(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A comparison in words.
+    """The verdict on one candidate, in words.
 
     Attributes:
-        kind: Faster, slower, equivalent or inconclusive, by the step time (or the next metric that runs have). Diverged
-            or unfinished when more of the candidate's runs than of the baseline's failed to learn or to finish.
-        headline: The outcome in a sentence, with its interval.
-        details: Accuracy, collapsed runs, exact test, what could have been seen: a sentence each.
-        next: What would make it surer, or None.
+        kind: Faster, slower, equivalent or inconclusive, by the step time or else the training time. Diverged or
+            unfinished if more of the candidate's runs than of the baseline's failed to learn or to finish.
+        headline: The verdict in one sentence, with its interval.
+        details: One sentence each on load, accuracy, collapsed runs, the exact test and the detectable difference.
+        next: Advice for a more certain result, or None.
     """
 
     kind: VerdictKind
@@ -63,13 +66,15 @@ class Run:
     """One run as a point in tables and plots.
 
     Attributes:
-        run_id: Its name.
+        run_id: Its unique name.
         arm: Its arm.
         block: Its block; None outside a study.
-        order: Place in the order of start over all runs.
-        left_out: Why it is not in the statistics: warm-up, unfinished, invalid; None when it is.
+        order: Its position in the order of start over all runs, from 0.
+        left_out: Why the statistics do not include it, e.g. ``warm-up``; None if they do.
         collapsed: Whether it failed to learn.
         values: A value for each metric.
+        started_unix_s: When it started, in seconds since 1970 (UTC).
+        revision: Revision of the code that it ran; None if it was not recorded.
     """
 
     run_id: str
@@ -79,20 +84,24 @@ class Run:
     left_out: str | None
     collapsed: bool
     values: Mapping[str, float | None]
+    started_unix_s: float | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting.
+    """One setting and the statistics of its runs.
 
     Attributes:
         name: Its name.
-        used: Runs in the statistics.
-        left_out: Runs that are not, by reason.
-        collapsed: Share of the used runs that collapsed; without a value when accuracy is unknown.
-        metrics: Summary of each metric over the used runs; accuracy without collapsed runs.
-        reached_goal: Runs that reached the accuracy goal; None without a goal.
-        median_time_to_accuracy_s: Kaplan–Meier median over all used runs, misses censored; None without.
+        used: Number of runs in the statistics.
+        left_out: Number of other runs, by reason.
+        collapsed: Share of the used runs that collapsed; without a value if there is no accuracy or other quality.
+        metrics: Summary of each metric over the used runs, the quality without collapsed runs.
+        reached_goal: Number of runs that reached the accuracy goal; None without a goal.
+        median_time_to_accuracy_s: Kaplan–Meier median over all used runs, in which runs that missed the goal are
+            censored. None without a goal, or if fewer than half of the runs reached it.
+        command: Command of its runs in a study, without values of variables that may be secret. None outside a study.
     """
 
     name: str
@@ -102,19 +111,21 @@ class Arm:
     metrics: Mapping[str, Summary]
     reached_goal: int | None
     median_time_to_accuracy_s: float | None
+    command: str | None = None
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """Candidate against baseline in one metric.
+    """The candidate's change against the baseline in one metric.
 
     Attributes:
         metric: Its name in `metrics.METRICS`.
         estimate: Ratio candidate / baseline, or difference candidate - baseline.
-        exact: Exact permutation test of no difference, or a drawn one where there are many runs.
+        exact: Exact permutation test of no difference; with many runs, a test over random permutations.
         robust: Hodges–Lehmann estimate with its rank interval, on the same scale.
-        deterministic: Whether all runs of each arm gave the very same number: the value then needs no interval.
-        detectable: The smallest difference that these runs find with 80 % power: as a ratio less 1 or a difference.
+        deterministic: Whether all runs of each arm gave exactly the same number. The value then needs no interval.
+        detectable: The smallest difference that these runs detect with 80 % power, as a ratio minus 1 or as a
+            difference.
     """
 
     metric: str
@@ -127,22 +138,25 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One arm against the baseline.
+    """The results of one arm against the baseline.
 
     Attributes:
         arm: The candidate's name.
-        verdict: The outcome in words.
-        metrics: One result a metric that both arms have.
-        accuracy: Whether accuracy was kept; None when there is no accuracy.
-        quality: The same of a loss or score, in shares of the baseline's mean, positive when better; None without one.
-        unfinished: Blocks of both arms in which a run did not finish, or such runs outside of blocks.
-        collapse_p: Fisher's exact p-value of equal shares of collapsed runs, or None.
-        first_to_accuracy: Sign test of who reached the goal first; None without a goal or blocks.
-        time_spread: Spread of the step times (logarithms), or None when there are none.
-        accuracy_spread: Spread of the accuracies without collapsed runs, or None when there are none.
+        verdict: The verdict in words.
+        metrics: One result per metric that both arms have.
+        accuracy: Whether the accuracy was kept; None without an accuracy.
+        quality: Whether a loss or score was kept, in shares of the baseline's mean, positive if better. None without
+            one.
+        unfinished: Counts for both arms of blocks with a run that did not finish; outside a study, counts of such
+            runs.
+        collapse_p: p-value of Fisher's exact test for equal shares of collapsed runs, or None.
+        first_to_accuracy: Sign test over blocks: which arm reached the goal first. None without a goal or blocks.
+        time_spread: Ratio of the spreads of the step times (logarithms); None without step times.
+        accuracy_spread: Ratio of the spreads of the accuracies without collapsed runs; None without an accuracy.
         differences: Facts that differ, all of them allowed.
-        prediction: For a candidate in mixed precision the gain that a profiled run of the baseline had predicted, or
-            None.
+        prediction: The gain that a profiled run of the baseline predicted for mixed precision, or None.
+        step_time_p25: Ratio of the 25th percentiles of step times, candidate / baseline. Other load on the machine
+            affects it less than the mean, but it does not show slow steps. None outside a study and on accelerators.
     """
 
     arm: str
@@ -157,31 +171,54 @@ class Candidate:
     prediction: Prediction | None = None
     quality: NonInferiority | None = None
     unfinished: CollapseCounts | None = None
+    step_time_p25: Estimate | None = None
+
+    def metric(self, name: str) -> MetricResult:
+        """Return the result in one metric.
+
+        Args:
+            name: Its name in `METRICS`, e.g. ``step_time``.
+
+        Raises:
+            CompareError: The arms do not both have this metric.
+        """
+        return _named(self.metrics, "metric", name, f"{self.arm} has no metric")
+
+
+def _named(entries: Sequence[_Entry], field: str, name: str, missing: str) -> _Entry:
+    found = next((entry for entry in entries if getattr(entry, field) == name), None)
+    if found is None:
+        names = ", ".join(getattr(entry, field) for entry in entries)
+        raise CompareError(f'{missing} "{name}". Choose from: {names}.')
+    return found
 
 
 @dataclass(frozen=True)
 class Comparison(TextDocument, PageDocument, SavedDocument):
-    """Arms compared with the first of them.
+    """A comparison of several arms with the first one, the baseline.
 
     Attributes:
         baseline: Name of the first arm.
         blocked: Whether runs are paired by block.
-        confidence: Coverage of all candidates' intervals together.
-        treatment: Facts under test.
-        allowed: Facts that may differ besides.
-        accuracy_metric: Name of the accuracy among the runs' metrics, or None.
+        confidence: Coverage of the intervals of all candidates together.
+        treatment: Facts being tested.
+        allowed: Other facts that may differ.
+        accuracy_metric: Name under which the runs logged the accuracy, or None.
         accuracy_goal: Accuracy for the time to accuracy, or None.
-        collapse_limit: Accuracy (or score) below which, or loss above which, a run counts as collapsed, or None.
+        collapse_limit: A run counts as collapsed if its accuracy or score is below this limit, or its loss above it.
+            None without a limit.
         arms: The arms, the baseline first.
         candidates: The results, one for each arm but the first.
-        runs: All runs, also those left out, by start.
+        runs: All runs by start, including those left out.
         drift: Change of the step time over the order of runs.
-        notes: What the reader should know.
-        gates: Outcome of the gates, when there were any.
+        notes: Facts about the runs and the study that affect how far you can trust the result.
+        gates: Outcomes of the gates.
         equivalence: Times within this share of each other count as equivalent.
         hardware: The devices that the used runs ran on.
-        quality_metric: Name of the logged metric that says how well runs learned, the accuracy or another, or None.
-        quality_is: Which entry of the metrics it fills: ``accuracy``, ``loss`` or ``score``; None without.
+        quality_metric: Name of the logged metric that shows how well runs learned, the accuracy or another, or None.
+        quality_is: Its entry in the metrics: ``accuracy``, ``loss`` or ``score``; None without one.
+        machines: Host names of the machines that the used runs ran on.
+        tool_version: Version of lightning-perf that made the comparison.
         schema_version: `SCHEMA_VERSION` of the writer.
     """
 
@@ -203,6 +240,8 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
     hardware: tuple[str, ...] = ()
     quality_metric: str | None = None
     quality_is: str | None = None
+    machines: tuple[str, ...] = ()
+    tool_version: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     _format = Format("comparison", "comparison", SCHEMA_VERSION, "compare the runs again", CompareError)
@@ -213,14 +252,29 @@ class Comparison(TextDocument, PageDocument, SavedDocument):
 
         return print_comparison, render_markdown
 
-    def save_plots(self, folder: str | os.PathLike[str]) -> SavedPlots:
-        """Draw the plots and save each as PNG and SVG, with an event file for TensorBoard where that is installed.
+    def candidate(self, arm: str) -> Candidate:
+        """Return the results of one arm against the baseline.
 
         Args:
-            folder: Where to; made when it does not exist. Plots of an earlier comparison in it are replaced.
+            arm: Its name.
+
+        Raises:
+            CompareError: No candidate has this name.
+
+        Example:
+            >>> comparison.candidate("amp").metric("step_time").estimate.value  # doctest: +SKIP
+            0.94
+        """
+        return _named(self.candidates, "arm", arm, "The comparison has no candidate")
+
+    def save_plots(self, folder: str | os.PathLike[str]) -> SavedPlots:
+        """Save the plots as PNG and SVG, and as an event file for TensorBoard if it is installed.
+
+        Args:
+            folder: Target folder, created if it does not exist. Plots of an earlier comparison in it are replaced.
 
         Returns:
-            The files that were saved.
+            The saved files.
 
         Raises:
             MissingExtraError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""What you declare before looking at the runs: settings, and gates such as ``step_time<=1.05`` for a build to pass."""
+"""Settings that you declare before you see the runs, and gates such as ``step_time<=1.05``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ DEFAULT_LEVEL = 0.05
 ALLOW_FAILURES = "failures"
 ALLOW_DIVERGENCE = "divergence"
 ALLOW_SESSIONS = "sessions"
-"""Entries of `Settings.allow` that are no facts: what a candidate may do more often than the baseline, and that the
-arms were run one after the other."""
+"""Entries of `Settings.allow` that are not facts. A candidate may fail or diverge more often than the baseline, and
+the arms may have run one after the other."""
 
 _PATTERN = re.compile(r"\s*(?P<metric>\w+)\s*(?P<relation><=|>=)\s*(?P<limit>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
 
@@ -48,10 +48,10 @@ class Gate:
     """A limit on one metric of the candidates.
 
     Attributes:
-        text: As the user wrote it.
+        text: The gate as the user wrote it.
         metric: Name of the metric.
-        upper: Whether the limit is the largest allowed value, else the smallest.
-        limit: On the ratio candidate / baseline; for accuracy on the difference candidate - baseline.
+        upper: Whether the limit is the largest allowed value; otherwise it is the smallest.
+        limit: Limit of the ratio candidate / baseline; for accuracy, of the difference candidate - baseline.
     """
 
     text: str
@@ -62,22 +62,25 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was declared before looking at the runs.
+    """Choices that you declare before you see the runs.
 
     Attributes:
-        treatment: Facts under test, by name or group; those that a study declared are added.
-        allow: Facts that may differ besides. `ALLOW_FAILURES` and `ALLOW_DIVERGENCE` allow runs of a candidate that do
-            not finish or do not learn.
-            `ALLOW_SESSIONS` takes the runs of an arm as independent, although they were not alternated with the others.
-        accuracy: Name of the accuracy among the runs' metrics; None finds it by its name.
-        quality: Name of another metric that says how well a run learned, with its direction, such as ``val_loss:min``.
+        treatment: Facts being tested, by name or group. A study adds those that it declared.
+        allow: Other facts that may differ. The entry ``failures`` or ``divergence`` accepts a candidate with more runs
+            that do not finish or do not learn. With ``sessions`` the runs of an arm count as independent, although the
+            arms did not alternate.
+        accuracy: Name under which the runs logged the accuracy; None finds it by its name.
+        quality: Name of another metric that shows how well a run learned, with its direction, e.g. ``val_loss:min``.
         margin: The largest loss that does not matter: of accuracy as a share of 1, of another quality as a share of the
             baseline's mean.
         goal: Accuracy for the time to accuracy.
-        collapse_below: Accuracy below which a run has collapsed; None derives it from all runs.
+        collapse_below: A run with a lower accuracy has collapsed; None derives the limit from all runs.
         equivalence: Times within this share of each other are equivalent.
         confidence: Coverage of the intervals of all candidates together.
-        gates: What the candidates have to hold.
+        gates: Limits that every candidate must keep.
+
+    Raises:
+        CompareError: A value has the wrong type or is out of range.
     """
 
     treatment: tuple[str, ...] = ()
@@ -96,19 +99,28 @@ class Settings:
             entries = getattr(self, name)
             wanted = Gate if name == "gates" else str
             if not isinstance(entries, tuple) or not all(isinstance(entry, wanted) for entry in entries):
-                raise CompareError(f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}.")
-        for name in ("margin", "equivalence", "confidence"):
+                example = 'parse_gate("step_time<=1.05")' if wanted is Gate else '"precision"'
+                raise CompareError(
+                    f"Settings({name}={entries!r}): must be a tuple of {wanted.__name__}, e.g. ({example},)."
+                )
+        for name in ("accuracy", "quality"):
+            metric = getattr(self, name)
+            if metric is not None and (not isinstance(metric, str) or not metric):
+                raise CompareError(f"Settings({name}={metric!r}): must be the name of a logged metric, or None.")
+        for name in ("margin", "equivalence", "confidence", "goal", "collapse_below"):
             value = getattr(self, name)
+            if value is None and name in ("goal", "collapse_below"):
+                continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 1:
                 raise CompareError(f"Settings({name}={value!r}): must be a number from 0 to 1.")
         if not 0 < self.confidence < 1:
             raise CompareError(f"Settings(confidence={self.confidence!r}): must be above 0 and below 1.")
 
     def over(self, declared: Settings) -> Settings:
-        """Return these settings, with what was declared earlier where they are the defaults.
+        """Return these settings, with earlier ones in place of defaults.
 
         Args:
-            declared: The earlier settings. Their treatment and what they allow are added.
+            declared: The earlier settings. Their treatment and allowed facts are added.
         """
         default = Settings()
         kept = {
@@ -123,16 +135,16 @@ class Settings:
 
 @dataclass(frozen=True)
 class GateResult:
-    """A gate and how it was judged.
+    """The outcome of a gate for one candidate.
 
     Attributes:
-        gate: The gate, as written.
+        gate: The gate, as the user wrote it.
         arm: The candidate.
-        outcome: Passed when the whole interval holds the limit, failed when all of it breaks it.
+        outcome: Passed if the whole interval is within the limit, failed if the whole interval is beyond it.
         value: The estimate.
         low: Lower end of its interval.
         high: Upper end of its interval.
-        reason: Why it could not be judged.
+        reason: Why the gate is inconclusive or failed, where the interval does not show it.
     """
 
     gate: str
@@ -145,16 +157,16 @@ class GateResult:
 
 
 def parse_gate(text: str) -> Gate:
-    """Read a gate.
+    """Parse a gate.
 
     Args:
-        text: Such as ``step_time<=1.05``.
+        text: For example ``step_time<=1.05``.
 
     Returns:
         The gate.
 
     Raises:
-        CompareError: It is none, or names no metric.
+        CompareError: The text is not a gate, or its metric is unknown.
 
     Example:
         >>> parse_gate("accuracy >= -0.01")
@@ -166,12 +178,17 @@ def parse_gate(text: str) -> Gate:
     except ValueError:
         limit = math.nan
     if match is None or math.isnan(limit):
-        raise CompareError(f'"{text}" is no gate. Write METRIC<=NUMBER or METRIC>=NUMBER, as step_time<=1.05.')
+        raise CompareError(
+            f'--gate "{text}": not a gate. Write METRIC<=NUMBER or METRIC>=NUMBER, e.g. step_time<=1.05.'
+        )
     metric = METRICS.get(match["metric"])
     if metric is None:
-        raise CompareError(f'"{text}": there is no metric {match["metric"]}. There are: {", ".join(METRICS)}.')
+        raise CompareError(f'--gate "{text}": unknown metric "{match["metric"]}". Choose from: {", ".join(METRICS)}.')
     if metric.scale is Scale.RATIO and limit <= 0:
-        raise CompareError(f'"{text}": {metric.name} is judged by the ratio to the baseline, which is positive.')
+        raise CompareError(
+            f'--gate "{text}": the limit of {metric.name} is a ratio to the baseline, which must be positive. '
+            "For at most 5 % more than the baseline, write 1.05."
+        )
     return Gate(text, metric.name, match["relation"] == "<=", limit)
 
 
@@ -185,20 +202,20 @@ def judge(
     with_collapsed: Estimate | None = None,
     diverged: bool = False,
 ) -> GateResult:
-    """Judge a gate by the interval, so that noise neither passes nor fails it.
+    """Judge a gate by the whole interval, so that noise neither passes nor fails it.
 
-    A least quality is not held by the runs that learned alone: where more of the candidate's runs collapsed it does
-    not pass. It fails where the exact test says that this was no chance, where all of them collapsed, and where it
-    fails with the collapsed runs counted at the limit, since each of them lost more than that.
+    A gate on the least quality does not pass if more of the candidate's runs collapsed, however good the others are. It
+    fails if all of them collapsed, or if the exact test shows that this is not chance. It also fails if it fails with
+    each collapsed run counted at the limit, since each of them lost more than that.
 
     Args:
         gate: The gate.
         arm: The candidate's name.
-        estimate: The metric's result; None when the runs do not have it.
+        estimate: The metric's result; None if the runs lack the metric.
         deterministic: Whether every run of each arm gave the same number, which then is its own interval.
-        collapsed: Collapsed runs of both arms; None without accuracy.
-        with_collapsed: The metric's result with collapsed runs counted at the limit of a collapse, where there is one.
-        diverged: Whether so many more of the candidate's runs collapsed, or ended as nan, that this is not chance.
+        collapsed: Collapsed runs of both arms; None without a quality.
+        with_collapsed: The metric's result with collapsed runs counted at the collapse limit, if there is one.
+        diverged: Whether so many more of the candidate's runs collapsed or ended as nan that this is not chance.
 
     Returns:
         The outcome.

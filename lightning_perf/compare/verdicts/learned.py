@@ -1,4 +1,4 @@
-"""Whether a candidate still learns: its quality against a margin, and its runs that diverged or collapsed."""
+"""Judge whether a candidate still learns: its quality against a margin, and its diverged or collapsed runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Learned", "has_collapsed", "judge_learning", "quality_limit"]
 
 @dataclass(frozen=True)
 class Learned:
-    """Whether a candidate still learns.
+    """The judgement whether a candidate still learns.
 
     Attributes:
-        quality: The metric that says so.
-        limit: Its value beyond which a run counts as collapsed, or None.
-        kept: Whether it is kept within the margin, as a share: of 1 for an accuracy, of the baseline's mean otherwise.
-            Positive is better. None when the baseline's mean is zero or missing.
+        quality: The metric that shows it.
+        limit: A run with a value beyond this limit counts as collapsed. None without a limit.
+        kept: Whether the quality is kept within the margin, as a share: of 1 for an accuracy, of the baseline's mean
+            otherwise. Positive is better. None if the baseline's mean is zero or missing.
         change: The mean change in the same shares over the runs that learned, or None.
-        collapsed: Runs of both arms that collapsed.
+        collapsed: Collapsed runs of both arms.
         diverged: Whether more of the candidate's runs ended as nan or inf, or so many more collapsed that this is not
             chance.
     """
@@ -42,7 +42,7 @@ class Learned:
 
 
 def quality_limit(quality: Quality, baseline: Numbers, everything: Numbers) -> float | None:
-    """Return the value beyond which a run has collapsed, when none was declared.
+    """Derive the collapse limit from the runs, if the user declared none.
 
     Args:
         quality: The metric.
@@ -50,7 +50,8 @@ def quality_limit(quality: Quality, baseline: Numbers, everything: Numbers) -> f
         everything: Its values in all runs.
 
     Returns:
-        The limit; None with too few runs. Of an accuracy the higher of the limits by all runs and by the baseline.
+        The limit; None with too few runs. For an accuracy, the higher one of the limits by all runs and by the
+        baseline.
     """
     if not quality.is_accuracy:
         return baseline_limit(baseline, higher_is_better=quality.higher_is_better)
@@ -61,10 +62,10 @@ def quality_limit(quality: Quality, baseline: Numbers, everything: Numbers) -> f
 def has_collapsed(
     run: RunRecord, value: float | None, quality: Quality | None, limit: float | None, baseline: Sequence[RunRecord]
 ) -> bool:
-    """Whether a run failed to learn: its quality or a loss is not a number, or its quality is beyond the limit.
+    """Return whether a run failed to learn: its quality or a loss is nan or inf, or its quality is beyond the limit.
 
     Args:
-        run: The run. One that logged nothing shows nothing.
+        run: The run. One that logged nothing does not count as collapsed.
         value: Its quality.
         quality: The metric.
         limit: See `quality_limit`.
@@ -80,12 +81,11 @@ def has_collapsed(
 def judge_learning(pair: Pair, quality: Quality, limit: float | None, margin: float) -> Learned:
     """Judge whether a candidate still learns.
 
-    A collapsed run lost at least as much as reaches down to the limit. Where more of the candidate's runs collapsed,
-    its quality is also lost when it is lost with these runs counted at the limit, so that a larger loss never gets a
-    milder result than a smaller one.
+    A collapsed run is at least as bad as the limit. If more of the candidate's runs collapsed, the quality is therefore
+    judged again with these runs counted at the limit. A larger loss then never gets a milder result than a smaller one.
 
     Args:
-        pair: The arms.
+        pair: The two arms.
         quality: The metric.
         limit: See `quality_limit`.
         margin: The largest loss that does not matter.
@@ -119,7 +119,7 @@ def judge_learning(pair: Pair, quality: Quality, limit: float | None, margin: fl
 
 
 def _scale(quality: Quality, base: Numbers) -> float | None:
-    """The factor from a difference to a share in which positive is better."""
+    """Return the factor that turns a difference into a share, positive if better."""
     if quality.is_accuracy:
         return 1.0
     values = finite(base)

@@ -1,4 +1,4 @@
-"""What the reader of a comparison should know of its runs."""
+"""Notes on the design of a comparison and on its runs."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ __all__ = ["fairness_notes", "run_notes"]
 def fairness_notes(
     checks: Mapping[str, Fairness], blocked: bool, treatment: Sequence[str], baseline: str
 ) -> tuple[str, ...]:
-    """What is to be said of the design and the fingerprints.
+    """Return notes on the design and the fingerprints.
 
     Args:
         checks: The check of each candidate, by its name.
         blocked: Whether runs are paired by block.
-        treatment: Facts under test.
+        treatment: Facts being tested.
         baseline: The baseline's name.
     """
     notes = []
     if not blocked:
         notes.append(
-            "The runs were not blocked: a drift of the machine between the arms looks like a difference of the arms. "
-            "The blocks of a study alternate them."
+            "The runs are not from the blocks of one study, so drift of the machine can look like a difference between "
+            "the arms. A study alternates the arms."
         )
     for name, check in checks.items():
         if treatment and not any(difference.allowed_by == "treatment" for difference in check.differences):
             notes.append(
-                f"{name} and {baseline} do not differ in what is under test ({', '.join(treatment)}), as far as their "
-                "records tell: does the setting reach the training?"
+                f"The records of {name} and {baseline} do not differ in the setting being tested "
+                f"({', '.join(treatment)}). Check that it reaches the training."
             )
     unchecked = sorted({fact for check in checks.values() for fact in check.unchecked})
     if unchecked:
-        notes.append(f"Not recorded by any run, so taken on trust: {', '.join(unchecked)}.")
+        notes.append(f"Not checked, because no run recorded it: {', '.join(unchecked)}.")
     return tuple(notes)
 
 
 def run_notes(used: Mapping[str, Sequence[RunRecord]], quality: Quality | None) -> tuple[str, ...]:
-    """What single runs leave to be said.
+    """Return notes on single runs.
 
     Args:
         used: The runs of each arm that count.
-        quality: The metric that says how well they learned, or None.
+        quality: The metric that shows how well they learned, or None.
     """
     notes = _profiling_notes(used)
     if quality is None:
         notes.append(
-            "Nothing checks that the candidates still learn: the runs have no metric in common such as val_acc or "
-            "val_loss. Log one, or name another with --quality."
+            "Whether the candidates still learn was not checked, because the runs share no metric such as val_acc or "
+            "val_loss. Log one, or name another metric with --quality."
         )
     elif quality.in_percent:
-        notes.append(f"{quality.name} is logged in per cent and was divided by 100: goal and margin are shares.")
+        notes.append(f"{quality.name} was logged in per cent and is divided by 100 here. Goal and margin are shares.")
     for name, runs in used.items():
         without = sum(not quality.is_in(run) for run in runs) if quality is not None else 0
         if quality is not None and without:
@@ -63,22 +63,24 @@ def run_notes(used: Mapping[str, Sequence[RunRecord]], quality: Quality | None) 
         remarks = Counter(remark for run in runs for remark in run.remarks)
         notes += [f"{name}: in {count} of {len(runs)} runs {remark}." for remark, count in remarks.items()]
         unread = [run.steps_problem for run in runs if run.steps_problem is not None]
-        notes += [f"{name}: a run has no step times, since they cannot be read: {problem}" for problem in unread]
+        notes += [f"{name}: the step times of a run cannot be read: {problem}" for problem in unread]
     return tuple(notes)
 
 
 def _profiling_notes(used: Mapping[str, Sequence[RunRecord]]) -> list[str]:
-    """Outside a study runs may be profiled: step times leave profiled steps out, where there are others."""
+    """Return notes on profiled runs. Outside a study runs may be profiled; step times leave out profiled steps."""
     notes = []
     for name, runs in used.items():
         slowed = sum(run.steps is not None and run.steps.only_profiled for run in runs)
         if slowed:
-            notes.append(f"{name}: step times of {slowed} of {len(runs)} runs are of profiled steps, which are slower.")
+            notes.append(
+                f"{name}: {slowed} of {len(runs)} runs have only profiled steps, which are slower than others."
+            )
     recorded = {name: sorted({run.steps.profiled_steps for run in runs if run.steps}) for name, runs in used.items()}
     if len({tuple(counts) for counts in recorded.values()}) > 1:
-        told = "; ".join(f"{name} {', '.join(map(str, counts)) or 'unknown'}" for name, counts in recorded.items())
+        counted = "; ".join(f"{name} {', '.join(map(str, counts)) or 'unknown'}" for name, counts in recorded.items())
         notes.append(
-            f"The arms were not profiled alike (profiled steps a run: {told}): training times of those that were are "
-            "longer by what the profiler took. The timed runs of a study are not profiled."
+            f"The arms have different numbers of profiled steps per run ({counted}). Profiling makes training times "
+            "longer. The timed runs of a study are not profiled."
         )
     return notes

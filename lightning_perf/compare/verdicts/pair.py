@@ -1,4 +1,4 @@
-"""Two arms lined up, and one metric of theirs compared."""
+"""Pair the runs of two arms, and compare them in one metric."""
 
 from __future__ import annotations
 
@@ -22,27 +22,34 @@ from lightning_perf.statistics.location import (
 )
 from lightning_perf.statistics.permutation import sign_flip_test, two_sample_test
 from lightning_perf.statistics.power import minimal_detectable_effect
-from lightning_perf.statistics.ranks import hodges_lehmann_shift, walsh_interval
+from lightning_perf.statistics.ranks import MAX_RUNS, hodges_lehmann_shift, signed_rank_test, walsh_interval
 from lightning_perf.statistics.values import Estimate, Probability, finite
 
 __all__ = ["Pair", "Values", "compare_metric", "logarithms"]
 
-ONE_SESSION = "the runs of an arm followed each other, so a change of the machine cannot be told from one of the arm"
+ONE_SESSION = "the arms did not alternate, so a change of the machine could cause the same difference"
+
+RANK_BLOCKS = 10
+"""From this number of blocks on, ratios of times use the signed-rank interval instead of Student's t.
+
+A fixed number, so the choice does not depend on the data. It comes from simulations of nine kinds of noise, see
+``benchmarks/results/verdict_noise.md``. With fewer blocks the rank interval detects less on average. With more it
+detects up to twice as much where some runs are outliers, and loses little elsewhere."""
 
 Values = list[float | None]
 
 
 class Pair:
-    """Baseline and candidate, lined up by block where there are blocks.
+    """The runs of a baseline and a candidate, paired by block if there are blocks.
 
     Args:
         baseline: Name of the baseline.
         candidate: Name of the candidate.
         points: The used runs of each arm.
         records: Their records.
-        blocked: Whether runs are paired by block; blocks that lack a run of either arm are left out.
+        blocked: Whether runs are paired by block. Blocks that lack a run of either arm are left out.
         confidence: Coverage of the pair's intervals.
-        independent: Whether runs outside of blocks are independent, although other sessions may have been slower.
+        independent: Whether to treat runs outside of blocks as independent, even if they are from one session.
     """
 
     def __init__(
@@ -74,11 +81,11 @@ class Pair:
             ]
 
     def values(self, metric: str, *, of_collapsed: float | None = None) -> tuple[Values, Values]:
-        """One value a run of either arm.
+        """Return one value per run, for both arms.
 
         Args:
             metric: The metric.
-            of_collapsed: Of a metric of quality, the value that stands for a collapsed run; None leaves the run out.
+            of_collapsed: For a quality metric, the value to use for a collapsed run; None leaves the run out.
         """
         learned = metric in QUALITY_METRICS
         base, candidate = (
@@ -87,7 +94,7 @@ class Pair:
         return base, candidate
 
     def estimate(self, metric: str, *, of_collapsed: float | None = None) -> Estimate:
-        """The candidate against the baseline in a metric, with the interval that the design calls for; see `values`."""
+        """Return the candidate's change in a metric, with the interval for the design; see `values`."""
         base, candidate = self.values(metric, of_collapsed=of_collapsed)
         if METRICS[metric].scale is Scale.RATIO:
             if not self.blocked:
@@ -95,21 +102,40 @@ class Pair:
                 if estimate.low is None and self.is_one_session and METRICS[metric].is_timed:
                     return replace(estimate, value=unpaired_ratio(base, candidate).value, reason=ONE_SESSION)
                 return estimate
-            return paired_ratio(base, candidate, self.confidence, timed=METRICS[metric].is_timed)
+            return self._ratio(base, candidate, timed=METRICS[metric].is_timed)
         return interval(self.difference(base, candidate), self.confidence)
 
+    def fast_steps(self) -> Estimate | None:
+        """Return the ratio of the 25th percentiles of step times; None outside of blocks or on accelerators."""
+        base, candidate = ([run.step_p25_ns for run in runs] for runs in self.records)
+        if not self.blocked or any(value is None for value in (*base, *candidate)):
+            return None
+        return self._ratio(base, candidate)
+
+    def uses_ranks(self, metric: str, blocks: int) -> bool:
+        """Return whether a metric is judged by the signed-rank interval; see `RANK_BLOCKS`."""
+        return self.blocked and METRICS[metric].is_timed and RANK_BLOCKS <= blocks <= MAX_RUNS
+
+    def _ratio(self, base: Values, candidate: Values, *, timed: bool = True) -> Estimate:
+        estimate = paired_ratio(base, candidate, self.confidence, timed=timed)
+        if not timed or not RANK_BLOCKS <= estimate.n <= MAX_RUNS or estimate.low is None:
+            return estimate
+        ranks = walsh_interval(_gaps(logarithms(base), logarithms(candidate)), self.confidence)
+        # Ranks are discrete, so the interval covers a little more than the confidence.
+        return replace(ranks.map(math.exp), confidence=self.confidence) if ranks.low is not None else estimate
+
     def collapsed(self) -> CollapseCounts:
-        """Collapsed runs of either arm."""
+        """Count the collapsed runs of both arms."""
         lost = [sum(point.collapsed for point in points) for points in self.points]
         return CollapseCounts(lost[0], len(self.points[0]), lost[1], len(self.points[1]))
 
     @property
     def is_one_session(self) -> bool:
-        """Whether all of several runs of an arm are from one session, so that nothing shows how sessions differ."""
+        """Whether an arm has several runs, all from one session, so that the variation between sessions is unknown."""
         return self.sessions is not None and any(len(set(numbers)) == 1 < len(numbers) for numbers in self.sessions)
 
     def by_session(self, metric: str, base: Values, candidate: Values) -> tuple[Values, Values]:
-        """Positive values of a timed metric, one a session: the geometric mean of the session's runs."""
+        """Return one value per session of a timed metric, the geometric mean of its runs; else one value per run."""
         if self.sessions is None or not METRICS[metric].is_timed:
             return base, candidate
         first, second = (
@@ -118,19 +144,19 @@ class Pair:
         return first, second
 
     def difference(self, base: Values, candidate: Values) -> Difference:
-        """Candidate - baseline, with the standard error that the design calls for."""
+        """Return candidate - baseline, with the standard error for the design."""
         return paired_difference(base, candidate) if self.blocked else unpaired_difference(base, candidate)
 
 
 def compare_metric(pair: Pair, name: str) -> MetricResult | None:
-    """Compare one metric.
+    """Compare two arms in one metric.
 
     Args:
         pair: The arms.
         name: The metric's name.
 
     Returns:
-        The result, or None when an arm has no number.
+        The result, or None if an arm has no value.
     """
     metric = METRICS[name]
     base, candidate = pair.values(name)
@@ -142,15 +168,15 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
         base, candidate = (logarithms(values) for values in pair.by_session(name, base, candidate))
     deterministic = all(summary.constant and not summary.missing for summary in summaries)
     if name == "time_to_accuracy" and (summaries[0].missing or summaries[1].missing):
-        # Leaving out the runs that missed the goal would favour the arm that misses it more.
-        reason = "not every run reached the goal: see the median with misses censored"
+        # Leaving out the runs that missed the goal would favor the arm that misses it more often.
+        reason = "not every run reached the goal; the median of each arm treats such runs as censored"
         unknown = Estimate(None, None, None, pair.confidence, estimate.n, estimate.method, reason)
         return MetricResult(name, unknown, Probability(None, estimate.n, "none", reason=reason), unknown, False, None)
     difference = pair.difference(base, candidate)
     if pair.blocked:
-        kept = [b is not None and c is not None for b, c in zip(base, candidate, strict=True)]
-        gaps = [(c or 0.0) - (b or 0.0) for b, c, k in zip(base, candidate, kept, strict=True) if k]
-        exact, robust = sign_flip_test(gaps), walsh_interval(gaps, pair.confidence)
+        gaps = _gaps(base, candidate)
+        exact = signed_rank_test(gaps) if pair.uses_ranks(name, len(gaps)) else sign_flip_test(gaps)
+        robust = walsh_interval(gaps, pair.confidence)
     else:
         exact, robust = two_sample_test(base, candidate), hodges_lehmann_shift(base, candidate, pair.confidence)
     detectable = _detectable(difference, pair.confidence)
@@ -158,6 +184,11 @@ def compare_metric(pair: Pair, name: str) -> MetricResult | None:
         robust = robust.map(math.exp)
         detectable = _expm1(detectable)
     return MetricResult(name, estimate, exact, robust, deterministic, detectable)
+
+
+def _gaps(base: Values, candidate: Values) -> list[float]:
+    """Return candidate - baseline of the blocks in which both have a value."""
+    return [c - b for b, c in zip(base, candidate, strict=True) if b is not None and c is not None]
 
 
 def _expm1(logarithm: float | None) -> float | None:
@@ -170,12 +201,12 @@ def _expm1(logarithm: float | None) -> float | None:
 def _detectable(difference: Difference, confidence: float) -> float | None:
     if not difference.standard_error or difference.df is None:
         return None
-    # The power of a t test depends on its degrees of freedom and standard error alone, paired or not.
+    # The power of a t test depends only on its degrees of freedom and standard error, paired or not.
     size = max(2, round(difference.df) + 1)
     effect = minimal_detectable_effect(size, confidence=confidence)
     return effect * difference.standard_error * math.sqrt(size) if effect is not None else None
 
 
 def logarithms(values: Sequence[float | None]) -> Values:
-    """The logarithms of what is positive; None for the rest."""
+    """Return the logarithms of positive values; None for all others."""
     return [math.log(v) if v is not None and math.isfinite(v) and v > 0 else None for v in values]

@@ -1,4 +1,4 @@
-"""The gain that a profiled run promised for mixed precision, and what came of it."""
+"""Compare the gain that a profiled run predicted for mixed precision with the measured gain."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Prediction", "check_prediction"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What mixed precision was predicted to bring, beside what it brought.
+    """The predicted and the measured speed-up of mixed precision.
 
     Attributes:
-        run_id: The profiled run of the baseline that the prediction is from.
-        low: Least speed-up of a step predicted.
-        high: Most speed-up predicted.
-        measured: Speed-up measured: step time of the baseline over that of the candidate, with its interval.
-        held: Whether the measured speed-up is within what was predicted; None when nothing was measured.
+        run_id: The profiled run of the baseline with the prediction.
+        low: Smallest predicted speed-up of a step.
+        high: Largest predicted speed-up of a step.
+        measured: Measured speed-up: step time of the baseline over that of the candidate, with its interval.
+        held: Whether the measured speed-up is in the predicted range; None without a measurement.
     """
 
     run_id: str
@@ -33,15 +33,15 @@ class Prediction:
 def check_prediction(
     baseline: Sequence[RunRecord], candidate: Sequence[RunRecord], step_time: Estimate | None
 ) -> Prediction | None:
-    """Set what a profiled run of the baseline promised beside what came, for a candidate that is in mixed precision.
+    """Compare the predicted with the measured speed-up of a candidate in mixed precision.
 
     Args:
-        baseline: Runs of the baseline, those left out as well: the profiled one is a warm-up.
+        baseline: Runs of the baseline, including those left out: the profiled one is a warm-up.
         candidate: Runs of the candidate.
         step_time: Measured ratio candidate / baseline, or None.
 
     Returns:
-        Both; None when nothing was promised, or for another kind of candidate.
+        Both speed-ups; None without a prediction, or for a candidate that is not in mixed precision.
     """
     if not candidate or not all("mixed" in str(run.facts.get("train.precision")) for run in candidate):
         return None

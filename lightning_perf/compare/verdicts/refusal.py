@@ -1,4 +1,4 @@
-"""A comparison that was refused: the error, and the document with the rows that forbid it."""
+"""A refused comparison: the error, and the document that lists the unfair differences."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ SCHEMA_VERSION = 1
 
 
 class UnfairError(CompareError):
-    """The arms differ in more than what is under test.
+    """The arms differ in more than the setting being tested.
 
     Args:
         baseline: Name of the baseline.
-        differences: For each candidate the differences that are not allowed.
+        differences: For each candidate, the differences that are not allowed.
     """
 
     def __init__(self, baseline: str, differences: Mapping[str, tuple[Difference, ...]]) -> None:
         facts = sorted({difference.fact for rows in differences.values() for difference in rows})
-        super().__init__(f"The runs differ in more than what is under test: {', '.join(facts)}.")
+        super().__init__(f"The runs differ in more than the setting being tested: {', '.join(facts)}.")
         self.baseline = baseline
         self.differences = differences
 
     @property
     def refusal(self) -> Unfair:
-        """The document of the refused comparison, with the differing rows."""
+        """The document of the refused comparison, with the unfair differences."""
         rows = (
             UnfairRow(arm, difference.fact, difference.baseline, difference.candidate)
             for arm, differences in self.differences.items()
@@ -45,13 +45,13 @@ class UnfairError(CompareError):
 
 @dataclass(frozen=True)
 class UnfairRow:
-    """A fact that forbids the comparison.
+    """A fact that makes the comparison unfair.
 
     Attributes:
         arm: The candidate.
-        fact: Its name.
-        baseline: Its values over the baseline's runs.
-        candidate: The same of the candidate.
+        fact: Name of the fact.
+        baseline: Its distinct values over the baseline's runs.
+        candidate: Its distinct values over the candidate's runs.
     """
 
     arm: str
@@ -62,13 +62,13 @@ class UnfairRow:
 
 @dataclass(frozen=True)
 class Unfair(PageDocument):
-    """The arms differ in more than what is under test.
+    """A refused comparison: the arms differ in more than the setting being tested.
 
     Attributes:
-        message: That in words.
+        message: The refusal in one sentence.
         baseline: Name of the baseline.
-        rows: The facts in which candidates differ and must not.
-        state: Tells this document from a comparison.
+        rows: The facts that make the comparison unfair.
+        state: ``"unfair"``, which distinguishes this document from a comparison.
         schema_version: `SCHEMA_VERSION` of the writer, as in a comparison.
     """
 
@@ -79,12 +79,12 @@ class Unfair(PageDocument):
     schema_version: int = SCHEMA_VERSION
 
     def print(self, notes: Sequence[str] = (), *, file: IO[str] | None = None, width: int | None = None) -> None:
-        """Print why the comparison is refused, with the differing rows.
+        """Print the reasons of the refusal.
 
         Args:
-            notes: What else is known of the runs.
-            file: Where to; standard error when not given.
-            width: Columns; those of the terminal when not given.
+            notes: Further notes on the runs.
+            file: Output stream; standard error by default.
+            width: Columns; the width of the terminal by default.
         """
         from lightning_perf.compare.render.console import print_unfair
 
@@ -94,7 +94,7 @@ class Unfair(PageDocument):
         """Return the refusal as GitHub-flavoured Markdown.
 
         Args:
-            notes: What else is known of the runs.
+            notes: Further notes on the runs.
         """
         from lightning_perf.compare.render.markdown import render_refusal
 

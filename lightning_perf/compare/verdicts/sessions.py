@@ -1,7 +1,7 @@
-"""Sessions: runs of an arm that followed each other without a run of the other arm between them.
+"""Find sessions: consecutive runs of an arm without a run of the other arm between them.
 
-A machine is faster on some days than on others. Runs of one session share that, so they are not independent: the
-session is what counts, as in a split-plot design.
+A machine is faster on some days than on others. The runs of one session share this, so they are not independent. The
+statistics therefore use one value per session, as in a split-plot design.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lightning_perf.units import format_duration
 __all__ = ["find_sessions", "session_means", "session_notes"]
 
 FAR_APART_S = 3600.0
-"""Runs of two arms that start further apart than this are said to be."""
+"""A note names runs that started further apart than this."""
 
 
 def find_sessions(base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> tuple[list[int], list[int]]:
@@ -26,18 +26,18 @@ def find_sessions(base: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> 
         candidate: Runs of the candidate.
 
     Returns:
-        The number of the session of each run, for both arms. A run that overlaps one of the other arm in time is a
-        session of its own, since both then met the same conditions.
+        The session number of each run, for both arms. A run that overlaps in time with one of the other arm is a
+        session of its own, since both runs had the same conditions.
     """
     arms = (base, candidate)
     order = sorted((run.started_unix_s, arm, place) for arm in (0, 1) for place, run in enumerate(arms[arm]))
     numbers: tuple[list[int], list[int]] = ([0] * len(base), [0] * len(candidate))
     number, before = 0, -1
     for _, arm, place in order:
-        alone = any(_overlap(arms[arm][place], other) for other in arms[1 - arm])
-        number += arm != before or alone
+        overlaps = any(_overlap(arms[arm][place], other) for other in arms[1 - arm])
+        number += arm != before or overlaps
         numbers[arm][place] = number
-        before = -1 if alone else arm
+        before = -1 if overlaps else arm
     return numbers
 
 
@@ -45,7 +45,7 @@ def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> lis
     """Return the geometric mean of each session.
 
     Args:
-        values: A positive value a run; others are left out.
+        values: One positive value per run; others are left out.
         numbers: The session of each run.
 
     Example:
@@ -60,7 +60,7 @@ def session_means(values: Sequence[float | None], numbers: Sequence[int]) -> lis
 
 
 def session_notes(used: Mapping[str, Sequence[RunRecord]], blocked: bool) -> tuple[str, ...]:
-    """Say which runs that are compared with each other started far apart.
+    """Return a note for each group of compared runs that started far apart in time.
 
     Args:
         used: The runs of each arm that count, the baseline first.

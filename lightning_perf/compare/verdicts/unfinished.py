@@ -1,4 +1,4 @@
-"""Runs that crashed or were killed. A candidate that is fast when it finishes must not win by its failures."""
+"""Count runs that crashed or were killed, so that a candidate that often crashes is not called faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["count_unfinished"]
 _WARM_UP = 0
 
 _Unit = int | str
-"""The number of a block, or the file of a run outside of blocks."""
+"""The number of a block, or the file of a run outside a study."""
 
 
 def count_unfinished(
@@ -22,15 +22,15 @@ def count_unfinished(
     blocked: bool,
     failed_blocks: Mapping[str, Collection[int]] | None = None,
 ) -> dict[str, CollapseCounts]:
-    """Count the blocks in which a run of each arm did not finish, or the runs where there are no blocks.
+    """Count the blocks of each arm with a run that did not finish; outside a study, count the runs.
 
-    A run that failed and was repeated counts. One that the user stopped does not, nor one that was cut off and run
-    again in the same attempt, because the machine went down.
+    A run that failed and was repeated counts. A run that the user stopped does not count. A run that was cut off and
+    repeated in the same attempt, e.g. after a reboot, does not count either.
 
     Args:
         arms: All runs of each arm, the baseline first.
         blocked: Whether runs are paired by block.
-        failed_blocks: Further blocks, by arm, in which a run failed, such as one that left no record.
+        failed_blocks: Further blocks, by arm, in which a run failed, e.g. without leaving a record.
 
     Returns:
         The counts of each candidate, by its name.

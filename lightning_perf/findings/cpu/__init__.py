@@ -1,1 +1,1 @@
-"""Findings for training on a CPU."""
+"""Rules for trainings on a CPU."""

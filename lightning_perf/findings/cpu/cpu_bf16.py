@@ -1,4 +1,4 @@
-"""A training on the processor multiplies in FP32 where the processor multiplies bfloat16 faster."""
+"""The rule for trainings in FP32 on a processor with bfloat16 instructions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lightning_perf.units import format_duration
 __all__ = ["cpu_bf16"]
 
 SPEED_UP = {"amx_bf16": (1.5, 8.0), "avx512_bf16": (1.5, 2.75), "bf16": (1.1, 4.0)}
-"""Least and most speed-up of FP32 products, by the processor's instruction, the fastest first.
+"""Least and most speed-up of FP32 products by the processor's instructions, the fastest first.
 
-AVX-512: ``benchmarks/results/planted.md``; twice the products an instruction, and half the bytes. AMX: 1,024
-operations a cycle against 64 (https://docs.pytorch.org/tutorials/recipes/amx.html), of which training keeps half at
+AVX-512: measured (``benchmarks/results/planted.md``), twice the products per instruction and half the bytes. AMX: 1,024
+operations per cycle against 64 (https://docs.pytorch.org/tutorials/recipes/amx.html); training reaches half of that at
 most, since memory sets the pace. Arm: BFMMLA does four times the products of FMLA. The last two were not measured.
 """
 
 CALL_NS = (10_000.0, 80_000.0)
-"""What a call of a product costs more, at least and at most: casts of its operands, and its set-up."""
+"""Extra cost of a product per call, at least and at most: casts of its operands, and its set-up."""
 
 CAST_NS = (0.3, 3.0)
-"""To cast an element of a weight, and its gradient back, on one thread: 12 bytes in the cache, or of fresh memory."""
+"""Cost to cast an element of a weight and its gradient on one thread: 12 bytes in the cache or in fresh memory."""
 
 GAINS: dict[HostKind, tuple[float, float]] = {
     "normalization": (1.0, 2.5),
@@ -34,17 +34,17 @@ GAINS: dict[HostKind, tuple[float, float]] = {
     "long attention": (0.85, 2.0),
     "grouped convolution": (0.33, 1.0),
 }
-"""Least and most speed-up of what else autocast puts into bfloat16. Some of torch's kernels get slower: attention of
-short sequences took up to four times as long, and the backward pass of grouped convolutions three times."""
+"""Least and most speed-up of the other operators that autocast runs in bfloat16. Some of them get slower: attention
+over short sequences took up to four times as long, and the backward pass of grouped convolutions three times."""
 
 PRODUCTS: tuple[HostKind, ...] = ("convolution", "convolution backward", "matrix product")
 
 
 def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
-    """Find FP32 trainings on a processor that mixed precision would speed up for sure.
+    """Find FP32 trainings on a processor that mixed precision is sure to speed up.
 
-    Model: products get faster by a factor, each call and each element of a weight pays for casts, and other kinds of
-    operators have factors of their own, some below one.
+    Model: products get faster by a factor, and each call and each element of a weight costs casts. Other operators have
+    factors of their own, some of them below one.
     """
     compute, processor = analysis.host_compute, analysis.metadata.processor
     if compute is None or processor is None or processor.bf16 is None:
@@ -70,19 +70,18 @@ def cpu_bf16(analysis: RankAnalysis) -> Finding | None:
     slow, fast = SPEED_UP[instruction]
     convolutions_ns = time_ns((row for row in products if row.kind != "matrix product"), compute)
     parts = [
-        f"{format_duration(ns)} {each(analysis)} in {what}"
-        for ns, what in ((convolutions_ns, "convolutions"), (products_ns - convolutions_ns, "matrix products"))
+        f"{format_duration(ns)} {each(analysis)} in {kind}"
+        for ns, kind in ((convolutions_ns, "convolutions"), (products_ns - convolutions_ns, "matrix products"))
         if ns > 0
     ]
     return finding(
         "cpu-bf16",
-        f"FP32 on a processor that multiplies bfloat16: {share_of_step(products_ns, analysis)} of the step "
-        "is FP32 products",
-        (f"{' and '.join(parts)}; {processor.name or 'the processor'} has {instruction}.",),
+        f"FP32 on a processor with bfloat16: FP32 products take {share_of_step(products_ns, analysis)} of the step",
+        (f"{' and '.join(parts)}. {processor.name or 'The processor'} has {instruction}.",),
         'Train in mixed precision: Trainer(precision="bf16-mixed").',
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model=f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times; each call and each weight "
-        "pays for casts.",
+        model=f"Products speed up {slow:g} to {fast:g} times, normalization up to 2.5 times. Each call and each weight "
+        "costs casts.",
         rank=analysis.rank,
     )

@@ -1,4 +1,4 @@
-"""A training on the processor keeps its pictures in channels first."""
+"""The rule for trainings on a processor that keep images in channels first."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ SPEED_UP: dict[HostKind, tuple[float, float]] = {
     "normalization backward": (1.2, 2.6),
     "grouped convolution": (1.0, 2.5),
 }
-"""Least and most speed-up of operators that find the channels of a pixel side by side."""
+"""Least and most speed-up of operators in channels last."""
 
 ACTIVATION_NS = (-0.3, 3.5)
 WEIGHT_NS = (1.0, 2.2)
-"""What an element of a convolution's input and output saves, and what one of its weight costs, in a forward and a
-backward pass on one thread. oneDNN computes on blocks of channels, and copying tensors into that order and back goes
-away (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/); weights and their
-gradients are copied more often instead. At the lower end the copies cost nothing, being in the cache, and fresh memory
-is touched instead. Elements of half the size save and cost half."""
+"""Saving per element of a convolution's input and output, and cost per element of its weight. Both are for a forward
+and a backward pass on one thread. oneDNN computes on blocks of channels. In channels last it no longer copies tensors
+into blocks and back (https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/), but it
+copies weights and their gradients more often. At the lower end the copies are free, because they stay in the cache, and
+fresh memory is touched instead. Elements of half the size save and cost half."""
 
 CONVOLUTIONS: tuple[HostKind, ...] = ("convolution", "convolution backward")
 
 
 def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
-    """Find operators on pictures that would be faster with the channels of a pixel side by side.
+    """Find operators on images that are faster in channels last.
 
-    Model: convolutions save by the element of their activations and lose by that of their weights, other kinds of
-    operators get faster by a factor. Where many weights meet few pixels, the loss may prevail: then there is no
-    finding.
+    Model: convolutions save time per element of their activations and pay per element of their weights. Other operators
+    get faster by a factor. If many weights meet few pixels, the cost may exceed the saving, and nothing is found.
     """
     compute = analysis.host_compute
     if compute is None:
@@ -62,8 +61,8 @@ def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
         return None
     total_ns = convolutions_ns + sum(others.values())
     named = [
-        f"{format_duration(ns)} {each(analysis)} {what}"
-        for ns, what in (
+        f"{format_duration(ns)} {each(analysis)} {where}"
+        for ns, where in (
             (convolutions_ns + others["grouped convolution"], "in convolutions"),
             (others["pooling"], "in pooling"),
             (others["normalization"] + others["normalization backward"], "in batch norm"),
@@ -72,14 +71,13 @@ def cpu_channels_last(analysis: RankAnalysis) -> Finding | None:
     ]
     return finding(
         "cpu-channels-last",
-        f"Channels first on the processor: {share_of_step(total_ns, analysis)} of the step works on pictures "
-        "in that order",
-        (f"{', '.join(named)}, by the strides of their inputs.",),
-        "Keep pictures in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(…); "
-        "activations follow the weights.",
+        f"Channels first on a processor: {share_of_step(total_ns, analysis)} of the step works on images in that order",
+        (f"{', '.join(named)}. The strides of their inputs show the order.",),
+        "Keep images in channels last: model.to(memory_format=torch.channels_last) before trainer.fit(model). "
+        "Activations follow the weights.",
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="Convolutions save copies of their inputs and outputs, and copy weights more often; pooling speeds up 3 "
+        model="Convolutions save copies of their inputs and outputs, but copy weights more often. Pooling speeds up 3 "
         "to 14 times, batch norm 1.2 to 4.5 times.",
         rank=analysis.rank,
     )

@@ -1,4 +1,4 @@
-"""A training on the processor gives its memory back in every step, and takes it anew."""
+"""The rule for trainings on a processor that return memory to the system in every step and request it again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lightning_perf.units import format_count, format_duration
 __all__ = ["cpu_page_faults"]
 
 LEAST, MOST = 0.5, 1.25
-"""Parts of what faults cost one thread that a step is spared: several threads share them, and pages that the system
-has just cleared push the step's own data out of the caches."""
+"""Shares of the faults' cost on one thread that a step saves. Several threads share the faults, and freshly cleared
+pages evict the step's own data from the caches."""
 
 
 def cpu_page_faults(analysis: RankAnalysis) -> Finding | None:
-    """Find steps whose memory the system has to clear anew each time.
+    """Find steps in which the system has to clear the same memory again.
 
-    Model: the faults counted before the recording, at the cost that was tried out there, go away altogether.
+    Model: the faults counted before the recording go away, at the cost that was measured there.
     """
     processor = analysis.metadata.processor
     if processor is None or not processor.trains or processor.allocator != "glibc" or not analysis.breakdown.marked:
@@ -30,22 +30,22 @@ def cpu_page_faults(analysis: RankAnalysis) -> Finding | None:
     high_ns = min(MOST * cost_ns, busy_ns)
     if not worth_it(high_ns, analysis):
         return None
-    shown_ns = min(cost_ns, busy_ns)  # tried out one by one they may cost more than all that the step computes
+    shown_ns = min(cost_ns, busy_ns)  # measured one by one they may cost more than all operators of the step
     settings = " ".join(f"{name}={value}" for name, value in KEEP_MEMORY.items())
     return finding(
         "cpu-page-faults",
-        f"{format_count(processor.page_faults)} page faults a step: memory is given back, and taken anew",
+        f"Page faults: {format_count(processor.page_faults)} per step, because freed memory is returned to the system",
         (
             (
-                f"The system clears a page at its first use, which takes {format_duration(processor.page_fault_ns)} "
-                f"here: {format_duration(shown_ns)} a step, {share_of_step(shown_ns, analysis)}."
+                f"The system clears each page at its first use, in {format_duration(processor.page_fault_ns)} on this "
+                f"machine: {format_duration(shown_ns)} per step, {share_of_step(shown_ns, analysis)}."
             ),
-            "glibc returns large blocks when they are freed, those of the activations in every step.",
+            "glibc returns large blocks when they are freed, and every step frees its activations.",
         ),
-        f"Start the training with {settings} in the environment: glibc then keeps what is freed, and the process stays "
-        "as large as it once was. Or preload jemalloc or tcmalloc.",
+        f"Start the training with these environment variables: {settings}. glibc then keeps freed memory, and the "
+        "process stays as large as its peak. Or preload jemalloc or tcmalloc.",
         saving_ns=(min(LEAST * cost_ns, high_ns), high_ns),
         step_ns=step_ns(analysis),
-        model="The faults go away: half to five quarters of what they cost one thread.",
+        model="The faults go away, which saves half to five quarters of their cost on one thread.",
         rank=analysis.rank,
     )

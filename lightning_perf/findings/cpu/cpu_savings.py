@@ -1,4 +1,4 @@
-"""What rules need to know of a training that computes on the processor."""
+"""Helpers of the rules for trainings on a processor: operators by kind, and their share of the step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["host_saving_ns", "rows", "time_ns"]
 def rows(
     compute: HostCompute, *kinds: HostKind, arithmetic: str | None = None, layout: Layout | None = None
 ) -> tuple[HostWork, ...]:
-    """The operators of some kinds.
+    """Return the operators of some kinds.
 
     Args:
         compute: The training.
-        kinds: The kinds.
+        kinds: The kinds of operators.
         arithmetic: Only those in this arithmetic.
         layout: Only those in this layout.
     """
@@ -29,20 +29,20 @@ def rows(
 
 
 def time_ns(found: Iterable[HostWork], compute: HostCompute) -> float:
-    """Mean time a step of `rows`."""
+    """Return the mean time of operators in nanoseconds per step."""
     return sum(row.time_ns for row in found) / compute.steps
 
 
 def host_saving_ns(analysis: RankAnalysis, least_ns: float, most_ns: float) -> tuple[float, float]:
-    """The step time won when operators take less time.
+    """Return the step time that faster operators save.
 
     Args:
         analysis: The rank.
-        least_ns: Least operator time saved a step, summed over threads.
-        most_ns: Most.
+        least_ns: Least operator time saved per step, summed over threads.
+        most_ns: Most operator time saved per step.
 
     Returns:
-        Least and most saving, nanoseconds a step: less where operators of several threads overlap.
+        Least and most saving in nanoseconds per step. It is smaller if operators of several threads overlap.
     """
     compute = analysis.host_compute
     busy_ns = analysis.breakdown.category("host_compute").mean_ns or 0.0

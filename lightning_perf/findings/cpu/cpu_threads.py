@@ -1,4 +1,4 @@
-"""A training on the processor leaves most of its cores idle."""
+"""The rule for trainings on a processor that leave most of its cores idle."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from lightning_perf.units import format_duration
 __all__ = ["cpu_threads"]
 
 FEW = 0.5
-"""Threads on at most this part of the cores; torch takes all of them by itself."""
+"""Share of the cores up to which threads count as few. By default torch uses all cores."""
 
 IDLE = 0.3
-"""At least this part of the cores had nothing to do before the recording: cores that others use win nothing."""
+"""Share of the cores that must have been idle before the recording: cores in use by others save nothing."""
 
 LARGE_NS = 100_000
-"""Operators that take less on average are hardly worth dividing."""
+"""Mean time of operators from which it helps to divide them among threads."""
 
 LEAST_EFFICIENCY = 0.2
 MOST_RATIO = 4.0
-"""Of each further core up to four times as many as there are threads, this part at least is won."""
+"""Least gain per further core, for up to four times as many cores as threads."""
 
 
 def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     """Find large operators that run on few of the cores that the process may use.
 
-    Of several ranks on one machine each has its part of the cores, which one's recording does not tell. Model: large
-    operators get faster by up to as many times as there are cores for a thread; with worker processes of the loader,
-    which need cores too, perhaps not at all.
+    Runs of several ranks are left out, since the recording of one does not show its share of the cores. Model: large
+    operators speed up in proportion to the cores at most. With worker processes of the loader, which need cores, too,
+    they may not speed up at all.
     """
     compute, processor = analysis.host_compute, analysis.metadata.processor
     if compute is None or processor is None or not processor.threads or not processor.cores or processor.load is None:
@@ -54,16 +54,16 @@ def cpu_threads(analysis: RankAnalysis) -> Finding | None:
     threads = "1 thread" if processor.threads == 1 else f"{processor.threads:,} threads"
     return finding(
         "cpu-threads",
-        f"Operators run on {threads} of {processor.cores:,} cores",
+        f"Idle cores: operators run on {threads}, and there are {processor.cores:,} cores",
         (
             (
-                f"Large operators take {format_duration(large_ns)} {each(analysis)}, "
-                f"{share_of_step(large_ns, analysis)}, and torch divides each among its threads; the load of "
-                f"the machine was {processor.load:.1f} before the recording."
+                f"Large operators take {format_duration(large_ns)} {each(analysis)} "
+                f"({share_of_step(large_ns, analysis)}), and torch divides each among its threads. The load of the "
+                f"machine was {processor.load:.1f} before the recording."
             ),
         ),
-        f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker, "
-        "or raise OMP_NUM_THREADS, which torchrun and many clusters set to 1.",
+        f"Call torch.set_num_threads({processor.cores}) before training, less a core for each busy DataLoader worker. "
+        f"Or set OMP_NUM_THREADS={processor.cores}: torchrun and many clusters set it to 1.",
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
         model=f"Large operators speed up {least:.2g} to {ratio:.2g} times.",

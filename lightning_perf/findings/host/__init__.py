@@ -1,1 +1,1 @@
-"""Findings about input, launches and waits."""
+"""Rules about input, launches and waits."""

@@ -1,4 +1,4 @@
-"""The recording is of the very first steps, which no training is made of."""
+"""The rule for recordings of the very first steps."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from lightning_perf.units import format_duration
 __all__ = ["COLD_LAUNCH_NS", "cold_start", "is_cold"]
 
 COLD_LAUNCH_NS = 100_000
-"""Mean time that the device idles through a launch call and that only the loading of kernels explains; a warm call
-takes 2 to 10 µs. One that waits for room in a full queue takes longer, but then the device works."""
+"""Mean idle time of the device per launch call from which kernels must be loading. A warm call takes 2 to 10 µs. A call
+that waits for room in a full queue takes longer, but then the device works."""
 
 
 def is_cold(analysis: RankAnalysis) -> bool:
-    """Whether launches are so slow that they must be loading kernels."""
+    """Return whether launches are so slow that they must be loading kernels."""
     launches = analysis.launches
     return launches is not None and _mean_ns(launches) >= COLD_LAUNCH_NS
 
 
 def _mean_ns(launches: Launches) -> float:
-    """Mean call that launches one kernel, as far as the device idles meanwhile.
+    """Return the mean time of a call that launches one kernel, as far as the device idles during it.
 
-    A graph's takes longer the more kernels it has, however warm they are.
+    Graphs are left out: their calls take longer the more kernels they have, even if these are loaded.
     """
     graphs, graph_ns = (launches.graphs.calls, launches.graphs.call_ns) if launches.graphs else (0, 0)
     single = launches.calls - graphs
@@ -32,9 +32,9 @@ def _mean_ns(launches: Launches) -> float:
 
 
 def cold_start(analysis: RankAnalysis) -> Finding | None:
-    """Find recordings of the first steps: kernels load at their first launch, and cuDNN and cuBLAS set themselves up.
+    """Find recordings of the first steps, in which kernels load and cuDNN and cuBLAS initialize.
 
-    No saving is predicted, since such steps are few.
+    No saving is estimated, since only a few steps are slow.
     """
     launches = analysis.launches
     if launches is None or not is_cold(analysis) or step_ns(analysis) <= 0:
@@ -42,14 +42,14 @@ def cold_start(analysis: RankAnalysis) -> Finding | None:
     return Finding(
         kind="cold-start",
         severity="high",
-        title="The first steps were recorded: the figures are not those of the training",
+        title="Cold start: the recording covers the first steps, which are slower than later ones",
         evidence=(
             (
-                f"For a launch the device idles {format_duration(_mean_ns(launches))} on average; once its kernel is "
-                "loaded a launch takes 2 to 10 µs."
+                f"The device idles {format_duration(_mean_ns(launches))} per launch on average. Once its kernel is "
+                "loaded, a launch takes 2 to 10 µs."
             ),
         ),
-        action="Record later steps: PerfCallback(skip_first=…), or schedule(skip_first=…, warmup=…) of torch.profiler.",
+        action="Record later steps: PerfCallback(skip_first=20), or with torch.profiler schedule(skip_first=20, …).",
         saving_low_ms=None,
         saving_high_ms=None,
         model="",

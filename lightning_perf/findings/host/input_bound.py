@@ -1,7 +1,8 @@
-"""The training thread waits for its batches."""
+"""The rule for training threads that wait for their batches."""
 
 from __future__ import annotations
 
+from lightning_perf.analysis.host.user_code import function_text
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.host.loader_advice import advise
@@ -11,28 +12,28 @@ from lightning_perf.units import format_duration, format_share
 __all__ = ["input_bound"]
 
 MIN_SHARE = 0.05
-"""Waiting below this part of the step is not worth a change (XProf's line for a moderate input problem)."""
+"""Waits below this share of the step are not reported (XProf's threshold for a moderate input problem)."""
 
 OPERATOR_SHARE = 0.5
-"""Operators filling more than this part of the fetch: the work on tensors there is what takes the time."""
+"""Share of operators in the fetch from which their work on tensors takes the time."""
 
 COLD_SHARE = 0.1
-"""Up to this part of the wait is saved besides where the processor itself trains: after a wait its caches are cold (1
+"""Share of the wait that may be saved in addition if the processor itself trains: after a wait its caches are cold (1
 to 6 % measured, benchmarks/results/planted.md)."""
 
 
 def input_bound(
     analysis: RankAnalysis, *, wait_ns: float | None = None, step_ns: float | None = None
 ) -> Finding | None:
-    """Find steps that wait for input, and say whether workers, or the work on a batch, is the reason.
+    """Find steps that wait for input, and whether the number of workers or the cost of a batch is the reason.
 
-    Only the wait that nothing on the device hides counts. Model: with batches made while the device computes, the wait
-    ends, except that a step cannot be shorter than making its batch takes the loader; on the processor, caches that it
-    leaves cold may cost as much as a tenth of it besides. Cores shared with the training process may leave half of it.
+    Only waits that no device work hides count. Model: if batches are made while the device computes, the wait ends, but
+    a step is never shorter than the loader needs for its batch. On a processor, cold caches after the wait may cost
+    another tenth of it. If workers share cores with the training process, half of the wait may stay.
 
     Args:
         analysis: The rank.
-        wait_ns: The wait per step, where the step log of the run has measured it in more steps than the recording.
+        wait_ns: The wait per step from the step log of the run, which covers more steps than the recording.
         step_ns: The step time that belongs to it.
     """
     breakdown, loading = analysis.breakdown, analysis.loading
@@ -42,18 +43,18 @@ def input_bound(
         return None
     low_ns = wait_ns / 2
     if loading.loader == "workers":
-        # The loader's own period is the step that waits for it; twice the workers halve it at best.
+        # The loader needs a whole step for a batch. Twice the workers at best halve that.
         best_ns = min(wait_ns, step_ns / 2)
         low_ns = best_ns / 2
-        model = "Twice the workers halve the time between batches; at least half of that where cores allow it."
+        model = "Twice the workers halve the time between batches at best, and save half of that if cores allow it."
     else:
         best_ns = wait_ns
-        model = "Batches made while the device computes leave no wait; half of it where workers compete for cores."
+        model = "Batches made while the device computes leave no wait, or half of it if workers compete for cores."
         if not breakdown.has_device:
             best_ns = min(wait_ns * (1 + COLD_SHARE), step_ns)
             model = (
-                "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more); half of the "
-                "wait stays where they compete for cores."
+                "Batches made by workers leave no wait, and no cold caches after it (up to a tenth more). Half of the "
+                "wait stays if workers compete for cores."
             )
     advice = advise(analysis, wait_ns, step_ns)
     if advice.may_win_nothing:
@@ -64,6 +65,7 @@ def input_bound(
         share = loading.operator_ns / loading.fetch_ns
         if share >= OPERATOR_SHARE:
             evidence.append(f"Operators on tensors fill {format_share(share)} of the fetch on the training thread.")
+    evidence += _where(analysis)
     evidence += advice.evidence
     return finding(
         "input-bound",
@@ -77,17 +79,30 @@ def input_bound(
     )
 
 
+def _where(analysis: RankAnalysis) -> list[str]:
+    """Return a sentence about the code that makes the batches, as far as the recording names it."""
+    facts = analysis.metadata.loader
+    fetch = analysis.pauses.phase("fetch") if analysis.pauses is not None else None
+    if facts is not None and facts.workers:
+        return []
+    if fetch is not None and fetch.function is not None:
+        return [f"Most of the fetch is in {function_text(fetch.function)}."]
+    if facts is not None and facts.dataset and facts.collate:
+        return [f"Batches come from the dataset {facts.dataset} and the collate_fn {facts.collate}."]
+    return []
+
+
 def _who(loader: str | None) -> str:
     if loader == "in_process":
         return (
-            "The DataLoader makes batches in the training process (num_workers=0), so loading and training take turns."
+            "The DataLoader makes batches in the training process (num_workers=0), so loading and training alternate."
         )
     if loader == "workers":
-        return "The DataLoader has worker processes, but they make batches more slowly than the step uses them."
-    return "The recording does not tell whether the loader has worker processes."
+        return "The DataLoader has worker processes, but they are slower than the step."
+    return "The recording does not show whether the loader has worker processes."
 
 
 def _is_special(analysis: RankAnalysis) -> bool:
-    """Whether the advice says itself where the batches come from."""
+    """Return whether the advice itself says where the batches come from."""
     facts = analysis.metadata.loader
     return facts is not None and facts.kind == "other"

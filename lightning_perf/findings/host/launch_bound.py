@@ -1,4 +1,4 @@
-"""The device waits for the host to launch work."""
+"""The rule for devices that wait for the host to launch work."""
 
 from __future__ import annotations
 
@@ -6,51 +6,51 @@ from lightning_perf.analysis.host.launches import LAUNCH_BOUND_SHARE
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.host.cold_start import is_cold
-from lightning_perf.findings.savings import each, step_ns, whole
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.findings.savings import counted, each, step_ns, whole
+from lightning_perf.units import format_duration, format_share
 
 __all__ = ["launch_bound"]
 
 FUSION_SAVES = 0.3
 GRAPHS_SAVE = 0.9
-"""Parts of the wait that are won: fusing leaves most launches, replaying a graph leaves one of hundreds."""
+"""Shares of the wait that are saved: fusing keeps most launches, and a replayed graph keeps one of hundreds."""
 
 
 def launch_bound(analysis: RankAnalysis) -> Finding | None:
-    """Find steps in which the device has nothing queued because the host is still issuing operators.
+    """Find steps in which the device has an empty queue because the host is still issuing operators.
 
-    Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all; what the device
-    computes stays.
+    Model: fusing operators saves about a third of the host's work, replaying CUDA graphs nearly all of it. The work of
+    the device stays the same.
     """
     launches = analysis.launches
     if launches is None or launches.launch_bound is None or not launches.calls or is_cold(analysis):
         return None
     bound = launches.launch_bound
     steps = max(launches.steps, 1)
-    # Asking the driver for memory counts among the calls there, and has a finding of its own.
+    # Requests for memory are among these calls, and the rule `allocator` covers them.
     operator_ns = max(0.0, bound.operator_ns / steps - (analysis.breakdown.category("runtime_alloc").mean_ns or 0.0))
     waiting_ns = (bound.launch_ns + bound.python_ns) / steps + operator_ns
     share = waiting_ns / step_ns(analysis) if step_ns(analysis) else 0.0
     if share < LAUNCH_BOUND_SHARE:
         return None
     short = launches.short_kernels / launches.kernels if launches.kernels else 0.0
-    graphs = " Some work is in graphs already: capture the rest." if launches.graphs is not None else ""
+    graphs = " Some work is in graphs already: capture the rest, too." if launches.graphs is not None else ""
     return finding(
         "launch-bound",
-        f"Launch-bound: for {format_share(share)} of {whole(analysis)} the device waits for the host to launch work",
+        f"Launch-bound: the device waits {format_share(share)} of {whole(analysis)} for the host to launch work",
         (
             (
-                f"There are {format_count(launches.calls / steps)} launches {each(analysis)} of "
-                f"{format_count(launches.kernels / steps)} kernels, {format_share(short)} of them shorter than 10 µs."
+                f"{counted(launches.calls / steps, 'launch', 'launches')} {each(analysis)}, "
+                f"{counted(launches.kernels / steps, 'kernel')}, {format_share(short)} of them shorter than 10 µs."
             ),
             (
-                f"With nothing queued, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
+                f"With an empty queue, the device waits {format_duration(bound.launch_ns / steps)} for launch calls, "
                 f"{format_duration(operator_ns)} for operators and "
                 f"{format_duration(bound.python_ns / steps)} for the Python between them."
             ),
         ),
-        "Give the device more work at once: model = torch.compile(model), or torch.compile(model, "
-        f'mode="reduce-overhead") for CUDA graphs; a larger batch if memory allows.{graphs}',
+        "Give the device more work per launch: model = torch.compile(model), or torch.compile(model, "
+        f'mode="reduce-overhead") for CUDA graphs. If memory allows, raise batch_size.{graphs}',
         saving_ns=(FUSION_SAVES * waiting_ns, GRAPHS_SAVE * waiting_ns),
         step_ns=step_ns(analysis),
         model="Fusing operators saves about a third of that wait, CUDA graphs nearly all of it.",

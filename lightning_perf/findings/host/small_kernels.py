@@ -1,60 +1,59 @@
-"""Kernels so short that starting them costs the device as much as running them."""
+"""The rule for kernels that are so short that starting them costs the device as much as running them."""
 
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, worth_it
-from lightning_perf.units import format_count, format_duration, format_share
+from lightning_perf.findings.savings import counted, each, step_ns, worth_it
+from lightning_perf.units import format_duration, format_share
 
 __all__ = ["small_kernels"]
 
 MIN_SHORT_SHARE = 0.5
-"""Part of the kernels that must be short before fusing them is the remedy."""
-
+"""Share of short kernels from which fusing them helps."""
 
 MAX_GAP_NS = 5_000
-"""Time that a device takes from one queued kernel to the next, at most; it is about 1 µs. What is longer has other
-reasons: a wait for another stream, or another process on the device."""
+"""Longest time from one queued kernel to the next; usually it is about 1 µs. Longer gaps have other reasons: a wait for
+another stream, or another process on the device."""
 
 
 def small_kernels(analysis: RankAnalysis) -> Finding | None:
-    """Find steps made of many short kernels whose gaps add up, though the host launches them in time.
+    """Find steps of many short kernels with gaps that add up, although the host launches the kernels in time.
 
-    Model: fused or replayed from a graph, kernels leave no gaps where work was queued already; fusing also saves up to
-    half of the short kernels' own time, which mostly reads and writes what the next one reads again. Where most kernels
-    are replayed from a graph already, only fusing is left.
+    Model: fused or replayed from a graph, kernels leave no gaps. Fusing also saves up to half of the short kernels' own
+    time, since most of it is reading and writing memory. If most kernels are replayed from a graph already, only
+    fusing is left.
     """
     launches, idle = analysis.launches, analysis.idle
     if launches is None or idle is None or not launches.kernels:
         return None
     if launches.launch_bound is None or launches.launch_bound.bound:
-        return None  # a truncated file, or the host is the reason and has its own finding
+        return None  # a truncated file, or the host is the reason: see `launch-bound`
     short = launches.short_kernels / launches.kernels
     steps = max(launches.steps, 1)
     idle_ns = next((row.total_ns for row in idle.classes if row.name == "kernel_gap"), 0) / steps
     gap_ns = min(idle_ns, MAX_GAP_NS * launches.kernels / steps)
     kernel_ns = launches.short_kernel_ns / steps
     replayed = launches.graphs is not None and launches.graphs.kernels >= launches.kernels / 2
-    low_ns = 0.0 if replayed else gap_ns / 2  # a graph leaves gaps as short as they get, unless kernels are fused
+    low_ns = 0.0 if replayed else gap_ns / 2  # in a graph gaps are minimal, unless kernels are fused
     high_ns = gap_ns + kernel_ns / 2
     if short < MIN_SHORT_SHARE or not worth_it(high_ns, analysis):
         return None
     return finding(
         "small-kernels",
-        f"Many small kernels: {format_share(short)} of {format_count(launches.kernels / steps)} {each(analysis)} "
+        f"Many small kernels: {format_share(short)} of {counted(launches.kernels / steps, 'kernel')} {each(analysis)} "
         "are shorter than 10 µs",
         (
             (
-                f"They run {format_duration(kernel_ns)} {each(analysis)}; between kernels that were queued in time "
-                f"the device idles {format_duration(gap_ns)}."
+                f"They run {format_duration(kernel_ns)} {each(analysis)}, and the device idles "
+                f"{format_duration(gap_ns)} between kernels that were queued in time."
             ),
         ),
-        "Fuse them: model = torch.compile(model)"
-        + ("." if replayed else '; mode="reduce-overhead" also replays them as a CUDA graph.'),
+        "Fuse them: model = torch.compile(model)."
+        + ("" if replayed else ' With mode="reduce-overhead" they are also replayed as a CUDA graph.'),
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model=f"Between {'nothing' if replayed else 'half of the gaps'}, and all of the gaps with half of the short "
+        model=f"At least {'nothing' if replayed else 'half of the gaps'}, at most all gaps and half of the short "
         "kernels' own time.",
         rank=analysis.rank,
     )

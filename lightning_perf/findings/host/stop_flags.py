@@ -1,4 +1,4 @@
-"""Lightning broadcasts a stop flag before each batch, and waits for it."""
+"""The rule for Lightning's stop flag, which it broadcasts before each batch and waits for."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lightning_perf.units import format_count, format_duration
 __all__ = ["stop_flags"]
 
 ACTION = (
-    "Lightning does it from version 2.5.6 on (Lightning-AI/pytorch-lightning#20825), and no option turns it off. Where "
-    "the launcher sends SIGTERM to every rank itself, as SLURM and torchrun do, leave it out before training: "
-    "from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop; "
-    "_TrainingEpochLoop._broadcast_sigterm_tensor = lambda self: None. Elsewhere do more in each batch: a larger one "
-    "rather than accumulate_grad_batches, which has a broadcast for each of its batches."
+    "Do more per batch: raise batch_size rather than accumulate_grad_batches, which broadcasts for each of its "
+    "batches. No option turns the broadcast off. If your launcher sends SIGTERM to every rank, as SLURM and torchrun "
+    "do, you can replace the method before training: from lightning.pytorch.loops.training_epoch_loop import "
+    "_TrainingEpochLoop; _TrainingEpochLoop._broadcast_sigterm_tensor = lambda self: None. The method is private: "
+    "check this line after each update of Lightning."
 )
 
 
 def stop_flags(analysis: RankAnalysis) -> Finding | None:
-    """Find time that goes into Lightning's broadcast of a stop flag.
+    """Find the time of Lightning's broadcast of a stop flag.
 
-    All ranks meet there, so the wait for slower ranks is in it too and would come at the next collective anyway: the
-    rank that waits least speaks. Model: half to all of its wait in which no device works.
+    All ranks meet there, so it includes the wait for slower ranks, which would come at the next collective anyway. The
+    rank that waits least therefore decides. Model: half to all of its wait in which no device works.
     """
     flags = analysis.stop_flags
     if flags is None:
@@ -35,15 +35,20 @@ def stop_flags(analysis: RankAnalysis) -> Finding | None:
     times = "once" if calls == 1 else f"{format_count(calls)} times"
     return finding(
         "stop-flags",
-        f"Stop flags: Lightning broadcasts one and waits for it, {times} {per}",
+        f"Stop flags: Lightning waits for a broadcast {times} {per}",
         [
-            f"From broadcast to answer: {format_duration(flags.wait_ns / steps)} {per}.",
-            f"No device works in {format_duration(exposed_ns)} of it.",
-            "It tells every rank before every batch whether rank 0 got SIGTERM; no work can be queued ahead of it.",
+            (
+                f"The broadcast and its answer take {format_duration(flags.wait_ns / steps)} {per}. No device works in "
+                f"{format_duration(exposed_ns)} of it."
+            ),
+            (
+                "Lightning 2.5.6 and later tell every rank before every batch whether rank 0 received SIGTERM "
+                "(Lightning-AI/pytorch-lightning#20825). No work can be queued ahead of it."
+            ),
         ],
         ACTION,
         saving_ns=(exposed_ns / 2, exposed_ns),
         step_ns=step_ns(analysis),
-        model="Half to all of the wait goes, on the rank that waits least; what others wait beyond it stays.",
+        model="Half to all of the wait on the rank that waits least. The longer waits of other ranks stay.",
         rank=analysis.rank,
     )

@@ -1,1 +1,1 @@
-"""Findings about arithmetic and layout on the device."""
+"""Rules about arithmetic and memory layout on the device."""

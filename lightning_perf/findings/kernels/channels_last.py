@@ -1,4 +1,4 @@
-"""Convolutions change the memory layout of their tensors back and forth."""
+"""The rule for convolutions that convert the memory layout of their tensors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["channels_last"]
 
@@ -16,16 +16,16 @@ LAYOUT_CHANGE = re.compile(r"nchwTo?Nhwc|nhwcTo?Nchw|nchw2nhwc|nhwc2nchw|batched
 
 
 def channels_last(analysis: RankAnalysis) -> Finding | None:
-    """Find kernels that only change the layout between channels first and channels last.
+    """Find kernels that only convert between channels first and channels last.
 
-    Model: with everything in channels last they go away; half of them where some operators insist on the other layout.
+    Model: in channels last they go away, or half of them if some operators insist on channels first.
     """
     if analysis.kernels is None:
         return None
     rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(row.name)]
     steps = max(analysis.kernels.steps, 1)
     kernel_ns = sum(row.total_ns for row in rows) / steps
-    number = format_count(sum(row.calls for row in rows) / steps)
+    number = sum(row.calls for row in rows) / steps
     low_ns, high_ns = device_saving_ns(analysis, kernel_ns / 2, kernel_ns)
     if not worth_it(high_ns, analysis):
         return None
@@ -34,14 +34,14 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
         f"Layout changes around convolutions: {format_duration(kernel_ns)} {each(analysis)}",
         (
             (
-                f"{number} kernels {each(analysis)} convert from channels "
-                "first to channels last or back, which Tensor Cores want."
+                f"{counted(number, 'kernel')} {each(analysis)} for conversions between channels first and channels "
+                "last, which Tensor Cores need."
             ),
         ),
-        "Keep model and batches in channels last: model.to(memory_format=torch.channels_last), and "
-        "x = x.contiguous(memory_format=torch.channels_last) for the input.",
+        "Keep model and batches in channels last: model.to(memory_format=torch.channels_last) before trainer.fit, and "
+        "images = images.contiguous(memory_format=torch.channels_last) in training_step.",
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="The conversions go away; half of them where an operator insists on channels first.",
+        model="The conversions go away, or half of them if an operator insists on channels first.",
         rank=analysis.rank,
     )

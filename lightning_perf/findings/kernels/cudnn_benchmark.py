@@ -1,26 +1,26 @@
-"""cuDNN tries out algorithms in the recorded steps."""
+"""The rule for recorded steps in which cuDNN measures algorithms."""
 
 from __future__ import annotations
 
 from lightning_perf.analysis.host.sync_points import SyncPoint
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import step_ns, worth_it
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.findings.savings import counted, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["cudnn_benchmark", "is_benchmarking"]
 
 
 def is_benchmarking(point: SyncPoint) -> bool:
-    """Whether a wait is cuDNN's timing of an algorithm: an event waited for inside a convolution."""
+    """Return whether a wait is cuDNN's timing of an algorithm: an event synchronization inside a convolution."""
     return "EventSynchronize" in point.call and "conv" in (point.operator or "").lower()
 
 
 def cudnn_benchmark(analysis: RankAnalysis) -> Finding | None:
     """Find steps in which ``torch.backends.cudnn.benchmark`` measures algorithms.
 
-    It does so once a shape; in steady training of one shape it is over after the first step. Model: the waits of the
-    host for its measurements go away, and as much again that it computes besides.
+    It does so once per shape, so with fixed shapes it is over after the first step. Model: the waits of the host for
+    these measurements go away, and up to as much again for the work that is measured.
     """
     syncs = analysis.sync_points
     if syncs is None:
@@ -33,17 +33,17 @@ def cudnn_benchmark(analysis: RankAnalysis) -> Finding | None:
     calls = sum(point.calls for point in points)
     return finding(
         "cudnn-benchmark",
-        "cudnn.benchmark is measuring algorithms in the recorded steps",
+        "cuDNN measures algorithms during the recorded steps",
         (
             (
-                f"Inside convolutions the host waits for {format_count(calls)} measurements, "
-                f"{format_duration(wait_ns * steps)} in all."
+                f"The host waits for {counted(calls, 'measurement')} inside convolutions, "
+                f"{format_duration(wait_ns * steps)} in total."
             ),
         ),
-        "If these are the first steps, record later ones (skip_first). If shapes change from batch to batch, pad them "
-        "to a few sizes or set torch.backends.cudnn.benchmark = False.",
+        "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). If shapes change from batch "
+        "to batch, pad them to a few sizes, or turn the measurements off: Trainer(benchmark=False).",
         saving_ns=(wait_ns, min(2 * wait_ns, step_ns(analysis))),
         step_ns=step_ns(analysis),
-        model="The waits for measurements go away, with up to as much again of work around them.",
+        model="The waits for measurements go away, and up to as much again for the measured work.",
         rank=analysis.rank,
     )

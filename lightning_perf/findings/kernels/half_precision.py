@@ -1,4 +1,4 @@
-"""The finding for compute without 16-bit arithmetic."""
+"""The rule for compute without 16-bit arithmetic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = [
 
 
 def device_in_use(analysis: RankAnalysis) -> DeviceProperties | None:
-    """The device that the recording used, or the first that it lists; ``None`` when it lists none."""
+    """Return the device that the recording used, or the first one that it lists; ``None`` for an empty list."""
     devices = analysis.metadata.devices
     used = {device.ordinal for device in analysis.efficiency.devices} if analysis.efficiency is not None else set()
     return next((device for device in devices if device.ordinal in used), devices[0] if devices else None)
 
 
 def has_bf16(device: DeviceProperties | None) -> bool:
-    """Whether a device multiplies BF16 natively: NVIDIA from compute capability 8.0, AMD's Instinct from MI100 on."""
+    """Return whether a device multiplies BF16: NVIDIA from compute capability 8.0 on, AMD Instinct from MI100 on."""
     if device is None:
         return False
     if re.search(r"\bMI\d{3}", device.name or ""):
@@ -35,7 +35,7 @@ def has_bf16(device: DeviceProperties | None) -> bool:
 
 
 MAX_HALF_SHARE = 0.10
-"""Below this part of compute in 16 bits the run does without (XProf's line for advising mixed precision)."""
+"""Share of 16-bit compute below which mixed precision is advised, as in XProf."""
 
 UNUSED = ("fp32_inputs", "tf32_off")
 
@@ -60,19 +60,19 @@ def half_precision(analysis: RankAnalysis) -> Finding | None:
         return None
     precision = "bf16-mixed" if has_bf16(device_in_use(analysis)) else "16-mixed"
     products = [
-        f"{format_duration(ns / steps)} {each(analysis)} in {what}"
-        for ns, what in ((plain_ns, "FP32 without Tensor Cores"), (tensor_core_ns, "FP32 or TF32 on Tensor Cores"))
+        f"{format_duration(ns / steps)} {each(analysis)} in {where}"
+        for ns, where in ((plain_ns, "FP32 without Tensor Cores"), (tensor_core_ns, "FP32 or TF32 on Tensor Cores"))
         if ns
     ]
     return finding(
         "half-precision",
         f"No 16-bit arithmetic: {format_share(full_ns / arithmetic.compute_ns)} of device compute is FP32 or TF32",
-        (f"Matrix products and convolutions take {' and '.join(products)}; 16-bit ones run on Tensor Cores.",),
+        (f"Matrix products and convolutions take {' and '.join(products)}. In 16 bits they run on Tensor Cores.",),
         f'Train in mixed precision: Trainer(precision="{precision}").',
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model="FP32 products speed up at least 2 times and at most 1.1 times the ratio of the device's peak rates, "
-        "TF32 ones 1.2 to 2 times (convolutions 4 times), kernels that take their results up to 2 times. Memory and "
-        "the host limit the gain, and casts cost time.",
+        model="FP32 products speed up by a factor of at least 2, at most 1.1 times the ratio of the device's peak "
+        "rates. TF32 products speed up by 1.2 to 2 (convolutions 4), kernels that read their results by up to 2. "
+        "Memory, casts and the host limit the gain.",
         rank=analysis.rank,
     )

@@ -1,37 +1,37 @@
-"""16-bit products that run without Tensor Cores."""
+"""The rule for 16-bit products that run without Tensor Cores."""
 
 from __future__ import annotations
 
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["tensor_cores"]
 
 ACTIONS = {
     "dimensions": (
-        "Make the sizes of layers, vocabularies and batches multiples of 8 (FP16, BF16) or 16 (INT8, FP8): pad an "
-        "embedding of 50257 to 50304, a batch of 30 to 32."
+        "Make the sizes of layers, vocabularies and batches multiples of 8 (FP16, BF16) or 16 (INT8, FP8), e.g. "
+        "torch.nn.Embedding(50304, …) instead of 50257 and batch_size=32 instead of 30."
     ),
     "fp32_only_operator": (
-        "Autocast keeps these operators in FP32 for range. Where that is not needed, call them on 16-bit inputs inside "
-        "torch.autocast(device_type, enabled=False)."
+        "Autocast keeps these operators in FP32 for its range. If you do not need that, call them on 16-bit inputs "
+        'inside torch.autocast("cuda", enabled=False).'
     ),
     "library_choice": (
-        "Types and sizes fit, and the library still chose another kernel: try channels last, a larger batch, or "
-        "torch.backends.cudnn.benchmark = True."
+        "Types and sizes fit, but the library chose another kernel. Try channels last, a larger batch, or "
+        "Trainer(benchmark=True)."
     ),
 }
-"""Reasons that a rule of their own does not cover."""
+"""Fixes by reason. Other reasons have separate rules."""
 
 SPEED_UP = (1.5, 3.0)
-"""Least and most speed-up of a product by Tensor Cores once its sizes fit, below that of large square ones."""
+"""Least and most speed-up of a product by Tensor Cores. Large square products gain more."""
 
 
 def tensor_cores(analysis: RankAnalysis) -> Finding | None:
-    """Find products that could use Tensor Cores, and the main reason why they do not.
+    """Find products that could use Tensor Cores, and the main reason against it.
 
     Model: the products with that reason speed up 1.5 to 3 times.
     """
@@ -49,10 +49,10 @@ def tensor_cores(analysis: RankAnalysis) -> Finding | None:
         return None
     return finding(
         "tensor-cores",
-        f"Tensor Cores unused: {format_duration(time_ns)} {each(analysis)} of matrix products run without them",
+        f"Tensor Cores unused: matrix products take {format_duration(time_ns)} {each(analysis)} without them",
         (
             (
-                f"{format_count(main.kernels / steps)} kernels {each(analysis)}, launched by "
+                f"{counted(main.kernels / steps, 'kernel')} {each(analysis)}, launched by "
                 f"{', '.join(main.operators[:3])}: {REASONS[main.reason]}."
             ),
         ),

@@ -1,28 +1,28 @@
-"""Matrix products run in full FP32 on a device that has TF32."""
+"""The rule for matrix products in FP32 on a device with TF32."""
 
 from __future__ import annotations
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.kernels.half_precision import device_in_use
-from lightning_perf.findings.savings import device_saving_ns, each, step_ns, worth_it
+from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
 from lightning_perf.hardware import find_device, is_amd, product_speed_up
 from lightning_perf.trace.description import DeviceProperties
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.units import format_duration
 
 __all__ = ["tf32_off"]
 
 DATA_CENTRE = (2.0, 8.8)
 OTHERS = (1.0, 2.2)
-"""Least and most speed-up of FP32 products by TF32 on a device without a row in `lightning_perf.hardware`, such as a
-slice of one (MIG) or a laptop's. Compute capabilities 8.0, 9.0 and 10.0 have peak rates about 8 times apart (A100: 156
+"""Least and most speed-up of FP32 products by TF32 on devices without a row in `lightning_perf.hardware`, such as MIG
+slices and laptop GPUs. Devices of compute capability 8.0, 9.0 and 10.0 have peak rates about 8 times apart (A100: 156
 and 19.5 TFLOP/s), all others at most 2 times."""
 
 
 def tf32_off(analysis: RankAnalysis) -> Finding | None:
     """Find FP32 matrix products that TF32 would put on Tensor Cores.
 
-    Model: they speed up by at most 1.1 times the ratio of the device's peak rates, and nothing else does.
+    Model: only these products speed up, by at most 1.1 times the ratio of the device's peak rates.
     """
     arithmetic = analysis.arithmetic
     unused = [row for row in arithmetic.eligible_unused if row.reason == "tf32_off"] if arithmetic is not None else []
@@ -36,23 +36,24 @@ def tf32_off(analysis: RankAnalysis) -> Finding | None:
     low_ns, high_ns = device_saving_ns(analysis, *(time_ns * (1 - 1 / factor) for factor in factors))
     if not worth_it(high_ns, analysis):
         return None
-    kernels = format_count(sum(row.kernels for row in unused) / steps)
+    kernels = counted(sum(row.kernels for row in unused) / steps, "kernel")
     operators = ", ".join(unused[0].operators[:3])
     return finding(
         "tf32-off",
-        f"TF32 is off: {format_duration(time_ns)} {each(analysis)} of FP32 matrix products run without Tensor Cores",
-        (f"{kernels} kernels {each(analysis)}, launched by {operators}.",),
-        'Allow TF32: torch.set_float32_matmul_precision("high") before training '
-        "(convolutions: torch.backends.cudnn.allow_tf32 = True). Inputs are rounded to 10 bits of mantissa.",
+        f"TF32 is off: FP32 matrix products take {format_duration(time_ns)} {each(analysis)} without Tensor Cores",
+        (f"{kernels} {each(analysis)}, launched by {operators}.",),
+        'Allow TF32: Trainer(callbacks=[PerfCallback(tf32="on")]). Without the callback, before training: '
+        'torch.set_float32_matmul_precision("high"), and torch.backends.cudnn.allow_tf32 = True for convolutions. It '
+        "rounds inputs to 10 bits of mantissa.",
         saving_ns=(low_ns, high_ns),
         step_ns=step_ns(analysis),
-        model=f"The products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
+        model=f"These products speed up {factors[0]:.2g} to {factors[1]:.2g} times, by the device's peak rates.",
         rank=analysis.rank,
     )
 
 
 def _speed_up(device: DeviceProperties | None) -> tuple[float, float] | None:
-    """The least and most speed-up on a device; `None` where it has no TF32."""
+    """Return the least and most speed-up on a device, or `None` if it has no TF32."""
     if device is None:
         return OTHERS
     peak = find_device(device.name, device.total_memory_bytes)

@@ -1,4 +1,4 @@
-"""The optimizer updates each parameter with operators of its own, on the device or on the processor."""
+"""The rule for optimizers that update each parameter with separate operators."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from lightning_perf.analysis.host.host_compute import SHORT_NS
 from lightning_perf.analysis.model.optimizers import OptimizerSteps
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
-from lightning_perf.findings.savings import each, step_ns, whole, worth_it
-from lightning_perf.units import format_count, format_duration
+from lightning_perf.findings.savings import counted, each, step_ns, whole, worth_it
+from lightning_perf.units import format_duration
 
 __all__ = ["unfused_optimizer"]
 
@@ -15,15 +15,15 @@ FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
 """Optimizers of ``torch.optim`` with ``fused=True`` (https://docs.pytorch.org/docs/stable/optim.html#algorithms)."""
 
 REMAINS = {"loop": (0.5, 0.1), "foreach": (0.8, 0.5)}
-"""What remains of the optimizer's exposed time, at most and at least: from thousands of launches to tens."""
+"""Share of the optimizer's exposed time that remains, at most and at least: thousands of launches become tens."""
 
 REMAINS_ON_PROCESSOR = {"Adagrad": (0.6, 0.25), "Adam": (0.6, 0.12), "AdamW": (0.6, 0.12), "SGD": (0.8, 0.25)}
-"""What remains of a loop over parameters on a processor, at most and at least.
+"""Share of a loop over parameters on a processor that remains, at most and at least.
 
-Every operator of the loop reads and writes whole parameters, some into fresh memory; a fused update does so once.
-``benchmarks/results/fused_optimizer.md`` has what was measured: Adam and AdamW 0.15 to 0.44, Adagrad 0.37 to 0.47, SGD
-with momentum or weight decay 0.27 to 0.77. A loop that was recorded may have been slower by a third than that of the
-training's later steps, whose fresh memory no longer has to be cleared.
+Every operator of the loop reads and writes whole parameters, some into fresh memory. A fused update does so once.
+Measured (``benchmarks/results/fused_optimizer.md``): Adam and AdamW 0.15 to 0.44, Adagrad 0.37 to 0.47, SGD with
+momentum or weight decay 0.27 to 0.77. A recorded loop may be slower by a third than in later steps of the training, in
+which the system no longer has to clear fresh memory.
 """
 
 
@@ -38,9 +38,10 @@ def unfused_optimizer(analysis: RankAnalysis) -> Finding | None:
 
 
 def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | None:
-    """Model: of the step time that the optimizer phase has, a tenth to a half remains where it looped over parameters.
+    """Find an update on a device.
 
-    A half to four fifths remains where it grouped them (foreach); the device time of the update itself stays.
+    Model: a tenth to a half of the optimizer phase remains of a loop over parameters, and a half to four fifths of an
+    update in groups (foreach). The device time of the update itself stays.
     """
     if optimizer.implementation not in REMAINS:
         return None
@@ -57,28 +58,29 @@ def _on_device(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | N
         f"Unfused optimizer: {optimizer.name} takes {format_duration(phase_ns)} of {whole(analysis)}",
         (
             (
-                f"It updates {how}: {format_count(optimizer.launches / steps)} launches {each(analysis)}, and "
+                f"It updates {how}: {counted(optimizer.launches / steps, 'launch', 'launches')} {each(analysis)}, "
                 f"{format_duration(optimizer.host_ns / steps)} on the host for "
                 f"{format_duration(optimizer.device_ns / steps)} of work on the device."
             ),
         ),
-        f"Use torch.optim.{optimizer.name}(…, fused=True); under 16-mixed it excludes gradient clipping.",
+        f"Use torch.optim.{optimizer.name}(…, fused=True). In mixed precision it excludes gradient_clip_val.",
         saving_ns=(shrinks_ns * (1 - most), high_ns),
         step_ns=step_ns(analysis),
-        model=f"Of the phase remains {round(100 * least)} to {round(100 * most)} %, and what the device needs.",
+        model=f"{round(100 * least)} to {round(100 * most)} % of the phase remains, plus the work of the device.",
         rank=analysis.rank,
     )
 
 
 def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding | None:
-    """Model: a fused update reads and writes each parameter once, where a loop's operators do so one after another.
+    """Find an update on a processor.
 
-    Of tiny parameters, whose operators hardly compute, it perhaps wins nothing: it divides even those among threads.
+    Model: a fused update reads and writes each parameter once, and a loop does so in each of its operators. For tiny
+    parameters it may save nothing, since it divides even those among threads.
     """
     if optimizer.implementation != "loop" or not optimizer.operators:
         return None
     if optimizer.name == "SGD" and not {"aten::mul_", "aten::add"} & set(optimizer.operator_names):
-        return None  # neither momentum nor weight decay: one operator a parameter as it is
+        return None  # neither momentum nor weight decay: it runs one operator per parameter already
     mean_ns = optimizer.host_ns / max(optimizer.steps, 1)
     most, least = REMAINS_ON_PROCESSOR[optimizer.name]
     processor = analysis.metadata.processor
@@ -87,18 +89,19 @@ def _on_processor(analysis: RankAnalysis, optimizer: OptimizerSteps) -> Finding 
         most = 1.0
     if not worth_it(mean_ns * (1 - least), analysis):
         return None
+    operators = optimizer.operators / max(optimizer.steps, 1)
     return finding(
         "unfused-optimizer",
         f"Unfused optimizer: {optimizer.name} takes {format_duration(mean_ns)} of {whole(analysis)}",
         (
             (
-                f"It updates in a loop over parameters: {format_count(optimizer.operators / max(optimizer.steps, 1))} "
-                f"operators {each(analysis)}, each of which reads and writes a whole parameter."
+                f"It updates in a loop over parameters: {counted(operators, 'operator')} {each(analysis)}, and each "
+                "reads and writes a whole parameter."
             ),
         ),
         f"Use torch.optim.{optimizer.name}(…, fused=True).",
         saving_ns=(mean_ns * (1 - most), mean_ns * (1 - least)),
         step_ns=step_ns(analysis),
-        model=f"Of the update remains {round(100 * least)} to {round(100 * most)} %.",
+        model=f"{round(100 * least)} to {round(100 * most)} % of the update remains.",
         rank=analysis.rank,
     )

@@ -1,1 +1,1 @@
-"""Findings about device memory."""
+"""Rules about device memory."""

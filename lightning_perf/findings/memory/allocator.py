@@ -1,4 +1,4 @@
-"""The host asks the driver for device memory in the middle of steps."""
+"""The rule for steps in which the host asks the driver for device memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["allocator"]
 def allocator(analysis: RankAnalysis) -> Finding | None:
     """Find steps that wait for ``cudaMalloc``, ``cudaFree`` or their like.
 
-    PyTorch's allocator keeps what it has, so steady training calls neither. Model: all of the exposed time in such
-    calls goes away once memory has settled; half of it where the largest batch still grows it.
+    PyTorch's allocator keeps its memory, so a steady training calls neither. Model: all of the exposed time goes away
+    once memory has settled, or half of it if batches still grow.
     """
     row = analysis.breakdown.category("runtime_alloc")
     spent_ns = row.mean_ns or 0.0
@@ -22,18 +22,18 @@ def allocator(analysis: RankAnalysis) -> Finding | None:
         return None
     return finding(
         "allocator",
-        f"Allocation: {format_share(row.share)} of {whole(analysis)} asks the driver for memory",
+        f"Allocation: the host asks the driver for memory in {format_share(row.share)} of {whole(analysis)}",
         (
             (
-                f"{format_duration(spent_ns)} {each(analysis)} in calls that take or free device memory, with the "
-                "device idle; in a settled run PyTorch's allocator makes none."
+                f"Calls that allocate or free device memory take {format_duration(spent_ns)} {each(analysis)} while "
+                "the device idles. In a settled run PyTorch's allocator makes no such calls."
             ),
         ),
-        "If these are the first steps, record later ones (skip_first). Else memory is short or fragmented: set "
-        "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older releases), keep batch shapes "
-        "constant, and drop empty_cache() calls.",
+        "If you recorded the first steps, record later ones: PerfCallback(skip_first=20). Otherwise memory is short or "
+        "fragmented: set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older releases), keep "
+        "batch shapes constant, and remove torch.cuda.empty_cache().",
         saving_ns=(spent_ns / 2, spent_ns),
         step_ns=step_ns(analysis),
-        model="Such calls end when memory has settled; half of them where shapes go on changing.",
+        model="These calls end once memory has settled. Half of them stay if shapes keep changing.",
         rank=analysis.rank,
     )

@@ -1,4 +1,4 @@
-"""Device memory is nearly full."""
+"""The rule for devices with nearly full memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lightning_perf.units import format_bytes, format_share
 __all__ = ["memory_full"]
 
 LIMIT = 0.95
-"""Part of the device's memory reserved at the peak beyond which a longer batch may not fit."""
+"""Share of the device's memory reserved at the peak from which a longer batch may not fit."""
 
 
 def memory_full(analysis: RankAnalysis) -> Finding | None:
-    """Find devices whose allocator came near their memory: the next larger batch fails, or frees and asks again.
+    """Find devices with so little free memory that the next larger batch may fail or has to request memory.
 
-    No saving is predicted: what is at stake is the run, not its speed.
+    No saving is estimated: the run is at stake, not its speed.
     """
     for device in analysis.memory.devices if analysis.memory is not None else ():
         if device.device is None or not device.total_bytes or device.peak_reserved_bytes is None:
@@ -29,11 +29,12 @@ def memory_full(analysis: RankAnalysis) -> Finding | None:
                 evidence=(
                     (
                         f"At its peak it reserves {format_bytes(device.peak_reserved_bytes)} of "
-                        f"{format_bytes(device.total_bytes)}, {format_bytes(device.peak_allocated_bytes)} in tensors."
+                        f"{format_bytes(device.total_bytes)}. Tensors use {format_bytes(device.peak_allocated_bytes)}."
                     ),
                 ),
-                action="Leave room: precision='bf16-mixed', activation checkpointing, a smaller batch with "
-                "accumulate_grad_batches, or PYTORCH_ALLOC_CONF=expandable_segments:True against fragments.",
+                action='Leave room: Trainer(precision="bf16-mixed"), activation checkpointing, half the batch_size '
+                "with Trainer(accumulate_grad_batches=2), or PYTORCH_ALLOC_CONF=expandable_segments:True against "
+                "fragmentation.",
                 saving_low_ms=None,
                 saving_high_ms=None,
                 model="",

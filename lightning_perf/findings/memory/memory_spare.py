@@ -1,4 +1,4 @@
-"""Most of the device's memory is free, while the step is bound by the host: the batch can grow."""
+"""The rule for launch-bound trainings on a device with free memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lightning_perf.units import format_bytes, format_share
 __all__ = ["memory_spare"]
 
 LIMIT = 0.4
-"""Part of the device's memory in use at the peak below which twice the batch is sure to fit."""
+"""Share of the device's memory in use at the peak below which twice the batch is sure to fit."""
 
 
 def memory_spare(analysis: RankAnalysis) -> Finding | None:
     """Find launch-bound steps on a device with room for twice the batch.
 
-    A larger batch gives each launch more work; a device that computes all the time would gain little from it, so that
-    alone is no finding. No saving a step is predicted, since a step of a larger batch is another step.
+    A larger batch gives each launch more work. A device that computes all the time would gain little from it, so free
+    memory alone is no finding. No saving is estimated, since a step of a larger batch is another step.
     """
     launches = analysis.launches
     if launches is None or launches.launch_bound is None or not launches.launch_bound.bound or is_cold(analysis):
@@ -34,9 +34,9 @@ def memory_spare(analysis: RankAnalysis) -> Finding | None:
     return Finding(
         kind="memory-spare",
         severity="low",
-        title=f"The batch can grow: {format_share(1 - peak / total)} of device memory is never used",
-        evidence=(f"At its peak the run holds {format_bytes(peak)} of {format_bytes(total)}, and it is launch-bound.",),
-        action="Double batch_size while samples/s rise, and scale the learning rate with it.",
+        title=f"Spare memory: {format_share(1 - peak / total)} of device memory is never used, so the batch can grow",
+        evidence=(f"At its peak the run uses {format_bytes(peak)} of {format_bytes(total)}, and it is launch-bound.",),
+        action="Double batch_size in DataLoader(…) as long as samples/s rise, and scale the learning rate with it.",
         saving_low_ms=None,
         saving_high_ms=None,
         model="",

@@ -1,1 +1,1 @@
-"""Findings about several ranks."""
+"""Rules about several ranks."""

@@ -1,4 +1,4 @@
-"""The model is wrapped in ``DataParallel``."""
+"""The rule for models in ``torch.nn.DataParallel``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["data_parallel"]
 def data_parallel(analysis: RankAnalysis) -> Finding | None:
     """Find ``torch.nn.DataParallel``, which copies the model to every device in each step from one process.
 
-    No saving is predicted: a recording of one process does not tell what processes of their own would overlap.
+    No saving is estimated: a recording of one process does not show the overlap that several processes would have.
     """
     if "DataParallel" not in analysis.wrappers or step_ns(analysis) <= 0:
         return None
     return Finding(
         kind="data-parallel",
         severity="high",
-        title="The model runs in DataParallel: one process drives all devices",
-        evidence=("In each step the model is copied to every device, and outputs are gathered on one.",),
-        action='Use one process a device: Trainer(strategy="ddp", devices=…).',
+        title="DataParallel: one process drives all devices",
+        evidence=("Each step copies the model to every device and gathers the outputs on one of them.",),
+        action='Use one process per device: Trainer(strategy="ddp", devices=4) without the wrapper.',
         saving_low_ms=None,
         saving_high_ms=None,
         model="",

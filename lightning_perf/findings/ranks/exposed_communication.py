@@ -1,4 +1,4 @@
-"""The step waits for collectives that no compute hides."""
+"""The rule for collectives that no compute hides."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ MIN_SHARE = 0.05
 
 ACTIONS = {
     "DistributedDataParallel": (
-        "Overlap more with backward: DDPStrategy(gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=50); "
-        "send less: a bf16_compress_hook, or accumulate_grad_batches; and check that ranks get equal work."
+        "Send less often: Trainer(accumulate_grad_batches=4). Send fewer bytes and overlap more: DDPStrategy("
+        "static_graph=True, gradient_as_bucket_view=True, ddp_comm_hook=bf16_compress_hook). Check that ranks get "
+        "equal work."
     ),
     "FullyShardedDataParallel": (
-        "Prefetch and send less: backward_prefetch=BACKWARD_PRE, forward_prefetch=True, limit_all_gathers=True, "
-        "mixed precision for collectives, or a hybrid sharding strategy; and check that ranks get equal work."
+        'Send fewer bytes: Trainer(precision="bf16-mixed"), which also applies to collectives. Prefetch, which is off '
+        "by default: FSDPStrategy(forward_prefetch=True). Check that ranks get equal work."
     ),
 }
-OTHERWISE = "Issue collectives earlier so that they run beside compute, send less, and check that ranks get equal work."
+OTHERWISE = "Issue collectives earlier, so that compute hides them, send less, and check that ranks get equal work."
 ON_HOST = (
-    "Send less: accumulate_grad_batches, or a larger batch a rank; on one machine one process with all its threads "
-    "(torch.set_num_threads) sends nothing; and check that ranks get equal work."
+    "Send less often: Trainer(accumulate_grad_batches=4), or a larger batch per rank. On one machine, one process with "
+    "all threads (torch.set_num_threads) sends nothing. Check that ranks get equal work."
 )
 
 
 def exposed_ns(analysis: RankAnalysis) -> float:
-    """Time a step in collectives that nothing hides: on the device, or in a training on processors on the host."""
+    """Return the exposed time of collectives in nanoseconds per step, on the device or on the host."""
     communication = analysis.communication
     if communication is None or analysis.breakdown.has_device:
         return analysis.breakdown.category("communication").mean_ns or 0.0
@@ -39,9 +40,9 @@ def exposed_ns(analysis: RankAnalysis) -> float:
 def exposed_communication(analysis: RankAnalysis) -> Finding | None:
     """Find communication that the step waits for.
 
-    Model: at most as much of it can be hidden as there is compute that hides none yet; a quarter of that where the last
-    bucket or a slower rank is what the step waits for. On the host, where collectives take the processor that computes,
-    sending less often is what helps: a quarter as often saves three quarters, and nothing of the wait for another rank.
+    Model: compute can hide as much of it as there is compute, or a quarter of that if the step waits for the last
+    bucket or a slower rank. On the host, collectives use the processor that computes, so only sending less often helps:
+    a quarter as often saves three quarters, but nothing of the wait for another rank.
     """
     waits_ns, step = exposed_ns(analysis), step_ns(analysis)
     if not step or waits_ns < MIN_SHARE * step:
@@ -52,16 +53,16 @@ def exposed_communication(analysis: RankAnalysis) -> Finding | None:
         best_ns = min(waits_ns, compute_ns)
         wrapper = next((name for name in analysis.wrappers if name in ACTIONS), None)
         action = ACTIONS[wrapper] if wrapper else OTHERWISE
-        model = "No more can be hidden than there is compute; a quarter where the step waits for the last bucket."
+        model = "Compute can hide at most its own time, or a quarter if the step waits for the last bucket."
     else:
         title, best_ns, action = f"{title} on the host", 0.75 * waits_ns, ON_HOST
-        model = "Sending a quarter as often saves three quarters of it; what is a wait for a slower rank stays."
+        model = "Sending a quarter as often saves three quarters. Waits for a slower rank stay."
     if not worth_it(best_ns, analysis):
         return None
     return finding(
         "exposed-communication",
         title,
-        (f"{format_duration(waits_ns)} of {format_duration(step)} is communication with no compute.",),
+        (f"{format_duration(waits_ns)} of {format_duration(step)} is communication that no compute hides.",),
         action,
         saving_ns=(best_ns / 4, best_ns),
         step_ns=step,

@@ -1,4 +1,4 @@
-"""Two recordings side by side on the console."""
+"""A comparison of two recordings on the console."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lightning_perf.report.compared import Compared
 from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.console.render import ReportConsole
 from lightning_perf.report.labels import CATEGORY_LABELS
+from lightning_perf.report.sentences import mismatch_sentence, throughput_sentence
 from lightning_perf.terminal_text import kernel_text, prose
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_ratio
 
@@ -30,26 +31,34 @@ def print_compared(compared: Compared, *, file: IO[str] | None, top: int, width:
 
 
 def render_compared(compared: Compared, *, top: int) -> Iterator[RenderableType]:
-    """The parts of a comparison of two recordings, in order.
+    """Yield the parts of a comparison of two recordings, in order.
 
     Args:
         compared: The comparison.
         top: Rows of each table.
 
     Yields:
-        What rich prints.
+        Parts that rich can print.
     """
-    step, diff = compared.diff.step, compared.diff
-    ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
-    yield Text.assemble(
-        f"{compared.headline}{ratio}: ",
-        (step.verdict, STYLES[step.verdict]),
-    )
+    step, diff, checked = compared.diff.step, compared.diff, compared.comparability
+    if checked.mismatches:
+        yield Text(f"Not comparable: {mismatch_sentence(checked)}", style="bold yellow")
+        for mismatch in checked.mismatches:
+            texts = prose(f"{mismatch.before} before, {mismatch.after} after")
+            yield hanging(f"  {mismatch.aspect[0].upper()}{mismatch.aspect[1:]}", texts)
+        yield Text(f"{compared.headline}. Neither is called faster.")
+    else:
+        ratio = f" ({format_ratio(step.ratio)})" if step.ratio is not None else ""
+        yield Text.assemble(f"{compared.headline}{ratio}: ", (step.verdict, STYLES[step.verdict]))
+    if checked.throughput is not None:
+        yield Text(throughput_sentence(checked.throughput))
     yield Text(
-        f"Means of {diff.before_steps} and {diff.after_steps} steps. One pair of recordings shows what changed, not "
-        "that it will again.",
+        f"Means of {diff.before_steps} and {diff.after_steps} steps. One pair of recordings shows what changed, but "
+        "cannot show that it would change again.",
         style="dim",
     )
+    if checked.unchecked:
+        yield Text(f"Not recorded by both, so not checked: {', '.join(checked.unchecked)}.", style="dim")
     if compared.mixed_precision is not None:
         yield _prediction(compared.mixed_precision)
     for note in compared.notes:
@@ -68,7 +77,7 @@ def _prediction(check: AmpCheck) -> Text:
     low, high = map(format_ratio, check.predicted)
     held = "as predicted" if check.held else "not as predicted"
     return Text(
-        f"Mixed precision was predicted to be {low} to {high} as fast, and is {format_ratio(check.measured)}: {held}."
+        f"Mixed precision was predicted to be {low} to {high} as fast. It is {format_ratio(check.measured)}: {held}."
     )
 
 
@@ -85,7 +94,7 @@ def _section(title: str, changes: DiffTable, top: int, labels: dict[str, str]) -
             f"{'+' if row.change_ns > 0 else ''}{format_duration(row.change_ns)}",
             format_ratio(row.ratio),
             _calls(row),
-            Text(row.verdict, STYLES[row.verdict]),
+            Text(row.verdict, STYLES[row.verdict]) if row.verdict != "incomparable" else "",
         )
     rest = len(rows) - top
     yield Group(grid, *([Text(f"… and {rest:,} more (--top N shows more)", style="dim")] if rest > 0 else []))

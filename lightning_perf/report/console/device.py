@@ -34,7 +34,7 @@ LONGEST_GAPS = 3
 
 
 def device_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """Yield title and body of the sections that the recording supports: none of the device if it holds no device work.
+    """Yield title and body of the sections that the recording supports. Sections of the device need device work.
 
     Args:
         analysis: The rank's analyses.
@@ -90,14 +90,14 @@ def _launches(launches: Launches) -> RenderableType:
     lines = [
         (
             f"{format_count(launches.calls / steps)} launch calls take {format_duration(launches.call_ns / steps)}, "
-            f"of which {format_duration(launches.exposed_ns / steps)} is not hidden"
+            f"{format_duration(launches.exposed_ns / steps)} of it exposed"
         ),
         f"{format_count(launches.kernels / steps)} kernels, {format_share(short)} of them shorter than 10 µs",
     ]
     if launches.delay is not None:
         delay = launches.delay
         lines.append(
-            f"From launch to start: {format_duration(delay.p50_ns)} (median), {format_duration(delay.p99_ns)} (p99)"
+            f"From launch to start: {format_duration(delay.p50_ns)} (p50), {format_duration(delay.p99_ns)} (p99)"
         )
     if launches.queue is not None:
         queue = launches.queue
@@ -140,7 +140,7 @@ def _idle(idle: Idle, *, marked: bool) -> RenderableType:
 
 def _waits(waits: SyncPoints) -> RenderableType:
     steps = max(waits.steps, 1)
-    grid = table("in", "phase", "calls", "wait", "device\nidle after", "to regain\nat most")
+    grid = table("in", "phase", "calls", "wait", "device\nidle after", "saving\nat most")
     for point in waits.points:
         place = point.call if point.operator is None else f"{point.operator}, {point.call}"
         times = (point.wait_ns, point.drained_ns, point.regained_ns)
@@ -181,12 +181,12 @@ def _communication(communication: Communication, steps: int, top: int) -> Render
         lines.append(
             Text(
                 f"{format_duration(communication.communication_ns / steps)} in collectives: "
-                f"{format_duration(communication.overlapped_ns / steps)} beside compute, "
+                f"{format_duration(communication.overlapped_ns / steps)} overlapped by compute, "
                 f"{format_duration(communication.exposed_ns / steps)} exposed"
             )
         )
     if communication.collectives:
-        grid = table("collective", "size", "calls", "mean", "least", "bus bandwidth")
+        grid = table("collective", "size", "calls", "mean", "minimum", "bus bandwidth")
         for row in communication.collectives[:top]:
             grid.add_row(
                 label(f"{kernel_text(row.name)}{f' {row.dtype}' if row.dtype else ''}"),

@@ -1,25 +1,27 @@
-"""Layout shared by the console's sections: headings, tables, bars and the header."""
+"""The layout that the console's sections share: headings, tables, bars and the header."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.rank import RankAnalysis
+from lightning_perf.findings.finding import Finding
 from lightning_perf.report.document import PerfReport, Verdict
 from lightning_perf.report.labels import CATEGORY_LABELS, count_of, processor_text
 from lightning_perf.terminal_text import Label, plain, prose
 from lightning_perf.units import NOT_AVAILABLE, format_duration, format_share
 
-__all__ = ["device_line", "hanging", "label", "ranks_table", "table", "verdict_block"]
+__all__ = ["device_line", "hanging", "label", "ranks_table", "rule_link", "table", "verdict_block"]
 
 RANK_COLUMNS = ("device_compute", "communication", "memcpy", "input", "host_compute")
 MAX_RANKS = 16
 
 
 def verdict_block(verdict: Verdict) -> RenderableType:
-    """Where, why, next: hanging behind their labels."""
+    """Return the verdict: each of its parts behind its label."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()
@@ -30,7 +32,7 @@ def verdict_block(verdict: Verdict) -> RenderableType:
 
 
 def hanging(label: str, text: Text, *, style: str = "", gap: int = 2) -> RenderableType:
-    """A label with its text, whose further lines begin below its first one and not below the label."""
+    """Return a label and its text. Further lines of the text begin below its first line, not below the label."""
     grid = Table.grid(padding=(0, gap))
     grid.add_column(style=style, no_wrap=True)
     grid.add_column()
@@ -38,8 +40,15 @@ def hanging(label: str, text: Text, *, style: str = "", gap: int = 2) -> Rendera
     return grid
 
 
+def rule_link(finding: Finding) -> Text:
+    """Return the ID of a finding's rule as a link to its page. Terminals without links show the ID alone."""
+    text = plain(finding.kind)
+    text.stylize(Style(link=finding.page))
+    return text
+
+
 def device_line(report: PerfReport, lead: RankAnalysis) -> str:
-    """What was recorded, on what, in one line."""
+    """Describe the recording and its device in one line."""
     metadata = lead.metadata
     used = sorted({device.name for device in metadata.devices if device.name})
     parts = [", ".join(used)] if used and lead.breakdown.has_device else []
@@ -54,7 +63,7 @@ def device_line(report: PerfReport, lead: RankAnalysis) -> str:
 
 
 def ranks_table(report: PerfReport) -> RenderableType:
-    """One row a rank: step time and the shares of the main categories."""
+    """Return a table with one row per rank: its step time and the shares of the main categories."""
     names = [n for n in RANK_COLUMNS if any(r.breakdown.category(n).mean_ns for r in report.ranks)]
     grid = table("rank", "step time", *(CATEGORY_LABELS[name].replace(" ", "\n", 1) for name in names))
     for analysis in _shown(report):
@@ -72,7 +81,7 @@ def ranks_table(report: PerfReport) -> RenderableType:
 
 
 def _shown(report: PerfReport) -> list[RankAnalysis]:
-    """The first ranks, and those that the report speaks of wherever they are."""
+    """Return the first ranks, and every rank that the report mentions."""
     told = {finding.rank for finding in report.findings}
     if report.distributed is not None and report.distributed.awaited is not None:
         told.add(report.distributed.awaited.rank)
@@ -83,9 +92,9 @@ def _shown(report: PerfReport) -> list[RankAnalysis]:
 
 
 def table(first: str, *others: str) -> Table:
-    """A table whose first column is text and whose other columns are figures: on a narrow page the text gives way.
+    """Return a table with text in the first column and figures in the others. On a narrow page, the text is shortened.
 
-    Its cells are made with `label`.
+    Make its cells with `label`.
     """
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     grid.add_column(first, min_width=12)
@@ -95,12 +104,12 @@ def table(first: str, *others: str) -> Table:
 
 
 def label(text: str, style: str = "", detail: str = "") -> Label:
-    """A name in the first column of a `table`: made safe, and shortened rather than wrapped.
+    """Return a name for the first column of a `table`: escaped, and shortened rather than wrapped.
 
     Args:
         text: The name.
         style: Its style.
-        detail: What follows it, dimmed.
+        detail: Text that follows it, dimmed.
     """
     name = plain(text, style)
     return Label(name.append_text(plain(detail, "dim")) if detail else name)

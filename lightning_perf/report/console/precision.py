@@ -1,4 +1,4 @@
-"""The precision of a run, and what it did to the numbers."""
+"""The precision of a run on the console, and its effect on loss and gradients."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MAX_KEPT = 6
 
 
 def precision_section(precision: RunPrecision, top: int) -> RenderableType:
-    """The precision, the loss scale, gradient underflow, and the comparison with FP32.
+    """Return the precision, the loss scale, gradient underflow, and the comparison with FP32.
 
     Args:
-        precision: What is known of it.
+        precision: The precision of the run.
         top: Rows of the table of layers.
     """
     parts: list[RenderableType] = list(_setting(precision.setting))
@@ -61,18 +61,18 @@ def _setting(setting: PrecisionSetting) -> Iterator[Text]:
 def _loss_scale(history: LossScaleHistory) -> Iterator[Text]:
     ends = history.initial_scale, history.final_scale
     beyond = (history.lowest_scale, history.highest_scale) != (min(ends), max(ends))
-    between = f" ({format_count(history.lowest_scale)} – {format_count(history.highest_scale)})" if beyond else ""
+    between = f" ({format_count(history.lowest_scale)}–{format_count(history.highest_scale)})" if beyond else ""
     yield Text(
         f"Loss scale {format_count(ends[0])} at the start, {format_count(ends[1])} at the end{between} · "
         f"{format_count(history.skipped_steps)} of {count_of(history.attempts, 'step')} skipped, "
         f"{format_duration(history.wasted_ns)} wasted · goodput {format_share(history.goodput)}"
     )
     if not history.finished:
-        yield Text("The run did not end: this is its last known state.", style="yellow")
+        yield Text("The run did not end normally: this is its last known state.", style="yellow")
     if history.scheduler_steps_on_skips:
         yield Text(
             f"Learning-rate schedulers made {count_of(history.scheduler_steps_on_skips, 'step')} on skipped optimizer "
-            "steps: the schedule is ahead of the weights by that.",
+            "steps, so the schedule is that far ahead of the weights.",
             style="yellow",
         )
     located = [event for event in history.events if event.origin is not None]
@@ -84,7 +84,7 @@ def _loss_scale(history: LossScaleHistory) -> Iterator[Text]:
 def _origin(origin: OverflowOrigin) -> str:
     if not origin.module:
         return f"the loss itself was {origin.value}"
-    return f"the first {origin.value} came up in {origin.module}, {origin.what}"
+    return f"the first {origin.value} appeared in {origin.module}, {origin.what}"
 
 
 def _underflow(found: UnderflowTable, top: int) -> Iterator[RenderableType]:
@@ -117,7 +117,7 @@ def _numerics(drift: NumericsDrift) -> Iterator[Text]:
     beyond = drift.beyond_seed_noise
     yield Text(
         f"After {len(drift.mixed_losses)} batches the loss is {_loss(drift.mixed_end)}, in FP32 "
-        f"{_loss(drift.fp32_end)}; with other seeds {_loss(drift.expected_low)} – {_loss(drift.expected_high)} is "
+        f"{_loss(drift.fp32_end)}. With other seeds, {_loss(drift.expected_low)}–{_loss(drift.expected_high)} is "
         "expected: " + ("beyond seed noise." if beyond else "within seed noise."),
         style="yellow" if beyond else "",
     )

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_perf.analysis.kernels.arithmetic import Arithmetic
+from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable
+from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable
 from lightning_perf.analysis.kernels.tensor_core_eligibility import REASONS
 from lightning_perf.analysis.model.modules import ModuleTree
@@ -32,7 +34,7 @@ __all__ = [
 
 
 def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The first rows of each table.
+    """Yield the tables of operators, device work, modules, graph regions and counters, cut to their first rows.
 
     Args:
         analysis: The rank's analyses.
@@ -47,6 +49,37 @@ def work_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
         yield f"Device work, {each(analysis)}", _kernels(analysis.kernels, top)
     if analysis.modules is not None and analysis.modules.rows:
         yield f"Modules, {each(analysis)}", _modules(analysis.modules, top)
+    if analysis.graph_regions is not None:
+        yield f"Regions of CUDA graphs, {each(analysis)}", _graph_regions(analysis.graph_regions, top)
+    if analysis.counters is not None:
+        yield "Hardware counters", _counters(analysis.counters)
+
+
+def _graph_regions(regions: GraphRegionTable, top: int) -> RenderableType:
+    steps = max(regions.steps, 1)
+    grid = table("region", "calls", "device", "share", "of it backward")
+    for row in regions.rows[:top]:
+        grid.add_row(
+            label(row.name),
+            format_count(row.calls / steps),
+            format_duration(row.device_ns / steps),
+            format_share(row.device_ns / regions.device_ns if regions.device_ns else None),
+            format_duration(row.backward_ns / steps),
+        )
+    lines = [Text(f"Outside of named regions: {format_duration(regions.unattributed_device_ns / steps)}.", style="dim")]
+    if len(regions.rows) > top:
+        lines.insert(0, Text(f"… and {len(regions.rows) - top:,} more (--top N shows more)", style="dim"))
+    return Group(grid, *lines)
+
+
+def _counters(counters: HardwareCounters) -> RenderableType:
+    grid = table("counter", "device", "mean", "minimum–maximum")
+    for row in counters.rows:
+        between = f"{format_count(row.minimum)}–{format_count(row.maximum)}"
+        grid.add_row(label(row.name), str(row.device), format_count(row.mean), between)
+    if counters.step_energy_j is None:
+        return grid
+    return Group(grid, Text(f"Energy: {format_count(counters.step_energy_j)} J per step."))
 
 
 def _operators(operators: OperatorTable, top: int) -> RenderableType:
@@ -85,7 +118,7 @@ def _kernels(kernels: KernelTable, top: int) -> RenderableType:
 
 
 def _modules(modules: ModuleTree, top: int) -> RenderableType:
-    """The head of the tree: a module's time holds that of those below it."""
+    """Return the top of the tree. The time of a module includes that of the modules below it."""
     steps = max(modules.steps, 1)
     on_device = modules.device_ns is not None
     grid = table("module", "calls", *(("device forward", "device backward") if on_device else ("forward", "backward")))
@@ -109,11 +142,11 @@ def _rest(number: int, noun: str) -> Iterator[Text]:
 BAR_WIDTH = 16
 
 BARS_FROM = 76
-"""Columns of a page from which on there is room for bars beside names and figures."""
+"""From this number of columns on, a page has room for bars next to names and figures."""
 
 
 def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, RenderableType]]:
-    """The sections that this rank's recording supports.
+    """Yield the sections that the recording of this rank supports.
 
     Args:
         analysis: The rank's analyses.
@@ -138,7 +171,7 @@ def rank_sections(analysis: RankAnalysis, top: int) -> Iterator[tuple[str, Rende
 
 def _step_time(breakdown: Breakdown) -> RenderableType:
     outliers = [
-        f"Step {o.number} stands apart: {format_duration(o.wall_ns)}, "
+        f"Step {o.number} is an outlier: {format_duration(o.wall_ns)}, "
         f"{'+' if o.excess_ns > 0 else ''}{format_duration(o.excess_ns)} mostly in {CATEGORY_LABELS[o.category]}."
         for o in breakdown.outliers
     ]
@@ -147,7 +180,7 @@ def _step_time(breakdown: Breakdown) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Categories:
-    """The breakdown's table; on a narrow page without bars."""
+    """The table of the breakdown, with bars if the page is wide enough."""
 
     breakdown: Breakdown
 
@@ -161,7 +194,7 @@ def _categories(breakdown: Breakdown, *, bars: bool) -> RenderableType:
         grid.add_column("", width=BAR_WIDTH)
     spread = breakdown.averaged_steps > 1
     if spread:
-        grid.add_column("least – most", justify="right", no_wrap=True)
+        grid.add_column("minimum–maximum", justify="right", no_wrap=True)
     for row in breakdown.categories:
         if not row.mean_ns:
             continue
@@ -180,7 +213,7 @@ def _categories(breakdown: Breakdown, *, bars: bool) -> RenderableType:
 
 
 def _phases(phases: Phases, breakdown: Breakdown) -> RenderableType:
-    """Phases down, the main categories across; what is small goes into the last column."""
+    """Return a table with a row per phase and a column per main category. Small categories share the last column."""
     columns = [row.name for row in breakdown.categories if row.parent is None and row.mean_ns]
     columns.sort(key=lambda name: -(breakdown.category(name).mean_ns or 0.0))
     columns = columns[:4]
@@ -201,9 +234,13 @@ def _cell(time_ns: float | None) -> str:
     return format_duration(time_ns) if time_ns else NOT_AVAILABLE
 
 
+def _kernel_count(number: float) -> str:
+    return f"{format_count(number)} kernel{'' if number == 1 else 's'}"
+
+
 def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
     grid: Table = table("arithmetic", "time", "share")
-    grid.add_column("told by")
+    grid.add_column("source")
     steps = max(arithmetic.steps, 1)
     for row in arithmetic.rows:
         if not row.time_ns:
@@ -220,8 +257,8 @@ def _arithmetic(arithmetic: Arithmetic, of_what: str) -> RenderableType:
         lines.append(Text(f"On Tensor Cores: {format_share(arithmetic.tensor_core_share)}"))
     lines += [
         Text(
-            f"Not on Tensor Cores though a matrix product: {format_duration(unused.time_ns / steps)} {of_what} in "
-            f"{count_of(unused.kernels, 'kernel')}, {REASONS[unused.reason]}"
+            f"Matrix products without Tensor Cores: {format_duration(unused.time_ns / steps)} {of_what} in "
+            f"{_kernel_count(unused.kernels / steps)}, because {REASONS[unused.reason]}"
         )
         for unused in arithmetic.eligible_unused
     ]

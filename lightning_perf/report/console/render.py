@@ -19,7 +19,7 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
-from lightning_perf.report.console.layout import device_line, hanging, ranks_table, table, verdict_block
+from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.document import PerfReport
@@ -45,40 +45,44 @@ STYLES = {"high": "bold red", "moderate": "yellow", "low": "cyan"}
 
 
 def findings_section(findings: Sequence[Finding], lead: RankAnalysis | None) -> Iterator[RenderableType]:
-    """One block a finding, the most to save first.
+    """One block per finding, the most to save first, and how to read more about them.
 
     Args:
         findings: The findings.
-        lead: The rank whose step time the savings are a part of.
+        lead: The rank with the step time that the savings are a share of.
     """
     several = lead is not None and (lead.metadata.world_size or 1) > 1
     yield Text("\nFindings", style="bold")
     for number, finding in enumerate(findings, start=1):
         whose = f", rank {finding.rank}" if several and finding.rank is not None else ""
         title = prose(finding.title, STYLES[finding.severity])
-        yield hanging(f"{number}.", Text.assemble(title, f"  [{finding.severity}{whose}]"), gap=1)
-        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Do: ", "green"), prose(finding.action))]
+        severity = f" · {finding.severity}{whose}]".replace(" ", UNBREAKABLE)
+        details = ("  [", rule_link(finding), severity)
+        yield hanging(f"{number}.", Text.assemble(title, *details), gap=1)
+        lines = [*(prose(line) for line in finding.evidence), Text.assemble(("Fix: ", "green"), prose(finding.action))]
         saving = saving_text(finding, lead)
         if saving:
             lines.append(prose(f"{saving} {finding.model}", "dim"))
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
+    yield Text.assemble("About a finding: ", plain(f"lightning-perf explain {findings[0].kind}", "cyan"))
 
 
 def held_back_section(held_back: Sequence[HeldBack]) -> Iterator[RenderableType]:
     """One paragraph for each finding that is held back, with the reason."""
     yield Text("\nHeld back", style="bold")
     for each in held_back:
-        yield hanging("-", Text.assemble(prose(f"{each.finding.title}."), " ", prose(each.reason, "dim")), gap=1)
+        title = Text.assemble(prose(each.finding.title), "  [", rule_link(each.finding), "]  ")
+        yield hanging("-", Text.assemble(title, prose(each.reason, "dim")), gap=1)
 
 
 def trust_text(trust: Trust) -> Text:
-    """How far the figures can be trusted, in yellow where not wholly."""
+    """Say how far the figures can be trusted, in yellow if only partly."""
     doubtful = not trust.sound or any(window.returned is False for window in trust.windows)
     return Text.assemble(("Trust ", "yellow" if doubtful else "green"), prose(trust_line(trust)))
 
 
 def captures_section(captures: Sequence[Captured]) -> RenderableType:
-    """Each capture: when, how slow, and what differed."""
+    """Describe each capture: the moment, how slow the steps were, and the differences."""
     lines: list[Text] = []
     for capture in captures:
         lines.append(Text.assemble(plain(capture.folder, "cyan"), f"  {capture.trigger.value}"))
@@ -90,12 +94,12 @@ NOTABLE_CHANGE = 0.05
 
 
 def step_times_section(times: StepTimes) -> RenderableType:
-    """Percentiles of the step time, the wait for data, throughput, and what changed over the run."""
+    """Return percentiles of the step time, the wait for data, throughput, and changes over the run."""
     grid = table("", "mean", "p50", "p90", "p99")
     grid.add_row("step", *(format_duration(t) for t in (times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns)))
     grid.add_row("data wait", format_duration(times.data_wait_mean_ns), "", format_duration(times.data_wait_p90_ns), "")
     if times.device_mean_ns is not None:
-        grid.add_row("device", format_duration(times.device_mean_ns), "", "", "")
+        grid.add_row("device, without data wait", format_duration(times.device_mean_ns), "", "", "")
     facts = [f"{count_of(times.steps, 'step')}", f"{format_share(times.data_wait_share)} waiting for data"]
     if times.samples_per_second is not None:
         facts.append(format_rate(times.samples_per_second, "samples"))
@@ -118,8 +122,8 @@ def step_times_section(times: StepTimes) -> RenderableType:
         longest = times.outliers[0]
         lines.append(
             Text(
-                f"{count_of(times.outlier_steps, 'step')} stood out, {format_duration(times.outlier_excess_ns)} over "
-                f"the median together; the longest was step {longest.step} with {format_duration(longest.step_ns)}."
+                f"{count_of(times.outlier_steps, 'outlier')}, together {format_duration(times.outlier_excess_ns)} "
+                f"over the median. The longest is step {longest.step} with {format_duration(longest.step_ns)}."
             )
         )
     return Group(grid, *lines)
@@ -132,19 +136,19 @@ def print_report(report: PerfReport, *, file: IO[str] | None, top: int, width: i
     """Print a report; see `PerfReport.print`."""
     console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
     for part in render(report, top=top):
-        # A path on its own line is for copying: the terminal may wrap it, we may not.
+        # A path on a line of its own is for copying: the terminal may wrap it, but we must not.
         console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
 
 
 def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
-    """The parts of the report, in order.
+    """Yield the parts of the report, in order.
 
     Args:
         report: The report.
         top: Rows of the tables of operators, kernels and the like.
 
     Yields:
-        What rich prints.
+        Parts that rich can print.
     """
     yield verdict_block(report.verdict)
     lead = None if report.lead is None else report.ranks[report.lead]
@@ -180,7 +184,7 @@ def _section(title: str, body: RenderableType) -> Iterator[RenderableType]:
 
 
 class ReportConsole(Console):
-    """A console whose reader may leave, and may know no Unicode."""
+    """A console with a reader that may close the pipe, or a stream that cannot encode Unicode."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with spaces for the blanks at which lines must not break."""
@@ -189,7 +193,7 @@ class ReportConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it prints to, in the characters that can be shown there."""
+        """Return the stream that it prints to, which replaces characters that cannot be shown there."""
         return cast(IO[str], _LegibleStream(super().file))
 
     @file.setter
@@ -197,13 +201,13 @@ class ReportConsole(Console):
         self._file = new_file
 
     def on_broken_pipe(self) -> None:
-        """Leave the error to the caller; rich would end the process, which may be a training."""
+        """Leave the error to the caller. rich would end the process, which may be a training."""
         raise
 
 
 @dataclass(frozen=True)
 class _LegibleStream:
-    """A stream that gets nothing its encoding lacks, and, unless it is a terminal, no blanks at the ends of lines."""
+    """A stream that replaces characters outside its encoding and, except on a terminal, strips trailing blanks."""
 
     stream: IO[str]
 

@@ -1,1 +1,1 @@
-"""What can be changed about a training: a lever, or a family of them, a file."""
+"""The levers: changes that the tuner can try on a training, with one module per lever or family."""

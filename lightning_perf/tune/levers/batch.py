@@ -1,4 +1,4 @@
-"""How many samples a batch and a step hold."""
+"""Levers for the number of samples per batch and per step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["BatchSize", "FewerMicroBatches"]
 
 @dataclass(frozen=True)
 class BatchSize:
-    """More samples a step: another training, so its learning rate has to be chosen anew.
+    """More samples per step. This is another training, so the user has to choose its learning rate again.
 
     Attributes:
-        factor: Samples of a batch over those of the user's.
+        factor: Samples per batch, relative to the user's batch size.
     """
 
     factor: int
@@ -29,7 +29,7 @@ class BatchSize:
 
     def lines(self, training: Training) -> tuple[str, ...]:
         """See `Change`."""
-        # Where gradients are accumulated, `FewerMicroBatches` may have been kept, and have changed the number before.
+        # If gradients are accumulated, a kept `FewerMicroBatches` may already have changed the batch size.
         accumulated = training.trainer.get("accumulate_grad_batches", 1) > 1
         size = f"{self.factor} * batch_size" if accumulated else self.factor * _batch_size(training_loader(training))
         return (
@@ -43,7 +43,7 @@ class BatchSize:
 
 
 class FewerMicroBatches:
-    """Accumulation over half as many batches of twice the size: the same samples a step, in larger pieces."""
+    """Accumulation over half as many batches of twice the size: the same samples per step, in larger batches."""
 
     def missing(self, training: Training, machine: Machine) -> str | None:  # noqa: ARG002
         """See `Change`."""
@@ -84,5 +84,5 @@ def _why_fixed(loader: DataLoader[object] | str, factor: int) -> str | None:
     try:
         samples = len(loader.sampler)  # type: ignore[arg-type]  # that it has one is asked here
     except (TypeError, NotImplementedError):
-        return None  # a sampler without end
+        return None  # an endless sampler
     return "an epoch has fewer samples than that" if samples < loader.batch_size * factor else None

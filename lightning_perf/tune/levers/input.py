@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "PinnedMemory",
     "Workers",
     "change_loader",
+    "fetch_cpu_share",
     "rebuilt",
     "training_loader",
 ]
@@ -35,11 +37,48 @@ _KEPT = (
 )
 
 
-def training_loader(training: Training) -> DataLoader[Any] | str:
-    """The DataLoader that the training would use, without beginning it; or why there is none to change.
+WAITING_SHARE = 0.5
+"""Loading samples waits for a disk or a network if the processor works for a smaller share of its time."""
+
+WAITING_WORKERS = 8
+"""Workers per core that are tried if they mostly wait."""
+
+FETCH_S = 1.0
+FETCH_SAMPLES = 64
+"""Limits of time and samples for this measurement."""
+
+
+def fetch_cpu_share(training: Training) -> float | None:
+    """Measure for which share of the time the processor works while samples are loaded.
 
     Args:
-        training: What to look into. Its module or LightningDataModule is prepared and set up, once.
+        training: The training. A few samples of its data set are loaded.
+
+    Returns:
+        The share, or None for a data set without an index or with samples in memory.
+    """
+    loader = training_loader(training)
+    if isinstance(loader, str) or isinstance(loader.dataset, IterableDataset):
+        return None
+    try:
+        length = min(len(loader.dataset), FETCH_SAMPLES)  # type: ignore[arg-type]
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        for index in range(length):
+            loader.dataset[index]
+            if time.perf_counter() - begin_s > FETCH_S:
+                break
+    except Exception:  # the user's code may index its data in another way
+        return None
+    wall_s = time.perf_counter() - begin_s
+    # A sample in less than 100 µs comes from memory.
+    return (time.process_time() - cpu_s) / wall_s if length and wall_s > 1e-4 * length else None
+
+
+def training_loader(training: Training) -> DataLoader[Any] | str:
+    """Return the DataLoader that the training would use, or the reason why it cannot be changed.
+
+    Args:
+        training: The training. Its module or LightningDataModule is prepared and set up once.
     """
     loader: DataLoader[Any] | str | None = training.loader
     if loader is None:
@@ -48,11 +87,11 @@ def training_loader(training: Training) -> DataLoader[Any] | str:
 
 
 def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLoader[Any]]) -> None:
-    """Have the training use a changed DataLoader.
+    """Make the training use a changed DataLoader.
 
     Args:
         training: Changed in place.
-        change: Makes the new one from the user's.
+        change: Makes the new DataLoader from the user's.
     """
     training.loader = None
     owner = _owner(training)
@@ -69,7 +108,7 @@ def change_loader(training: Training, change: Callable[[DataLoader[Any]], DataLo
 
 
 def rebuilt(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """The same loader with other settings.
+    """Return the same loader with other settings.
 
     Args:
         loader: A plain DataLoader.
@@ -101,7 +140,7 @@ def _find_loader(training: Training) -> DataLoader[Any] | str:
             owner.prepare_data()
             owner.setup("fit")
             loader = owner.train_dataloader()
-        except Exception as error:  # the user's code: some of it asks a Trainer, which there is none of yet
+        except Exception as error:  # the user's code may need a Trainer, which does not exist yet
             return f"the DataLoader cannot be made without a running Trainer ({type(error).__name__})"
     if type(loader) is DataLoader:
         return loader
@@ -109,7 +148,7 @@ def _find_loader(training: Training) -> DataLoader[Any] | str:
 
 
 def _owner(training: Training) -> Any:
-    """Who gives the loader by its ``train_dataloader``; None where the data are the loader."""
+    """Return the object with ``train_dataloader``; None if the data are the loader themselves."""
     if training.data is None:
         return training.module
     return training.data if hasattr(training.data, "train_dataloader") else None
@@ -117,11 +156,11 @@ def _owner(training: Training) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """Batches made by worker processes that live on over epochs.
+    """Batches made by worker processes that stay alive over epochs.
 
     Attributes:
         count: Worker processes.
-        prefetch: Batches that each of them holds ready.
+        prefetch: Batches that each of them prepares in advance.
     """
 
     count: int
@@ -137,12 +176,13 @@ class Workers:
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
-        if self.count > machine.cores:
+        waits = machine.fetch_cpu_share is not None and machine.fetch_cpu_share < WAITING_SHARE
+        if self.count > machine.cores and not (waits and self.count <= WAITING_WORKERS * machine.cores):
             return f"there are {machine.cores} cores"
         if self.count > 1 and isinstance(loader.dataset, IterableDataset):
-            return "each worker would give all samples of an iterable data set, unless it shares them out itself"
+            return "each worker would yield all samples of an iterable data set, unless the data set splits them itself"
         same = loader.num_workers == self.count and loader.persistent_workers
-        return "is so already" if same and (loader.prefetch_factor or 2) == self.prefetch else None
+        return "it is already set" if same and (loader.prefetch_factor or 2) == self.prefetch else None
 
     def apply(self, training: Training) -> None:
         """See `Change`."""
@@ -164,7 +204,7 @@ class PinnedMemory:
         loader = training_loader(training)
         if isinstance(loader, str):
             return loader
-        return "is so already" if loader.pin_memory else None
+        return "it is already set" if loader.pin_memory else None
 
     def lines(self, training: Training) -> tuple[str, ...]:  # noqa: ARG002
         """See `Change`."""

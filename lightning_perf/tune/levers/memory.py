@@ -1,4 +1,4 @@
-"""What becomes of memory that is freed."""
+"""The lever for freed memory: keep it in the process."""
 
 from __future__ import annotations
 

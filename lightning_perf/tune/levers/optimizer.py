@@ -75,7 +75,7 @@ def _unfit(training: Training, optimizers: tuple[Optimizer, ...]) -> str | None:
 
 
 def _fuse(optimizer: Optimizer) -> None:
-    """What the constructors of these classes do with ``fused=True``, in place: schedulers hold on to the object."""
+    """Set ``fused=True`` on an optimizer that exists, as its constructor would: schedulers hold the object."""
     built: Optimizer = type(optimizer)([torch.nn.Parameter(torch.zeros(1))], fused=True)  # type: ignore[call-arg]
     vars(optimizer).update({name: value for name, value in vars(built).items() if name in _FLAGS})
     for settings in (optimizer.defaults, *optimizer.param_groups):

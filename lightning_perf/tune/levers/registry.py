@@ -1,4 +1,4 @@
-"""All levers, in the order in which they are tried where nothing is predicted."""
+"""All levers, in the order in which they are tried if nothing is predicted."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ LEVERS: tuple[Lever, ...] = (
 
 
 def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
-    """The levers of these names, all where none is given.
+    """Return the levers of these names, or all if no name is given.
 
     Args:
-        names: Names as in the table, or of families.
+        names: Names of levers or families.
 
     Raises:
-        TuneError: There is none of a name.
+        TuneError: A name is unknown.
 
     Example:
         >>> [lever.name for lever in find_levers(["precision", "channels-last"])]
@@ -60,14 +60,14 @@ def find_levers(names: Sequence[str]) -> tuple[Lever, ...]:
         return LEVERS
     unknown = [name for name in names if not any(name in (lever.name, lever.family) for lever in LEVERS)]
     if unknown:
-        raise TuneError(f"{unknown[0]}: there is no such lever. There are {', '.join(one.name for one in LEVERS)}.")
+        raise TuneError(f"unknown lever {unknown[0]!r}; choose from {', '.join(one.name for one in LEVERS)}")
     return tuple(lever for lever in LEVERS if lever.name in names or lever.family in names)
 
 
 def find_lever(name: str) -> Lever:
-    """The lever of that name.
+    """Return the lever of that name.
 
     Raises:
-        TuneError: There is none.
+        TuneError: The name is unknown.
     """
     return next(lever for lever in find_levers([name]) if lever.name == name)

@@ -127,7 +127,10 @@ def train(settings: TrainSettings) -> TrainResult | None:
         accelerator=settings.accelerator,
         devices=settings.devices,
         logger=TensorBoardLogger(settings.log_dir, name="", version=_version(settings), default_hp_metric=False),
-        callbacks=[*([best, interrupted] if settings.checkpoints else []), PerfCallback(tf32=settings.tf32)],
+        callbacks=[
+            *([best, interrupted] if settings.checkpoints else []),
+            PerfCallback(tf32=settings.tf32, report="full"),
+        ],
         enable_checkpointing=settings.checkpoints,
         log_every_n_steps=min(10, batches),
         # The summary's size in MB is wrong under mixed precision, and it warns about that. One line is enough.

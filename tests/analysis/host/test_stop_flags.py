@@ -58,4 +58,4 @@ def test_the_finding(flag_us: int, found: bool) -> None:
     if finding is not None:
         assert finding.kind == "stop-flags"
         assert (finding.saving_low_ms, finding.saving_high_ms) == pytest.approx((flag_us / 2000, flag_us / 1000))
-        assert "once a step" in finding.title
+        assert "once per step" in finding.title

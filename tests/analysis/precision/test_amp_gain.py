@@ -165,5 +165,5 @@ def test_check_of_a_prediction():
     gain = AmpGain("A100 40GB", 5, 100e6, (), 0.0, 20e6, 60e6)
     assert not check_prediction(gain, 90e6).held
     assert not check_prediction(gain, 30e6).held
-    with pytest.raises(ValueError, match="was not measured"):
+    with pytest.raises(ValueError, match="must be above 0"):
         check_prediction(gain, 0)

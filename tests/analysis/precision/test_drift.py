@@ -44,5 +44,5 @@ def test_nan_is_beyond_any_noise_unless_fp32_diverges_too():
 
 def test_drift_is_what_precision_changed():
     assert judge(2.25, 2.0, [2.0, 2.1, 1.9, 2.0]).drift == 0.25
-    with pytest.raises(ValueError, match="3 other seeds given, 4 needed"):
+    with pytest.raises(ValueError, match="3 other seeds given, but 4 are needed"):
         judge(2.0, 2.0, [2.0, 2.0, 2.0])

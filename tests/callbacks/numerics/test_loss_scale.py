@@ -13,7 +13,7 @@ from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.precision_callback import PrecisionCallback
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from tests.callbacks.precision_training import Recipe, fit, make_net, stock_options
-from tests.callbacks.training import package
+from tests.callbacks.training import recording_logger
 
 pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
 
@@ -131,14 +131,8 @@ def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate) -> None:
     draw = torch.Generator().manual_seed(3)
     plain = module.loss
     module.loss = lambda batch: plain(batch) * (float("inf") if torch.rand((), generator=draw) < 0.2 else 1.0)
-    base: Any = package("lightning.pytorch.loggers").CSVLogger
+    logger = recording_logger(tmp_path)
     seen: list[tuple[float, int]] = []
-    mirrored: list[tuple[float, int]] = []
-
-    class Mirror(base):
-        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            if "perf/loss_scale" in metrics:
-                mirrored.append((metrics["perf/loss_scale"], int(metrics["perf/steps_since_scale_change"])))
 
     def look(outputs: Any, batch: Any, batch_idx: int) -> None:
         if (batch_idx + 1) % accumulate == 0:
@@ -148,10 +142,11 @@ def test_mirrors_the_scaler_step_by_step(tmp_path, fused, accumulate) -> None:
     module.on_train_batch_end = look
     options = stock_options("16-mixed", growth_interval=3, init_scale=2.0**20)
     callback = PrecisionCallback()
-    options |= {"logger": Mirror(tmp_path), "log_every_n_steps": 1, "accumulate_grad_batches": accumulate}
+    options |= {"logger": logger, "log_every_n_steps": 1, "accumulate_grad_batches": accumulate}
     fit(tmp_path, callback, module, max_steps=152, **options)
     assert len(seen) == 152
-    assert mirrored == seen
+    rows = [row for _, row in logger.rows if "perf/loss_scale" in row]
+    assert [(row["perf/loss_scale"], int(row["perf/steps_since_scale_change"])) for row in rows] == seen
     assert callback.loss_scale is not None
     kinds = [event.kind for event in callback.loss_scale.events]
     assert kinds.count("overflow") > 10

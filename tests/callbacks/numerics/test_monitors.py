@@ -10,6 +10,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.switch import PrecisionError
+from lightning_perf.callbacks.trainer_log import TrainerLog
 from tests.callbacks.precision_training import make_net
 
 
@@ -30,7 +31,9 @@ def monitors(
         is_global_zero=True,
     )
     wanted = MonitorOptions(**{"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options})
-    return NumericsMonitors(trainer, module, wanted, folder=None, errors=ErrorReporter())
+    errors = ErrorReporter()
+    log = TrainerLog(trainer, errors)
+    return NumericsMonitors(trainer, module, wanted, folder=None, errors=errors, trainer_log=log)
 
 
 class Passes(torch.autograd.Function):
@@ -95,8 +98,9 @@ def test_a_failing_logger_costs_its_metrics_only() -> None:
     loss.backward()
     watched.on_after_backward()
     watched.on_before_optimizer_step(torch.optim.SGD(module.parameters()))
-    with pytest.warns(RuntimeWarning, match="the loss scale is not logged any more.*server is away"):
-        watched.on_train_batch_end(None)
+    watched.on_train_batch_end(None)
+    with pytest.warns(RuntimeWarning, match="metrics of PerfCallback are no longer logged.*server is away"):
+        watched.on_train_batch_start(None, 1)
     watched.finish()
     assert watched.loss_scale is not None
     assert watched.loss_scale.attempts == 1

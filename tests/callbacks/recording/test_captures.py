@@ -178,7 +178,7 @@ def capturing(tmp_path: Path, *, skip_first: int = 5, active: int = 3, **options
         warmup=1,
         active=active,
         dirpath=tmp_path / "perf",
-        print_report=False,
+        report="none",
         capture_slow_steps=CaptureOptions(**options),
     )
 
@@ -226,7 +226,7 @@ def test_a_training_that_is_asked(tmp_path: Path) -> None:
 @needs_signal
 def test_the_signals_handler_is_restored_after_an_error(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGUSR2)
-    callback = PerfCallback(print_report=False, capture_slow_steps=CaptureOptions(on_signal=True))
+    callback = PerfCallback(report="none", capture_slow_steps=CaptureOptions(on_signal=True))
 
     def fails(self: Any, batch: Any, batch_idx: int) -> None:
         assert signal.getsignal(signal.SIGUSR2) != before
@@ -260,7 +260,7 @@ class SlowLater(Points):
 
 def test_without_the_option_nothing_is_captured_or_watched(tmp_path: Path) -> None:
     (tmp_path / "perf").mkdir()
-    callback = PerfCallback(dirpath=tmp_path / "perf", print_report=False)
+    callback = PerfCallback(dirpath=tmp_path / "perf", report="none")
     make_trainer(tmp_path, callback).fit(make_module(), loader(10))
     assert not list((tmp_path / "perf").glob("captures*"))
     assert analyze(tmp_path / "perf").captures == ()
@@ -421,7 +421,7 @@ def test_a_quiet_run_has_a_margin() -> None:
         ({"min_excess": float("nan")}, ValueError, "min_excess=nan"),
         ({"max_bytes": 1.5}, TypeError, "max_bytes is a whole number"),
         ({"cooldown": True}, TypeError, "cooldown"),
-        ({"on_signal": 1}, TypeError, "on_signal is True or False"),
+        ({"on_signal": 1}, TypeError, "on_signal must be True or False"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -432,5 +432,5 @@ def test_bad_options_are_refused(options: dict[str, Any], error: type[Exception]
 def test_true_means_the_defaults() -> None:
     assert capture_config(True) == CaptureOptions()
     assert capture_config(False) is None
-    with pytest.raises(TypeError, match="capture_slow_steps is True, False or a CaptureOptions, not 3"):
+    with pytest.raises(TypeError, match="capture_slow_steps must be True, False or a CaptureOptions, not 3"):
         PerfCallback(capture_slow_steps=3)  # type: ignore[arg-type]

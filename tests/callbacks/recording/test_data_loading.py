@@ -64,8 +64,15 @@ class Agent:
 def test_a_loader_of_tensors() -> None:
     assert facts(DataLoader(Subset(TENSORS, [1, 2]), batch_size=2)) == {
         "kind": "map", "workers": 0, "batch_size": 2, "pin_memory": False, "persistent_workers": False,
-        "in_memory": True, "batched": False, "uses_model": False,
+        "in_memory": True, "batched": False, "uses_model": False, "dataset": "TensorDataset", "collate": None,
     }  # fmt: skip
+
+
+def test_a_collate_fn_of_the_user_is_named() -> None:
+    def pad(samples: list[Any]) -> list[Any]:
+        return samples
+
+    assert facts(DataLoader(TENSORS, collate_fn=pad))["collate"] == "pad"
 
 
 def test_whole_batches() -> None:

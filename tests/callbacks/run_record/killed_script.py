@@ -23,4 +23,4 @@ def killed(self: Any, batch: Any, batch_idx: int) -> torch.Tensor:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     module = make_module(training_step=killed)
-    make_trainer(Path(sys.argv[1]), PerfCallback(print_report=False), max_epochs=3).fit(module, loader(6))
+    make_trainer(Path(sys.argv[1]), PerfCallback(report="none"), max_epochs=3).fit(module, loader(6))

@@ -32,7 +32,7 @@ def no_study(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quiet(**options: Any) -> PerfCallback:
-    return PerfCallback(**{"active": 1, "print_report": False, **options})
+    return PerfCallback(**{"active": 1, "report": "none", **options})
 
 
 def points(*, batch_size: int = 2, change_row: int | None = None) -> DataLoader:
@@ -222,13 +222,6 @@ def test_a_resumed_fit_has_a_record_of_its_own(tmp_path: Path) -> None:
     assert rows(first, second) == {"model.initial_weights", "train.first_step", "train.max_epochs"}
 
 
-def test_fast_dev_run(tmp_path: Path) -> None:
-    record = train(tmp_path, fast_dev_run=True)
-    assert record.outcome is Outcome.FINISHED
-    assert record.facts["train.limit_train_batches"] == 1
-    assert [(e.epoch, e.steps) for e in record.epochs] == [(0, 1)]
-
-
 def test_an_early_end_asked_for_is_a_finished_run(tmp_path: Path) -> None:
     def stop(self: Any) -> None:
         self.trainer.should_stop = True
@@ -284,3 +277,16 @@ def test_a_fault_is_one_warning_and_training_goes_on(
     assert trainer.state.finished
     assert (tmp_path / "perf" / "run.jsonl").exists() is left
     assert len(samples(tmp_path)) == 12
+
+
+def test_a_light_fingerprint_hashes_neither_weights_nor_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr("lightning_perf.callbacks.run_record.run_facts._manifest", calls.append)
+    record = train(tmp_path, callback=quiet(fingerprint="light"))
+    assert calls == []
+    assert record.facts["model.initial_weights"] is None
+    assert record.facts["data.manifest"] is None
+    assert record.facts["model.parameters"]
+    assert record.facts["data.length"]
+    with pytest.raises(ValueError, match="fingerprint='none' is unknown: give 'full' or 'light'"):
+        quiet(fingerprint="none")

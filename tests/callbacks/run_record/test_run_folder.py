@@ -107,7 +107,7 @@ def test_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     missing = wait(ranks[0], clock)
     assert missing == MissingRanks((), (2,))
     assert clock.now_s < 1
-    assert missing.notes(tmp_path) == ["Rank 2 died or did not end: what was recorded there may be missing."]
+    assert missing.notes(tmp_path) == ["Rank 2 died or did not end: some recordings may be missing."]
 
 
 def test_a_process_on_another_machine_cannot_be_seen_to_be_dead(tmp_path: Path) -> None:

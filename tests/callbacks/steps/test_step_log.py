@@ -9,7 +9,7 @@ import pytest
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.steps.fit_state import FitState
-from lightning_perf.callbacks.steps.step_log import StepLog, step_metrics
+from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.run_files.steps import STEPS, StepSample
 
 
@@ -27,90 +27,74 @@ def run(log: StepLog, state: FitState, steps: range, **options: Any) -> None:
 def test_everything_added_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     state = FitState()
-    log = StepLog(state, path=path, send=None, log_every=4, errors=ErrorReporter())
-    run(log, state, range(10))
-    assert [s.step for s in STEPS.read(path)] == list(range(8)), "writes in between, at the log's cadence"
+    log = StepLog(state, path=path, trainer_log=None, log_every=4, errors=ErrorReporter())
+    run(log, state, range(60))
+    assert [s.step for s in STEPS.read(path)] == list(range(50))
+    assert len(path.read_bytes().splitlines()) == 1
     log.write()
-    assert STEPS.read(path) == tuple(sample(step) for step in range(10))
+    assert tuple(STEPS.read(path)) == tuple(sample(step) for step in range(60))
 
 
-@pytest.mark.parametrize(("log_every", "written"), [(0, 50), (1000, 50), (7, 56)])
-def test_the_file_is_written_now_and_then_whatever_the_cadence(tmp_path: Path, log_every: int, written: int) -> None:
+def test_slow_steps_are_written_every_five_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "steps.jsonl"
-    state = FitState()
-    run(StepLog(state, path=path, send=None, log_every=log_every, errors=ErrorReporter()), state, range(60))
-    assert len(STEPS.read(path)) == written
+    state, now_s = FitState(), [0.0]
+    monkeypatch.setattr("lightning_perf.callbacks.steps.step_log.time.monotonic", lambda: now_s[0])
+    log = StepLog(state, path=path, trainer_log=None, log_every=50, errors=ErrorReporter())
+    for step in range(5):
+        now_s[0] += 2.0
+        run(log, state, range(step, step + 1))
+    assert len(STEPS.read(path)) == 3
 
 
-def test_means_are_sent_at_the_cadence(tmp_path: Path) -> None:
-    sent: list[tuple[int, float]] = []
+class Rows:
+    """A `TrainerLog` that notes when it is asked."""
+
+    def __init__(self) -> None:
+        self.samples: list[StepSample] = []
+        self.settled: list[int] = []
+
+    def add_sample(self, sample: StepSample) -> None:
+        self.samples.append(sample)
+
+    def due(self, step: int) -> None:
+        self.step = step
+
+    def settle(self) -> None:
+        self.settled.append(self.step)
+
+
+def test_rows_are_due_at_the_cadence() -> None:
+    rows: Any = Rows()
     state = FitState(first_number=2)
-    log = StepLog(
-        state,
-        path=None,
-        send=lambda metrics, step: sent.append((step, metrics["perf/step_time_ms"])),
-        log_every=4,
-        errors=ErrorReporter(),
-    )
-    run(log, state, range(2), ms=10)
-    run(log, state, range(2, 6), ms=20)
-    assert sent == [(3, 10.0), (7, 20.0)]
+    log = StepLog(state, path=None, trainer_log=rows, log_every=4, errors=ErrorReporter())
+    run(log, state, range(6))
+    assert rows.settled == [3, 7]
+    assert rows.samples == [sample(step) for step in range(6)]
 
 
-def test_profiled_steps_are_saved_and_not_sent(tmp_path: Path) -> None:
-    sent: list[dict[str, float]] = []
+def test_profiled_steps_are_saved_and_not_logged(tmp_path: Path) -> None:
+    rows: Any = Rows()
     path = tmp_path / "steps.jsonl"
-    log = StepLog(
-        FitState(),
-        path=path,
-        send=lambda metrics, step: sent.append(metrics),
-        log_every=1,
-        errors=ErrorReporter(),
-    )
+    log = StepLog(FitState(), path=path, trainer_log=rows, log_every=1, errors=ErrorReporter())
     log.add(sample(0, profiled=True))
     log.on_step_end()
-    assert sent == []
+    log.write()
+    assert rows.samples == []
     assert len(STEPS.read(path)) == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
     errors = ErrorReporter()
-    sent: list[int] = []
+    rows: Any = Rows()
     state = FitState()
     log = StepLog(
         state,
         path=tmp_path / "gone" / "steps.jsonl",
-        send=lambda metrics, step: sent.append(step),
+        trainer_log=rows,
         log_every=2,
         errors=errors,
     )
     with pytest.warns(RuntimeWarning, match="step times are no longer saved") as caught:
-        run(log, state, range(6))
+        run(log, state, range(120))
     assert len(caught) == 1
-    assert sent == [1, 3, 5]
-
-
-def test_metrics() -> None:
-    samples = [
-        StepSample(0, 10_000_000, 1_000_000, 8_000_000, 4, False),
-        StepSample(1, 30_000_000, 3_000_000, None, None, False),
-    ]
-    assert step_metrics(samples) == {
-        "perf/step_time_ms": 20.0,
-        "perf/data_wait_ms": 2.0,
-        "perf/device_time_ms": 8.0,
-        "perf/samples_per_s": pytest.approx(400.0),
-    }
-
-
-def test_a_failing_logger_costs_its_metrics_only(tmp_path: Path) -> None:
-    def send(metrics: dict[str, float], step: int) -> None:
-        raise ConnectionError("the logger's server is away")
-
-    errors, path = ErrorReporter(), tmp_path / "steps.jsonl"
-    state = FitState()
-    log = StepLog(state, path=path, send=send, log_every=2, errors=errors)
-    with pytest.warns(RuntimeWarning, match="step times are no longer logged.*server is away"):
-        run(log, state, range(8))
-    assert len(errors.messages) == 1
-    assert len(STEPS.read(path)) == 8
+    assert rows.settled == list(range(1, 120, 2))

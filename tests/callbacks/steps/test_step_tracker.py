@@ -10,7 +10,7 @@ import pytest
 
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
-from lightning_perf.callbacks.steps.step_tracker import StepTracker
+from lightning_perf.callbacks.steps.step_tracker import UNSEEN_BATCHES, StepTracker
 
 
 class Diary(StepObserver, PhaseObserver):
@@ -105,6 +105,7 @@ def test_a_batch_of_manual_optimization_is_a_step(optimizer_steps: int) -> None:
     loop = Loop()
     for _ in range(3):
         loop.fetch()
+        loop.tracker.on_optimizer_step_end()
         loop.train(optimizer_steps=optimizer_steps, automatic=False)
     assert loop.entries() == "step 0, end, step 1, end, step 2"
 
@@ -116,6 +117,29 @@ def test_manual_accumulation_makes_steps_of_several_batches() -> None:
         loop.train(optimizer_steps=steps, automatic=False)
     loop.tracker.on_action_end(Signal.EPOCH)
     assert loop.entries() == "step 0, end, step 1, end, step 2, end, pause"
+
+
+@pytest.mark.parametrize("seen", ["trainer", "torch"])
+def test_manual_accumulation_counts_no_step_before_the_first(seen: str) -> None:
+    """Measured: 15 steps instead of 12, since each batch before the first optimizer step counted as one."""
+    loop = Loop()
+    for batch in range(48):
+        loop.fetch()
+        steps = batch % 4 == 3
+        if steps and seen == "torch":
+            loop.tracker.on_optimizer_step_end()
+        loop.train(optimizer_steps=steps if seen == "trainer" else 0, automatic=False)
+    loop.tracker.finish()
+    assert loop.state.whole_steps == 12
+
+
+def test_batches_are_steps_where_nothing_sees_the_optimizer() -> None:
+    loop = Loop()
+    for _ in range(UNSEEN_BATCHES + 10):
+        loop.fetch()
+        loop.train(optimizer_steps=0, automatic=False)
+    loop.tracker.finish()
+    assert loop.state.whole_steps == 10
 
 
 def test_a_prefetched_first_batch_belongs_to_the_first_step() -> None:
@@ -214,6 +238,7 @@ def test_the_order_of_calls_is_the_one_given_and_that_of_phases_is_reversed_at_t
     a, b = Diary(state, "a ", entries), Diary(state, "b ", entries)
     tracker = StepTracker(state, SimpleNamespace(global_step=0), at_start=[a, b], at_end=[b, a], phases=[a, b])
     tracker.on_batch_start()
+    tracker.on_optimizer_step_end()
     tracker.on_batch_end(automatic=False)
     tracker.finish()
     assert entries == ["a step 0", "b step 0", "b end", "a end"]

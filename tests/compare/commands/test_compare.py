@@ -7,6 +7,7 @@ import pytest
 
 from lightning_perf.cli import main
 from lightning_perf.compare.study.definition import Study, StudyArm
+from lightning_perf.project import install_command
 from lightning_perf.run_files.run_record import Outcome, Place
 from tests.compare.support import write_run
 from tests.support.absent_packages import without
@@ -53,7 +54,7 @@ def test_a_verdict_is_code_0_and_states_both_figures(folders, capsys):
         (FASTER_MS, ["step_time<=1.05", "step_time<=0.935", "accuracy>=0.5"], 1),
         (NOISY_MS, ["step_time<=1"], 4),
         (FASTER_MS, ["step_time<=1.05", "time_to_accuracy<=1"], 4),
-        (NOISY_MS, [], 4),
+        (NOISY_MS, [], 0),
     ],
 )
 def test_gates_decide_the_exit_code(folders, candidate, gates, code, capsys):
@@ -76,7 +77,7 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
     streams = capsys.readouterr()
     assert streams.out == ""
     words = " ".join(streams.err.split())
-    assert words.startswith(f"Refused as unfair. The runs differ in more than what is under test: {fact}.")
+    assert words.startswith(f"Refused as unfair. The runs differ in more than the setting being tested: {fact}.")
     row = next(line for line in streams.err.splitlines() if line.split()[:1] == [fact] and str(value) in line)
     assert row.split()[-1] == str(value)
     markdown = tmp_path / "report.md"
@@ -93,7 +94,15 @@ def test_unfair_is_code_3_with_the_rows_and_passes_when_allowed(folders, fact, v
 def test_no_valid_run_left_is_code_5_with_the_reason(folders, changes, capsys):
     assert main(["compare", *folders(**changes)]) == 5
     err = capsys.readouterr().err
-    assert err.startswith("lightning-perf: amp: no run is left to compare (6 ")
+    assert err.startswith("lightning-perf: amp: no valid run to compare (6 ")
+
+
+def test_no_valid_run_left_is_json_too(folders, capsys):
+    assert main(["compare", *folders(outcome=None), "--json"]) == 5
+    streams = capsys.readouterr()
+    document = json.loads(streams.out)
+    assert (document["schema_version"], document["state"]) == (1, "invalid")
+    assert streams.err == f"lightning-perf: {document['message']}\n"
 
 
 def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
@@ -103,17 +112,17 @@ def test_bad_input_is_code_2_with_path_and_action(folders, tmp_path, capsys):
     torn.parent.mkdir()
     torn.write_text("nonsense\n\n")
     for arguments, message in [
-        ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist. Give the log directory of runs"),
-        ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: holds no run record (run.jsonl)."),
+        ([base, str(tmp_path / "none")], f"{tmp_path / 'none'}: no such folder. Give the log directory of runs"),
+        ([base, str(tmp_path / "empty")], f"{tmp_path / 'empty'}: no run record (run.jsonl) in it or below it."),
         ([base, str(tmp_path / "bad")], f"{torn}: line 1 is no line of a run record"),
-        ([base], f"{base}: holds no study. Give the folder of one, or two folders of runs."),
-        ([f"{base}/run0/run.jsonl"], "run.jsonl: holds no study. Give the folder of one, or two folders of runs."),
-        (["", candidate], '"": one of its folders has no name'),
-        ([base, f"{candidate},"], f'"{candidate},": one of its folders has no name'),
-        ([base, base, base], f"{base} is given twice. Give each arm a name of its own"),
+        ([base], f"{base}: no study in this folder (study.json is missing)."),
+        ([f"{base}/run0/run.jsonl"], "run.jsonl: no study in this folder (study.json is missing)."),
+        (["", candidate], "'': a folder name is empty. Give each arm as NAME=PATH"),
+        ([base, f"{candidate},"], f"'{candidate},': a folder name is empty"),
+        ([base, base, base], f"two arms are named '{base}'. Give each arm its own name: NAME=PATH."),
         ([f"a={base}", f"b={base}"], "this run is given 2 times"),
-        ([base, candidate, "--gate=fast"], '"fast" is no gate. Write METRIC<=NUMBER'),
-        ([base, candidate, "--accuracy=top5"], 'No run has a metric "top5". They have: val_acc.'),
+        ([base, candidate, "--gate=fast"], '--gate "fast": not a gate. Write METRIC<=NUMBER'),
+        ([base, candidate, "--accuracy=top5"], 'No run logged a metric "top5". They logged: val_acc.'),
         ([base, candidate, f"--markdown={base}"], f"{base}: cannot be written (Is a directory). Give another file."),
     ]:
         assert main(["compare", *arguments]) == 2, arguments
@@ -137,7 +146,9 @@ def test_json_and_markdown_are_the_same_comparison(folders, tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["candidates"][0]["verdict"]["kind"] == "faster"
     assert document["gates"][0]["outcome"] == "passed"
-    assert report.read_text().startswith("**" + document["candidates"][0]["verdict"]["headline"])
+    text = report.read_text()
+    assert text.startswith("# Comparison with ")
+    assert "**" + document["candidates"][0]["verdict"]["headline"] in text
 
 
 def test_arms_are_named_and_gathered_from_several_folders(folders, tmp_path, capsys):
@@ -176,7 +187,7 @@ def test_one_folder_is_a_study_with_its_arms(tmp_path, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Verdict amp is faster than fp32")
     assert "6 blocks, exact sign-flip permutation: p = 0.0312." in out
-    assert "Not finished: the warm-up block, blocks 1, 2, 3, 4, 5, 6. Run the study again to go on." in out
+    assert "Not finished: the warm-up block, blocks 1, 2, 3, 4, 5, 6. Run the study again to resume." in out
 
 
 def test_a_reader_that_leaves_gets_the_same_exit_code(folders):
@@ -192,9 +203,7 @@ def test_without_the_extra_the_message_names_it(folders):
     done = run("compare", *folders(), refused={"scipy"})
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == (
-        'lightning-perf: scipy is not installed. Install it with: pip install "lightning-perf[compare]"\n'
-    )
+    assert done.stderr == (f"lightning-perf: scipy is not installed. Install it with: {install_command('compare')}\n")
 
 
 def test_comparing_needs_neither_torch_nor_matplotlib_nor_what_only_posix_has(folders):
@@ -207,6 +216,13 @@ def test_help_tells_the_exit_codes_without_the_extra():
     done = run("compare", "--help", refused={"scipy", "numpy", "msgspec", "rich", "torch"})
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
-    for code in ("0 passed", "1 a gate failed", "2 wrong usage", "3 refused", "4 inconclusive", "5 runs invalid"):
+    for code in (
+        "0 all gates passed",
+        "1 a gate failed",
+        "2 wrong usage",
+        "3 refused",
+        "4 a gate is",
+        "5 an arm has no valid run",
+    ):
         assert code in text
     assert run("--help", refused={"scipy", "numpy", "msgspec", "rich", "torch"}).returncode == 0

@@ -17,6 +17,7 @@ from lightning_perf.compare.errors import CompareError
 from lightning_perf.compare.study.definition import StudyArm
 from lightning_perf.compare.study.results import study_arms, study_notes
 from lightning_perf.compare.study.run import run_study
+from lightning_perf.project import install_command
 from lightning_perf.report.document import PerfReport
 from lightning_perf.run_files import journal
 from tests.compare.support import FAKE_RUN, fake_arm, fake_study
@@ -138,7 +139,7 @@ def test_an_analysis_on_a_cluster_that_is_not_there(tmp_path, monkeypatch, capsy
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["analyze", str(tmp_path), "--engine", "ray"]) == 2
     assert capsys.readouterr().err == (
-        'lightning-perf: ray is not installed. Install it with: pip install "lightning-perf[ray]"\n'
+        f"lightning-perf: ray is not installed. Install it with: {install_command('ray')}\n"
     )
 
 
@@ -148,8 +149,8 @@ def test_a_cluster_that_does_not_answer_is_said_at_once(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
-        with pytest.raises(CompareError, match=re.escape(f"There is no Ray cluster at {address}: Connection refused.")):
+        with pytest.raises(CompareError, match=re.escape(f"No Ray cluster answers at {address}: Connection refused.")):
             connect(address)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
-    with pytest.raises(CompareError, match=re.escape("There is no Ray cluster at 127.0.0.1:99999: ")):
+    with pytest.raises(CompareError, match=re.escape("No Ray cluster answers at 127.0.0.1:99999: ")):
         connect()

@@ -86,7 +86,7 @@ def test_every_run_is_a_point_and_the_boxes_are_the_summaries(make, count):
         for arm, box in zip(comparison.arms, axes.patches, strict=True):
             corners = box.get_path().vertices[:, 0]
             assert (min(corners), max(corners)) == pytest.approx((arm.metrics[metric].q1, arm.metrics[metric].q3))
-    assert "n = 6 an arm, in blocks · NVIDIA H200" in words(figure)
+    assert "n = 6 per arm, in blocks · NVIDIA H200" in words(figure)
 
 
 def test_collapsed_runs_stand_apart_and_are_counted(make):
@@ -98,7 +98,7 @@ def test_collapsed_runs_stand_apart_and_are_counted(make):
     assert sorted(x for x, _ in points(type("One", (), {"axes": [learned]}))) == pytest.approx(expected)
     assert len(expected) == 10
     assert "16-mixed 2 of 6 collapsed" in words(figure)
-    assert f"Below {100 * comparison.collapse_limit:.1f} % a run counts as collapsed" in words(figure)
+    assert f"A run below {100 * comparison.collapse_limit:.1f} % counts as collapsed" in words(figure)
 
 
 def test_without_collapsed_runs_there_is_one_panel(make):

@@ -43,9 +43,9 @@ def test_only_a_metric_that_every_run_has_is_found(tmp_path):
 
 
 def test_a_named_metric_that_no_run_has_is_an_error_that_lists_them(tmp_path):
-    with pytest.raises(CompareError, match=r'"top1"\. They have: acc, loss\.'):
+    with pytest.raises(CompareError, match=r'"top1"\. They logged: acc, loss\.'):
         find_accuracy([run_with(tmp_path / "a", {"loss": 1.0, "acc": 0.5})], "top1")
-    with pytest.raises(CompareError, match="They have: none"):
+    with pytest.raises(CompareError, match="They logged: none"):
         find_accuracy([], "top1")
 
 
@@ -103,11 +103,11 @@ def test_an_accuracy_in_percent_is_read_as_a_share(tmp_path):
 def test_what_has_other_values_is_no_accuracy(tmp_path, values):
     run = run_with(tmp_path / "a", *({"accumulated": value, "acc_b": 0.5} for value in values))
     assert find_accuracy([run]) == Quality("acc_b")
-    with pytest.raises(CompareError, match="accumulated: is no accuracy"):
+    with pytest.raises(CompareError, match='"accumulated": not an accuracy'):
         find_accuracy([run], "accumulated")
 
 
 @pytest.mark.parametrize("name", ["val_loss", "val/error_rate"])
 def test_what_is_better_when_lower_is_no_accuracy(tmp_path, name):
-    with pytest.raises(CompareError, match="better when lower"):
+    with pytest.raises(CompareError, match="where lower is better"):
         find_accuracy([run_with(tmp_path / "a", {name: 0.5})], name)

@@ -85,7 +85,9 @@ def test_json_is_the_document(comparison):
 def test_the_verdict_comes_first(comparison):
     headline = comparison.candidates[0].verdict.headline
     assert console_text(comparison).startswith(f"Verdict  {headline}")
-    assert unescaped(comparison.to_markdown()).startswith(f"**{headline}**")
+    title, result, first, *_ = unescaped(comparison.to_markdown()).split("\n\n")
+    assert (title, first) == ("# Comparison with fp32: amp faster", f"**{headline}**")
+    assert result.startswith("**")
 
 
 def test_a_narrow_console_loses_no_figure(comparison):
@@ -176,5 +178,8 @@ def test_what_differs_within_an_arm_is_not_offered_as_the_treatment(tmp_path):
     with pytest.raises(UnfairError) as refusal:
         compare_arms(made)
     text = " ".join(console_text(refusal.value.refusal).split())
-    assert "code.revision differs from run to run of an arm. Does that not matter? --allow code.revision." in text
+    assert (
+        "code.revision differs between runs of the same arm. If this does not matter, add --allow code.revision."
+        in text
+    )
     assert "--treatment" not in text

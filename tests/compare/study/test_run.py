@@ -120,7 +120,7 @@ def test_a_block_that_keeps_failing_is_given_up_and_left_out(tmp_path):
     of_block = [record for record in study_arms(folder)["bad"] if record.place.block == 1]
     assert [record.outcome for record in of_block] == [Outcome.FINISHED] * 2
     assert {record.problems for record in of_block} == {("its block was given up",)}
-    with pytest.raises(InvalidRunsError, match="no run is left to compare"):
+    with pytest.raises(InvalidRunsError, match="no valid run to compare"):
         compare_arms(study_arms(folder))
 
 
@@ -128,7 +128,7 @@ def test_a_warm_up_that_fails_stops_the_study_with_the_programs_words(tmp_path, 
     bad = StudyArm("bad", (sys.executable, "-c", "raise SystemExit('no data in /nowhere')"))
     with pytest.raises(
         CompareError,
-        match=r"warm-up block failed, so the others would too: the run of bad failed \(.*no data in /nowhere\)\.$",
+        match=r"so the other blocks did not run: the run of bad failed \(.*no data in /nowhere\)\.$",
     ):
         run(fake_study(arms=(bad, fake_arm("other")), attempts=1), tmp_path, engine)
 
@@ -179,7 +179,7 @@ def test_a_killed_or_interrupted_driver_loses_nothing_finished(tmp_path, blow):
     finished = {r.path for runs in study_arms_if_any(tmp_path).values() for r in runs if r.outcome is Outcome.FINISHED}
     states, lines = run(None, tmp_path, LocalEngine([Device(device, "")]))
     assert all(state.done for state in states.values())
-    assert any(line.startswith("Going on: ") for line in lines)
+    assert any(line.startswith("Resuming: ") for line in lines)
     arms = study_arms(tmp_path)
     counted = [r for runs in arms.values() for r in runs if r.outcome is Outcome.FINISHED]
     assert finished <= {r.path for r in counted}
@@ -203,7 +203,7 @@ def study_arms_if_any(folder):
 
 
 def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_perf.compare.study.progress.WAIT_TOLD_S", 0.1)
+    monkeypatch.setattr("lightning_perf.compare.study.progress.REPORT_WAIT_AFTER_S", 0.1)
     device = Device(f"test-{os.getpid()}-taken", "")
     taken = contextlib.ExitStack()
     taken.enter_context(Lease(_leases(), device.name))
@@ -221,7 +221,10 @@ def test_waiting_for_a_device_is_told(tmp_path, monkeypatch):
 
 
 def test_a_second_driver_is_refused(tmp_path, engine):
-    with Lease(tmp_path, "driver"), pytest.raises(CompareError, match="another lightning-perf study"):
+    with (
+        Lease(tmp_path, "driver"),
+        pytest.raises(CompareError, match="another lightning-perf process is running this study"),
+    ):
         run(fake_study(), tmp_path, engine)
 
 
@@ -243,7 +246,7 @@ def test_a_folder_with_a_different_study_is_refused(tmp_path, engine):
     ):
         with pytest.raises(CompareError, match=rf"different study \({what}"):
             run(fake_study(**{"blocks": 1} | changes), tmp_path, engine)
-    with pytest.raises(CompareError, match="no study to go on with"):
+    with pytest.raises(CompareError, match="no study to resume"):
         run(None, tmp_path / "empty", engine)
 
 
@@ -252,9 +255,9 @@ def test_a_folder_with_a_different_study_is_refused(tmp_path, engine):
     [
         ({"arms": (fake_arm("a"),)}, "two arms"),
         ({"arms": (fake_arm("a"), fake_arm("a"))}, "same name"),
-        ({"arms": (fake_arm("a/b"), fake_arm("b"))}, "is no name"),
+        ({"arms": (fake_arm("a/b"), fake_arm("b"))}, "is not a valid name"),
         ({"arms": (StudyArm("a", ()), fake_arm("b"))}, "no command"),
-        ({"blocks": 0}, "at least one block"),
+        ({"blocks": 0}, "at least 1 of --blocks"),
     ],
 )
 def test_definitions_that_make_no_study(changes, message):
@@ -268,7 +271,7 @@ def test_the_definition_survives_the_disk(tmp_path, engine):
     assert read_study(tmp_path) == study
     assert json.loads((tmp_path / "study.json").read_text())["blocks"] == 1
     (tmp_path / "study.json").write_text("{")
-    with pytest.raises(CompareError, match="no definition"):
+    with pytest.raises(CompareError, match="cannot be read as the definition of a study"):
         read_study(tmp_path)
 
 
@@ -285,17 +288,17 @@ def test_order_is_that_of_the_plan():
 
 
 def test_a_folder_that_cannot_be_written_and_a_lost_workdir_are_told(tmp_path, engine, monkeypatch):
-    with pytest.raises(CompareError, match=r"gone: the folder that the study's commands run in is not there"):
+    with pytest.raises(CompareError, match=r"gone: no such folder, and the study's commands run in it"):
         run(fake_study(workdir=str(tmp_path / "gone")), tmp_path / "a", engine)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompareError, match=r"file.*: the study cannot go on \(Not a directory\)"):
+    with pytest.raises(CompareError, match=r"file.*: the study cannot continue \(Not a directory\)"):
         run(fake_study(), tmp_path / "file" / "study", engine)
 
     def full(path, content, *, durable):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("lightning_perf.run_files.jsonl.append", full)
-    with pytest.raises(CompareError, match=r"block000.jsonl: the study cannot go on \(No space left on device\)"):
+    with pytest.raises(CompareError, match=r"block000.jsonl: the study cannot continue \(No space left on device\)"):
         run(fake_study(), tmp_path / "b", engine)
     monkeypatch.undo()
     assert run(fake_study(blocks=1), tmp_path / "b", engine)[0][1].done

@@ -47,7 +47,7 @@ def test_runs_apart_are_compared_as_two_samples_and_the_note_warns_of_drift(arms
         vectorized=True,
     )
     assert result.exact.p == pytest.approx(exact.pvalue)
-    assert any("not blocked" in note for note in comparison.notes)
+    assert any("not from the blocks of one study" in note for note in comparison.notes)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_three_arms_share_the_confidence(arms, tmp_path):
 @pytest.mark.parametrize(
     ("pick", "message"),
     [
-        (lambda made: {}, "needs two arms"),
-        (lambda made: {"fp32": made["fp32"]}, "needs two arms"),
+        (lambda made: {}, "needs at least two arms"),
+        (lambda made: {"fp32": made["fp32"]}, "needs at least two arms"),
         (lambda made: {"a": made["fp32"], "b": made["fp32"]}, r"fp32/run1/run\.jsonl: this run is given 2 times"),
         (lambda made: {"a": made["fp32"] * 2, "b": made["amp"]}, "this run is given 2 times"),
     ],
@@ -181,9 +181,9 @@ def test_what_makes_no_comparison(arms, pick, message):
 
 def test_an_arm_without_runs_and_a_metric_that_no_run_has(arms):
     made = arms()
-    with pytest.raises(InvalidRunsError, match=r"amp: no run is left to compare \(there are none\)"):
+    with pytest.raises(InvalidRunsError, match=r"amp: no valid run to compare \(it has no runs\)"):
         compare_arms(made | {"amp": []})
-    with pytest.raises(CompareError, match=r'No run has a metric "top5"\. They have: val_acc'):
+    with pytest.raises(CompareError, match=r'No run logged a metric "top5"\. They logged: val_acc'):
         compare_arms(made, Settings(accuracy="top5"))
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
     arms["b"][1] = read_record(arms["b"][1].path)
     comparison = compare_arms(arms)
     (note,) = (note for note in comparison.notes if "step times" in note)
-    assert note.startswith(f"b: a run has no step times, since they cannot be read: {path}")
+    assert note.startswith(f"b: the step times of a run cannot be read: {path}")
     assert comparison.arms[1].used == 3
     assert comparison.arms[1].metrics["step_time"].n == 2
     path.unlink()
@@ -248,7 +248,7 @@ def test_arms_without_a_block_in_common_cannot_be_compared(tmp_path):
         name: [write_run(tmp_path / name, place=Place("s", name, block, 0), train__seed=block)]
         for name, block in (("a", 1), ("b", 2))
     }
-    with pytest.raises(InvalidRunsError, match="b: no block has a valid run of it and one of a"):
+    with pytest.raises(InvalidRunsError, match="b: no block has valid runs of both b and a"):
         compare_arms(runs)
 
 
@@ -294,7 +294,7 @@ def test_runs_that_do_not_count_are_left_out_with_their_reason(tmp_path, changes
     ((left_out, count),) = comparison.arms[1].left_out.items()
     assert left_out.startswith(reason)
     assert count == 1
-    with pytest.raises(InvalidRunsError, match=f"b: no run is left to compare \\(1 {reason}"):
+    with pytest.raises(InvalidRunsError, match=f"b: no valid run to compare \\(1 {reason}"):
         compare_arms({"a": runs["a"], "b": runs["b"][:1]})
 
 

@@ -52,6 +52,6 @@ def test_older_records_have_the_load_at_their_start(tmp_path, load, said):
         name: with_load(runs, notes=({"load_1min": load, "cpus": 2},) * 6)
         for name, runs in write_arms(tmp_path).items()
     }
-    text = "The machine may have been busy: the load was up to 7.9 on 2 processors when runs started, "
-    text += "earlier runs included."
+    text = "The machine may have been busy: the load was up to 7.9 on 2 processors when runs started "
+    text += "(including earlier runs)."
     assert busy_lines(arms) == ((text,) if said else ())

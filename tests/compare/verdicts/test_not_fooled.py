@@ -156,17 +156,17 @@ def test_a_score_may_be_negative_and_has_a_verdict_of_its_own(arms):
 def test_runs_without_any_quality_say_so(arms):
     comparison = compare_arms(losses(arms(), {"fp32": (1.0,) * 6, "amp": (1.0,) * 6}, "lr"))
     assert comparison.quality_metric is None
-    assert any(note.startswith("Nothing checks that the candidates still learn") for note in comparison.notes)
+    assert any(note.startswith("Whether the candidates still learn was not checked") for note in comparison.notes)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quality": "lr"}, r"is higher or lower better\? Write lr:max or lr:min"),
-        ({"quality": "val_los:min"}, r'No run has a metric "val_los". They have: lr, val_loss'),
+        ({"quality": "lr"}, r"whether higher or lower is better\. Write lr:max or lr:min"),
+        ({"quality": "val_los:min"}, r'No run logged a metric "val_los". They logged: lr, val_loss'),
         ({"quality": "val_loss", "accuracy": "lr"}, "choose one of them"),
         ({"accuracy": "val_loss"}, "Give --quality val_loss:min instead"),
-        ({"quality": "val_loss", "goal": 0.9}, "--goal and --collapse-below belong to an accuracy"),
+        ({"quality": "val_loss", "goal": 0.9}, "--goal and --collapse-below need an accuracy"),
     ],
 )
 def test_what_is_not_a_quality_is_an_error_with_its_fix(arms, settings, message):

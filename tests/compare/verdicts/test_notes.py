@@ -6,10 +6,10 @@ from tests.compare.support import write_arms, write_run
 
 
 def test_arms_that_do_not_differ_in_what_is_under_test_are_told(tmp_path):
-    (note,) = (note for note in compare_arms(write_arms(tmp_path / "same")).notes if "under test" in note)
-    assert note.startswith("amp and fp32 do not differ in what is under test (precision)")
+    (note,) = (note for note in compare_arms(write_arms(tmp_path / "same")).notes if "being tested" in note)
+    assert note.startswith("The records of amp and fp32 do not differ in the setting being tested (precision)")
     differing = write_arms(tmp_path / "differing", train__precision="16-mixed")
-    assert not any("under test" in note for note in compare_arms(differing).notes)
+    assert not any("being tested" in note for note in compare_arms(differing).notes)
 
 
 def test_arms_that_were_not_profiled_alike_are_told(tmp_path):
@@ -18,9 +18,9 @@ def test_arms_that_were_not_profiled_alike_are_told(tmp_path):
     record = made["amp"][0]
     made["amp"][0] = dataclasses.replace(record, steps=dataclasses.replace(record.steps, profiled_steps=12))
     (note,) = (note for note in compare_arms(made).notes if "profiled" in note)
-    assert "(profiled steps a run: fp32 0; amp 0, 12)" in note
+    assert "profiled steps per run (fp32 0; amp 0, 12)" in note
     made["amp"] = [dataclasses.replace(r, steps=dataclasses.replace(r.steps, only_profiled=True)) for r in made["amp"]]
-    assert any(note.startswith("amp: step times of 6 of 6 runs are of profiled") for note in compare_arms(made).notes)
+    assert any(note.startswith("amp: 6 of 6 runs have only profiled") for note in compare_arms(made).notes)
 
 
 def test_an_accuracy_in_percent_is_told(tmp_path):
@@ -29,6 +29,6 @@ def test_an_accuracy_in_percent_is_told(tmp_path):
         for name in "ab"
     }
     comparison = compare_arms(arms, Settings(goal=0.91))
-    assert "val_acc is logged in per cent and was divided by 100: goal and margin are shares." in comparison.notes
+    assert "val_acc was logged in per cent and is divided by 100 here. Goal and margin are shares." in comparison.notes
     assert comparison.arms[0].metrics["accuracy"].max == 0.92
     assert [arm.reached_goal for arm in comparison.arms] == [2, 2]

@@ -29,7 +29,7 @@ def test_a_prediction_of_the_baseline_stands_beside_what_mixed_precision_brought
     assert (prediction.run_id, prediction.held) == ("warm-up", held)
     assert (prediction.low, prediction.high) == pytest.approx((1.25, 2.5))
     assert prediction.measured.value == pytest.approx(100 / candidate_ms)
-    (line,) = [line for line in footnotes(comparison) if line.startswith("Predicted")]
+    (line,) = [line for line in footnotes(comparison) if line.startswith("The profiled run warm-up predicted")]
     assert ("within" if held else "outside") in line
 
 

@@ -70,7 +70,7 @@ def test_one_arm_after_the_other_gives_no_verdict_on_times(arms):
     (candidate,) = comparison.candidates
     (result,) = (result for result in candidate.metrics if result.metric == "step_time")
     assert candidate.verdict.kind.value == "inconclusive"
-    assert "without an interval, since the runs of an arm followed each other" in candidate.verdict.headline
+    assert "without an interval, because the arms did not alternate" in candidate.verdict.headline
     assert result.estimate.value == pytest.approx(math.exp(np.log(AMP_MS).mean() - np.log(BASE_MS).mean()))
     assert candidate.accuracy.lower_bound is not None
     assert exit_code(comparison) == 4

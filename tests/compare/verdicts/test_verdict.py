@@ -85,27 +85,27 @@ def test_an_inconclusive_verdict_says_how_many_blocks_would_do_and_warns_of_addi
     words = verdict([0.9, 1.05, 0.97, 1.02, 0.93, 0.99], results=[time_result([0.9, 1.05, 0.97, 1.02, 0.93, 0.99])])
     assert words.kind is VerdictKind.INCONCLUSIVE
     assert words.headline.startswith("Inconclusive whether amp is faster than fp32: step time −2.")
-    assert "blocks shows it with 80 % power" in words.next
+    assert "blocks detects it with 80 % power" in words.next
     assert "adding blocks until a result appears" in words.next
 
 
 def test_a_single_block_is_inconclusive_with_its_change():
     words = verdict([0.94], results=[time_result([0.94], detectable=None)])
     assert words.kind is VerdictKind.INCONCLUSIVE
-    assert "step time −6.0 % without an interval, since one pair" in words.headline
+    assert "step time −6.0 % without an interval, because one pair" in words.headline
     assert words.details == ()
-    assert words.next == "Run a study of 6 blocks."
+    assert words.next == "Run a study with 6 blocks."
 
 
 def test_five_blocks_cannot_reach_five_percent_in_the_exact_test_and_are_told():
     words = verdict(FASTER[:5])
-    assert "no smaller one is possible than 0.0625 with 5 blocks" in words.details[-2]
-    assert words.next.startswith("6 blocks or more")
-    assert "no smaller" not in " ".join(verdict(FASTER).details)
+    assert "the smallest possible with 5 blocks is 0.0625" in words.details[-2]
+    assert words.next.startswith("With 6 or more blocks")
+    assert "smallest possible" not in " ".join(verdict(FASTER).details)
 
 
 def test_runs_that_were_not_blocked_are_sent_to_a_study():
-    assert verdict(FASTER, blocked=False).next.startswith("Run both in the blocks of one study")
+    assert verdict(FASTER, blocked=False).next.startswith("Run both arms in the blocks of one study")
 
 
 def test_without_step_times_the_training_time_decides_and_without_any_nothing_does():
@@ -118,9 +118,9 @@ def test_without_step_times_the_training_time_decides_and_without_any_nothing_do
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
-        (-0.001, 0.001, "Accuracy kept: −0.10 points, at the least −0.30 points (95 % bound, margin 1 point)."),
-        (-0.05, 0.001, "Accuracy lost: −5.00 points, at the best −4.80 points (95 % bound, margin 1 point)."),
-        (-0.01, 0.01, "Accuracy undecided: −1.00 points, somewhere from −3.02 points to +1.02 points (90 % int"),
+        (-0.001, 0.001, "Accuracy kept: −0.10 points, at worst −0.30 points (95 % bound, margin 1 point)."),
+        (-0.05, 0.001, "Accuracy lost: −5.00 points, at best −4.80 points (95 % bound, margin 1 point)."),
+        (-0.01, 0.01, "Accuracy undecided: −1.00 points, between −3.02 points and +1.02 points (90 % int"),
     ],
 )
 def test_accuracy_in_words(value, error, text):
@@ -140,8 +140,8 @@ def test_few_noisy_runs_give_factors_and_no_percentages_in_the_thousands():
     words = verdict([1.0, 3.0], results=[time_result([0.5, 5.0], detectable=10_000.0)])
     assert "step time +58.1 % (95 % interval under ×10⁻⁶ to over ×10⁶)" in words.headline
     assert "a speed-up of 0.632 (under 10⁻⁶ to over 10⁶)" in words.headline
-    assert words.details[-1] == "Runs of this spread show a factor of 10001 with 80 % power."
-    assert ", and 2 blocks tell the spread only roughly, a new study of " in words.next
+    assert words.details[-1] == "With this spread, these runs detect a factor of 10001 with 80 % power."
+    assert " (the spread is uncertain with 2 blocks), a new study with " in words.next
 
 
 def test_a_new_study_has_at_least_the_blocks_of_the_exact_test():
@@ -150,7 +150,7 @@ def test_a_new_study_has_at_least_the_blocks_of_the_exact_test():
     detectable = math.expm1(minimal_detectable_effect(3) * spread)
     words = verdict(ratios, results=[time_result(ratios, detectable=detectable)])
     assert blocks_needed(abs(np.log(ratios).mean()) / spread) < 6
-    assert "a new study of 6 blocks" in words.next
+    assert "a new study with 6 blocks" in words.next
 
 
 def test_an_undecided_accuracy_states_the_change_that_was_seen():

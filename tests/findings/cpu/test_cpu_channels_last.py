@@ -19,7 +19,7 @@ def test_channels_first(dtype: str, size: float, threads: int) -> None:
     finding = cpu_channels_last(analysis(convolving(on_processor(threads=threads), dtype=dtype)))
     assert finding is not None
     assert "model.to(memory_format=torch.channels_last)" in finding.action
-    assert "8.00 ms a step in convolutions, 1.00 ms a step in pooling" in finding.evidence[0]
+    assert "8.00 ms per step in convolutions, 1.00 ms per step in pooling" in finding.evidence[0]
     pace = size * 1e-6 / threads
     assert finding.saving_low_ms == pytest.approx((-0.3 * ACTIVATIONS - 2.2 * WEIGHTS) * pace + LOW_OTHERS_MS)
     assert finding.saving_high_ms == pytest.approx((3.5 * ACTIVATIONS - 1.0 * WEIGHTS) * pace + HIGH_OTHERS_MS)

@@ -21,7 +21,7 @@ def test_short_operators_and_the_python_between_them() -> None:
     finding = cpu_overhead(analysis(calling(5, 20)))
     assert finding is not None
     assert "batch_size" in finding.action
-    assert "100 of 100 operators a step are shorter than 10 µs, 500 µs together" in finding.evidence[0]
+    assert "100 of 100 operators per step are shorter than 10 µs, 500 µs together" in finding.evidence[0]
     assert "take 1.50 ms" in finding.evidence[0]
     assert finding.saving_low_ms == pytest.approx(0.3 * 2)
     assert finding.saving_high_ms == pytest.approx(0.75 * 2)

@@ -21,8 +21,8 @@ def recording(**changes: Any) -> TraceBuilder:
 def test_memory_that_is_given_back() -> None:
     finding = cpu_page_faults(analysis(recording()))
     assert finding is not None
-    assert finding.title.startswith("1,000 page faults a step")
-    assert "2.00 ms a step, 20.0 %" in finding.evidence[0]
+    assert finding.title.startswith("Page faults: 1,000 per step")
+    assert "2.00 ms per step, 20.0 %" in finding.evidence[0]
     assert "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184" in finding.action
     assert (finding.saving_low_ms, finding.saving_high_ms) == (1.0, 2.5)
     assert finding.severity == "high"

@@ -46,7 +46,7 @@ def text(finding: Finding) -> str:
 def test_a_stream_gets_no_workers() -> None:
     finding = on_cpu(20_000, 20_000, kind="iterable")
     assert "num_workers" not in finding.action
-    assert "each worker process would yield all of it once more" in text(finding)
+    assert "each worker process would yield all of it again" in text(finding)
     assert finding.saving_low_ms == 0
 
 
@@ -82,7 +82,9 @@ def test_workers_that_compete_for_cores_are_warned_of() -> None:
     finding = on_cpu(60_000, 20_000, cores=4, threads=4)
     assert finding.saving_low_ms == 0
     assert finding.action == "Try worker processes and measure: DataLoader(…, num_workers=3, persistent_workers=True)."
-    assert "3 worker processes and torch's 4 threads compete for 4 cores: the training may get slower." in text(finding)
+    assert "3 worker processes and 4 threads of torch compete for 4 cores: the training may get slower." in text(
+        finding
+    )
     assert "torch.set_num_threads(1)" in text(finding)
 
 
@@ -108,7 +110,7 @@ def test_workers_on_all_cores_are_not_raised() -> None:
     finding = on_cpu(20_000, 20_000, loader=WORKERS, workers=7)
     assert "num_workers" not in finding.action
     assert finding.action.startswith("Set persistent_workers=True, and make each batch cheaper")
-    assert "7 worker processes already take all of the 8 cores." in finding.evidence
+    assert "7 worker processes already use all of the 8 cores." in finding.evidence
     assert finding.saving_low_ms == 0
 
 
@@ -122,7 +124,7 @@ def test_tensors_in_memory_are_fetched_by_the_batch() -> None:
 
 def test_a_fast_dataset_of_another_kind_is_given_a_fetch_of_whole_batches() -> None:
     finding = on_cpu(600, 2000, batch_size=64)
-    assert finding.action.startswith("Fetch whole batches: give the dataset a __getitems__")
+    assert finding.action.startswith("Fetch whole batches: give the dataset a method __getitems__")
     assert finding.saving_low_ms == 0
 
 

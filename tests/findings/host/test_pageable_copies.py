@@ -26,7 +26,7 @@ def test_copies_from_pageable_memory() -> None:
     assert finding is not None
     assert "pin_memory=True" in finding.action
     assert finding.saving_high_ms == pytest.approx(0.1)
-    assert "1 copies a step" in finding.evidence[0]
+    assert "1 copy per step" in finding.evidence[0]
     assert "10.0 GB/s" in finding.evidence[0]
 
 

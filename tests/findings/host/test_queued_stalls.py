@@ -26,11 +26,11 @@ def stalled(stall_us: int, *, queued: bool = True, steps: bool = True) -> TraceB
 def test_launched_work_that_does_not_start() -> None:
     finding = queued_stalls(analysis(stalled(6000)))
     assert finding is not None
-    assert finding.title.startswith("Queued work does not start: for 60.0 % of the step")
+    assert finding.title.startswith("Queued work does not start: the device idles 60.0 % of the step")
     assert (finding.saving_low_ms, finding.saving_high_ms, finding.severity) == (0, 6, "high")
     assert finding.evidence == (
-        "In 1 gap above 100 µs a step, 6.00 ms together, launched work waits for something other than the host.",
-        "The longest: 6.00 ms in step 0, 1.00 ms after the begin of the recording.",
+        "1 gap above 100 µs per step, 6.00 ms together. Launched work waits there for something other than the host.",
+        "The longest gap is 6.00 ms in step 0, 1.00 ms after the start of the recording.",
     )
 
 
@@ -57,6 +57,6 @@ def test_short_gaps_between_queued_kernels_are_no_stalls() -> None:
 def test_a_recording_without_steps_and_one_without_a_fault() -> None:
     finding = queued_stalls(analysis(stalled(6000, steps=False)))
     assert finding is not None
-    assert finding.title.endswith("of the recording the device idles with launched work before it")
-    assert finding.evidence[0].startswith("In 4 gaps above 100 µs in the recording, 24.0 ms together")
+    assert finding.title.endswith("60.0 % of the recording with launched work in its queue")
+    assert finding.evidence[0].startswith("4 gaps above 100 µs in the recording, 24.0 ms together")
     assert queued_stalls(analysis(training())) is None

@@ -41,7 +41,7 @@ def test_a_read_that_finds_an_empty_queue_is_not_told_of() -> None:
         builder.op("aten::nonzero", 1000 * step + 2, 3).runtime("cudaStreamSynchronize", 1000 * step + 2, 1)
     finding = sync_points(analysis(builder))
     assert finding is not None
-    assert "once a step" in finding.title
+    assert "once per step" in finding.title
     (evidence,) = finding.evidence
     assert "aten::item" in evidence
 
@@ -75,8 +75,8 @@ def test_what_the_progress_bar_reads_is_told_from_what_the_model_reads() -> None
     inside, between = (sync_points(analysis(read(phase))) for phase in ("forward", "checkpoint"))
     assert inside is not None
     assert between is not None
-    assert "aten::item (.item()) in forward: 1 a step" in inside.evidence[0]
-    assert "rather than .item()" in inside.action
+    assert "aten::item (.item()) in forward: 1 per step" in inside.evidence[0]
+    assert "instead of loss.item()" in inside.action
     assert "while a checkpoint is saved" in between.evidence[0]
     builder = waiting(400, 200).annotation("perf::forward", 0, 50)
     (finding,) = [sync_points(analysis(builder))]

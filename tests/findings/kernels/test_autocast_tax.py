@@ -25,4 +25,4 @@ def test_casts_back_and_forth() -> None:
     finding = autocast_tax(analysis(casting(20)))
     assert finding is not None
     assert "torch.compile" in finding.action
-    assert finding.evidence[0].startswith("10 tensors a step go to FP32 and back, 1.80 ms")
+    assert finding.evidence[0].startswith("10 tensors per step cast to FP32 and back: 1.80 ms")

@@ -28,7 +28,7 @@ def test_an_h100_multiplies_8_times_as_fast_in_tf32() -> None:
     assert finding.saving_high_ms is not None
     saved_ms = 9.98 * (1 - 52.1 / 416.6)
     assert finding.saving_low_ms <= saved_ms <= finding.saving_high_ms
-    assert finding.model == "The products speed up 2 to 8.1 times, by the device's peak rates."
+    assert finding.model == "These products speed up 2 to 8.1 times, by the device's peak rates."
 
 
 @pytest.mark.parametrize(

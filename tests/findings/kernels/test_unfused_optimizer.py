@@ -65,7 +65,7 @@ ADAM = ("aten::lerp_", "aten::mul_", "aten::addcmul_", "aten::addcdiv_")
 def test_a_loop_on_a_processor() -> None:
     finding = unfused_optimizer(analysis(on_cpu(*ADAM)))
     assert finding is not None
-    assert "40 operators a step" in finding.evidence[0]
+    assert "40 operators per step" in finding.evidence[0]
     assert finding.action == "Use torch.optim.AdamW(…, fused=True)."
     # 10 µs of the optimizer's step lie before the closure.
     assert (finding.saving_low_ms, finding.saving_high_ms) == (pytest.approx(4.01 * 0.4), pytest.approx(4.01 * 0.88))

@@ -90,7 +90,7 @@ def test_rows_are_sorted_and_failures_have_reasons(sweep: Sweep):
 
 def test_the_document_survives_json(sweep: Sweep):
     assert Sweep.from_json(sweep.to_json()) == sweep
-    with pytest.raises(InferenceError, match="is no sweep"):
+    with pytest.raises(InferenceError, match="is not a sweep"):
         Sweep.from_json("[]")
     with pytest.raises(InferenceError, match=r"schema version 9.*upgrade"):
         Sweep.from_json(replace(sweep, schema_version=9).to_json())
@@ -152,11 +152,16 @@ def test_the_plot_shows_each_network_and_the_peak(sweep: Sweep, tmp_path: Path):
 
 
 def test_the_command_writes_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = tmp_path / "sweep.json"
+    out = tmp_path / "new"
     arguments = ["sweep", "slow", "fast", "--shape", "1,10,10", "--seconds", "0.01", "--out", str(out)]
+    arguments += ["--markdown", str(tmp_path / "sweep.md"), "-q"]
     assert main(arguments) == 0
-    assert "fast" in capsys.readouterr().out
-    assert [row.name for row in Sweep.from_json(out.read_bytes()).rows] == ["fast", "slow"]
+    streams = capsys.readouterr()
+    assert "fast" in streams.out
+    assert streams.err == ""
+    sweep = Sweep.load(out / "sweep.json")
+    assert [row.name for row in sweep.rows] == ["fast", "slow"]
+    assert (tmp_path / "sweep.md").read_text(encoding="utf-8") == sweep.to_markdown()
     assert main([*arguments, "--json"]) == 0
     assert Sweep.from_json(capsys.readouterr().out).batch == 1
 
@@ -167,10 +172,10 @@ def test_the_commands_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["sweep", "fast", "--shape", "1,10,10", "--device", "meta"]) == 2
     assert "cpu or cuda" in capsys.readouterr().err
     (tmp_path / "file").touch()
-    bad = str(tmp_path / "file" / "sweep.json")
+    bad = str(tmp_path / "file")
     assert main(["sweep", "fast", "--shape", "1x10x10", "--seconds", "0.01", "--out", bad]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    for wrong in (["--shape", "10,10"], ["--shape", "a,b,c"], ["--seconds", "0"], ["--batch", "-1"]):
+    for wrong in (["--shape", "10,10"], ["--shape", "a,b,c"], ["--seconds", "0"], ["--batch-size", "-1"]):
         with pytest.raises(SystemExit) as left:
             main(["sweep", "fast", *wrong])
         assert left.value.code == 2

@@ -12,6 +12,7 @@ from lightning_perf.inference.errors import VariantError
 from lightning_perf.inference.transforms.base import weight_layers
 from lightning_perf.inference.transforms.pruning import Prune, Sparsify
 from lightning_perf.inference.variants.chains import measure_storage
+from lightning_perf.project import install_command
 from tests.inference.transforms.support import Trainer, small_network, subject_of
 
 pytest.importorskip("torch_pruning", reason="needs the infer extra")
@@ -71,7 +72,7 @@ def test_what_cannot_be_pruned_is_a_reason():
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch):
     assert Prune(50).missing() is None
     monkeypatch.setattr("lightning_perf.inference.errors.find_spec", lambda name: None)
-    assert "lightning-perf[infer]" in (Prune(50).missing() or "")
+    assert install_command("infer") in (Prune(50).missing() or "")
 
 
 class Heads(nn.Module):

@@ -41,8 +41,8 @@ def test_everything_that_is_known_is_said():
         "Kept in FP32: l0, l1, l2, l3, l4, l5 and 2 more",
         "Loss scale 65,536 at the start, 8,192 at the end · 3 of 10 steps skipped, 100 ms wasted · goodput 90.0 %",
         "Learning-rate schedulers made 1 step on skipped optimizer steps",
-        "Step 3 overflowed: the first inf came up in net.fc, the gradient of its output.",
-        "Step 4 overflowed: the first nan came up in net.conv1, its output.",
+        "Step 3 overflowed: the first inf appeared in net.fc, the gradient of its output.",
+        "Step 4 overflowed: the first nan appeared in net.conv1, its output.",
         "Step 5 overflowed: the loss itself was nan.",
         "2 layers of 2 underflow in fp16",
         "all vanished",
@@ -71,7 +71,7 @@ def test_a_diverged_run_is_described_in_words():
         layers=[LayerDrift("a", 0.001), LayerDrift("b", None)],
     )
     text = shown(RunPrecision(PrecisionSetting("16-mixed", None, True, True, (), FP32), numerics=drift))
-    assert "the loss is NaN or infinite, in FP32 1; with other seeds 1 – 1 is expected: beyond seed noise." in text
+    assert "the loss is NaN or infinite, in FP32 1. With other seeds, 1–1 is expected: beyond seed noise." in text
     assert "Outputs of b are NaN or infinite." in text
 
 

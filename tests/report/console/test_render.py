@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import lightning_perf
+from lightning_perf.findings.pages import rule_page_url
 from lightning_perf.report.console.render import render
 from lightning_perf.report.document import PerfReport
 from lightning_perf.terminal_text import UNBREAKABLE, kernel_text, plain, shorten
@@ -109,7 +110,7 @@ def test_places_where_the_host_waits_are_named(tmp_path: Path) -> None:
         builder.launch("k", call_us=start + 10, call_duration_us=5, start_us=start + 20, duration_us=300)
         builder.runtime("cudaStreamSynchronize", start + 110, 210)
     text = printed(lightning_perf.analyze(builder.write(tmp_path / "t.json")), 80)
-    assert "Waits of the host for the device: 210 µs a step" in text
+    assert "Waits of the host for the device: 210 µs per step" in text
     assert "\naten::item, cudaStreamSynchronize  forward      1  210 µs" in text
 
 
@@ -175,7 +176,8 @@ def test_hostile_names_are_inert_on_a_terminal(report: PerfReport) -> None:
     assert r"[bold red]evil[/] \x1b[31m\x07\r\n" in text
     for char in ("\x07", "\r", "\u202e", "\u2066"):
         assert char not in text
-    assert "\x1b]8" not in text  # no link
+    links = re.findall(r"\x1b\]8;[^;]*;([^\x1b]*)\x1b", text)
+    assert set(links) == {"", *(rule_page_url(finding.kind) for finding in report.findings)}  # "" ends a link
 
 
 def test_hostile_names_make_valid_json(report: PerfReport) -> None:

@@ -1,8 +1,18 @@
+import time
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from lightning_perf.tune.levers.input import PinnedMemory, Workers, change_loader, rebuilt, training_loader
+from lightning_perf.tune.levers.input import (
+    PinnedMemory,
+    Workers,
+    change_loader,
+    fetch_cpu_share,
+    rebuilt,
+    training_loader,
+)
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training
 from tests.tune.trainings import Data, Pictures, Stream, Tiny, WithOwnLoader
@@ -16,17 +26,53 @@ GPU = Machine("cuda", (8, 0), 4, "A100")
     [
         (DataLoader(Pictures()), Workers(2), None),
         (DataLoader(Pictures()), Workers(8), "there are 4 cores"),
-        (DataLoader(Pictures(), num_workers=2, persistent_workers=True), Workers(2), "is so already"),
+        (DataLoader(Pictures(), num_workers=2, persistent_workers=True), Workers(2), "it is already set"),
         (DataLoader(Pictures(), num_workers=2, persistent_workers=True), Workers(2, prefetch=4), None),
         (DataLoader(Pictures(), num_workers=2), Workers(2), None),
         (DataLoader(Stream()), Workers(1), None),
-        (DataLoader(Stream()), Workers(2), "shares them out"),
+        (DataLoader(Stream()), Workers(2), "splits them itself"),
         ([1, 2], Workers(1), "come from list, not from a plain DataLoader"),
     ],
 )
 def test_where_workers_apply(loader, lever, said):
     reason = lever.missing(Training(Tiny(), loader), CPU)
     assert reason is None if said is None else said in reason
+
+
+class Slow(Pictures):
+    """A data set that waits for a disk, or works as long."""
+
+    def __init__(self, *, waits):
+        super().__init__()
+        self.waits = waits
+
+    def __getitem__(self, index):
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 0.005:
+            if self.waits:
+                time.sleep(0.005)
+        return super().__getitem__(index)
+
+
+def test_workers_beyond_the_cores_are_tried_where_loading_waits():
+    assert Workers(8).missing(Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.1)) is None
+    assert "there are 4 cores" in Workers(8).missing(
+        Training(Tiny(), DataLoader(Pictures())), replace(CPU, fetch_cpu_share=0.9)
+    )
+    one_core = Machine("cpu", None, 1, "a CPU", fetch_cpu_share=0.1)
+    assert Workers(8).missing(Training(Tiny(), DataLoader(Pictures())), one_core) is None
+    assert Workers(9).missing(Training(Tiny(), DataLoader(Pictures())), one_core) is not None
+
+
+def test_the_share_of_processor_time_tells_waiting_from_working():
+    waiting = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=True))))
+    working = fetch_cpu_share(Training(Tiny(), DataLoader(Slow(waits=False))))
+    assert waiting is not None
+    assert working is not None
+    assert waiting < working
+    assert waiting < 0.5
+    assert fetch_cpu_share(Training(Tiny(), DataLoader(Stream()))) is None
+    assert fetch_cpu_share(Training(Tiny(), [1, 2])) is None
 
 
 def test_workers_are_set():
@@ -47,7 +93,7 @@ def test_pinned_memory():
     assert lever.lines(training) == ("DataLoader(…, pin_memory=True)",)
     lever.apply(training)
     assert training_loader(training).pin_memory
-    assert lever.missing(training, GPU) == "is so already"
+    assert lever.missing(training, GPU) == "it is already set"
     assert "plain" in lever.missing(Training(Tiny(), {"a": DataLoader(Pictures())}), GPU)
 
 

@@ -1,4 +1,4 @@
-// Starts the page: what the state asks for is fetched and shown, again whenever the state or the data change.
+// Starts the page. It fetches and shows the selected document, and does so again whenever the state or the data change.
 
 import { loadDefinitions } from "../components/definitions.js";
 import { missing } from "../components/parts.js";
@@ -11,13 +11,13 @@ import { buildShell } from "./shell.js";
 import { viewsFor } from "./views.js";
 
 const RELOAD_MS = 30_000;
-const LOOK_MS = 2_000; // while there is no run yet
+const LOOK_MS = 2_000; // before the first run exists
 
 const source = openSource();
 let shell;
 let listing = { runs: [], notes: [] };
 let shown = {}; // the run and document on display
-let request = null; // ends the wait for a document that nobody wants any more
+let request = null; // cancels the wait for a document that is no longer selected
 
 async function start() {
   applyTheme(read().theme);
@@ -32,13 +32,13 @@ async function start() {
   await reload(first);
 }
 
-// The data as the server has them now, again and again; a view is drawn anew only when its own have changed.
+// Asks the server for its data at intervals. A view is drawn again only when its own data have changed.
 async function reload(answer = ask()) {
   await take(await answer);
   if (source.live) setTimeout(() => reload(), listing.runs.length ? RELOAD_MS : LOOK_MS);
 }
 
-// The runs there are, or why they cannot be told.
+// The runs, or the reason why they cannot be listed.
 async function ask() {
   try {
     return await source.runs();
@@ -60,14 +60,14 @@ async function take(answer) {
   const known = new Set(before.runs.map((run) => run.name));
   const came = listing.runs.filter((run) => !known.has(run.name)).map((run) => run.name);
   if (known.size && came.length) {
-    shell.status(came.length === 1 ? `There is a new run: ${came[0]}` : `There are ${came.length} new runs.`);
+    shell.status(came.length === 1 ? `New run: ${came[0]}` : `${came.length} new runs.`);
   }
 }
 
 async function show(state, { onlyNew = false } = {}) {
   applyTheme(state.theme);
   const run = listing.runs.find((item) => item.name === state.run) ?? (state.run ? null : newest(listing.runs));
-  // Named in the address: another run that becomes the newest does not take its place, here or for whom the link is sent.
+  // The address names the run, so that a newer run does not replace it, here or for others who open the link.
   if (source.live && run && !state.run) write({ run: run.name }, { quiet: true });
   shell.runs(listing, run, state);
   if (!run) {
@@ -91,13 +91,13 @@ async function load(run) {
     const data = await source.document(run, { progress, signal: mine.signal });
     if (request !== mine) return false;
     shown = { run, document: data };
-    if (again) shell.status("New data: the figures were brought up to date.");
+    if (again) shell.status("New data: the figures are updated.");
     return true;
   } catch (error) {
     if (error.name === "AbortError" || request !== mine) return false;
     if (!(error instanceof SourceError)) throw error;
     if (again) shell.status(error.message);
-    else shell.message(`${run.name} cannot be shown`, error.message);
+    else shell.message(`The run ${run.name} cannot be shown`, error.message);
     return false;
   }
 }
@@ -120,7 +120,7 @@ function drawn(view, context) {
     return view.render(context);
   } catch (error) {
     reportError(error);
-    return missing(`This view cannot be drawn (${error.message}). Please report that with the document.`);
+    return missing(`This view cannot be drawn (${error.message}). Please report this error together with the document.`);
   }
 }
 
@@ -129,14 +129,14 @@ function newest(runs) {
 }
 
 function unknownRun(name) {
-  return [`There is no run ${name}`, "The link names a run that is not here (any more). Choose another one above."];
+  return [`The run ${name} does not exist`, "The link names a run that does not exist (any more). Choose another one above."];
 }
 
 function noRuns() {
   return [
     "No runs yet",
-    "There is no report and no PyTorch trace below this folder. Train with PerfCallback(), or write traces with " +
-      "torch.profiler.tensorboard_trace_handler; they appear here by themselves.",
+    "This folder contains no reports and no PyTorch traces. Train with PerfCallback(), or write traces with " +
+      "torch.profiler.tensorboard_trace_handler. New runs appear here without a reload.",
   ];
 }
 

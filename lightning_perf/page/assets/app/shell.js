@@ -1,4 +1,4 @@
-// The frame of the page: the title, what is chosen (run, rank, theme), the menu of views, and the place where one shows.
+// The frame of the page: title, choice of run, rank and theme, menu of views, and the area for the current view.
 
 import { drawAll } from "../components/chart.js";
 import { notes as remarks } from "../components/parts.js";
@@ -7,7 +7,7 @@ import { link, read, write } from "../core/state.js";
 import { applyTheme, theme } from "../core/theme.js";
 import * as format from "../text/format.js";
 
-/** Build the frame. `live`: a server stands behind the page. */
+/** Build the frame. `live`: whether a server provides the page. */
 export function buildShell({ live }) {
   const runSelect = h("select", { id: "run", on: { change: chooseRun } });
   const rankSelect = h("select", { id: "rank", on: { change: chooseRank } });
@@ -29,7 +29,7 @@ export function buildShell({ live }) {
       "div",
       { class: "tools" },
       live && window.top !== window ? own : null,
-      h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark" }, "◐"),
+      h("button", { type: "button", on: { click: toggleTheme }, "aria-label": "Light or dark theme" }, "◐"),
       h("button", { type: "button", on: { click: print } }, "Print"),
     ),
   );
@@ -44,7 +44,7 @@ export function buildShell({ live }) {
   return {
     element,
 
-    /** Show the runs there are. */
+    /** Show the list of runs. */
     runs(listing, run, state) {
       const names = listing.runs.map((item) => item.name);
       const options = listing.runs.map((item) => h("option", { value: item.name }, item.name));
@@ -103,10 +103,10 @@ export function buildShell({ live }) {
       }
     },
 
-    /** Show how far the server is. */
+    /** Show the progress of the server. */
     progress(name, { done, message }) {
       current = null;
-      const bar = h("progress", { max: 1, value: done ?? null, "aria-label": `Analysing ${name}` });
+      const bar = h("progress", { max: 1, value: done ?? null, "aria-label": `Analyzing ${name}` });
       fill(menu);
       fill(main, h("div", { class: "waiting" }, h("h1", {}, name), bar, h("p", { role: "status" }, message ?? "")));
     },
@@ -119,7 +119,7 @@ export function buildShell({ live }) {
       fill(main, h("div", { class: "waiting" }, h("h1", {}, title), h("p", {}, text)));
     },
 
-    /** Say something in passing. */
+    /** Show a message for a few seconds. */
     status(text) {
       fill(status, text);
       setTimeout(() => status.textContent === text && fill(status), 8000);
@@ -151,13 +151,13 @@ function follow(event, view) {
   leaveTables({ view });
 }
 
-// What tables remember belongs to the view, run and rank that is left.
+// The settings of tables belong to the previous view, run and rank.
 function leaveTables(changes) {
   const tables = Object.keys(read()).filter((key) => key.includes("."));
   write({ ...Object.fromEntries(tables.map((key) => [key, null])), ...changes }, { push: true });
 }
 
-// Paper is light, and has the charts that were not in sight too.
+// Print in light colors, and include the charts that were not yet in sight.
 async function print() {
   const shown = theme();
   applyTheme("light");

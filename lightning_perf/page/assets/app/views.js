@@ -1,5 +1,5 @@
-// The views, in the order of the menu. A view is {id, title, kinds, render(context), missing?(context)}:
-// `kinds` are the kinds of documents it shows, `missing` says why it has nothing to show, or null.
+// The views in the order of the menu. A view is {id, title, kinds, render(context), missing?(context)}:
+// `kinds` are the kinds of documents that it shows, and `missing` returns why it has nothing to show, or null.
 
 import { compare } from "../report/compare.js";
 import { distributed } from "../report/distributed.js";

@@ -1,16 +1,17 @@
-// Charts: a thin wrapper around Plotly, which is loaded when the first chart comes into sight.
+// Charts: a thin wrapper around Plotly. Plotly loads when the first chart comes into sight.
 
 import { fill, h, visible } from "../core/dom.js";
 import { color } from "../core/theme.js";
 
 let loading = null;
-const waiting = new Map(); // charts that have not come into sight yet, and what draws them
+const waiting = new Map(); // charts that have not come into sight yet, with their draw functions
 
 /**
- * A chart.
+ * Create a chart. Call `redraw()` of the element after a change.
  *
- * `title`: what it shows, for those who cannot see it. `draw()` gives Plotly's {data, layout}, with `ink` of this module
- * for colours; it is called again for another theme. `height`: pixels. The element's `redraw()` draws what has changed.
+ * @param title A description for readers who cannot see the chart.
+ * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme.
+ * @param height In pixels.
  */
 export function chart({ title, draw, height = 280 }) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
@@ -42,19 +43,19 @@ export function chart({ title, draw, height = 280 }) {
   return box;
 }
 
-/** Draw every chart in the present theme, in sight or not. */
+/** Draw every chart in the current theme, in sight or not. */
 export async function drawAll() {
   const drawn = [...document.querySelectorAll(".js-plotly-plot")];
   const others = [...waiting].map(([box, paint]) => (box.isConnected ? paint() : waiting.delete(box)));
   await Promise.all([...others, ...drawn.map((box) => box.redraw())]);
 }
 
-/** A text for Plotly, which takes "<" for the begin of markup. */
+/** A text for Plotly, which would read "<" as the start of markup. */
 export function chartText(text) {
   return visible(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** A colour of the style sheet. */
+/** A color of the style sheet. */
 export function ink(name) {
   return color(name);
 }
@@ -97,7 +98,7 @@ function axis(settings = {}) {
   };
 }
 
-// In a self-contained file Plotly lies compressed in the page; a server has it beside the modules.
+// A self-contained file contains Plotly in compressed form. A server has it next to the modules.
 async function load() {
   const packed = document.getElementById("plotly");
   if (packed !== null) {
@@ -106,12 +107,12 @@ async function load() {
     await run({ text: await new Response(stream).text() });
   } else if (document.getElementById("document") !== null) {
     throw new ChartError(
-      "Charts are left out: this file was made without Plotly (the extra “view”). The tables have every figure.",
+      "This file has no charts, because it was made without Plotly (the extra “view”). The tables have every figure.",
     );
   } else {
     await run({ address: "static/plotly.min.js" });
   }
-  if (!globalThis.Plotly) throw new ChartError("Charts are left out: Plotly does not run in this browser.");
+  if (!globalThis.Plotly) throw new ChartError("This page has no charts, because Plotly does not run in this browser.");
   return globalThis.Plotly;
 }
 
@@ -123,7 +124,7 @@ function run({ text, address }) {
       script.src = address;
       script.onload = resolve;
       script.onerror = () =>
-        reject(new ChartError('Charts are left out: run pip install "lightning-perf[view]" for Plotly.'));
+        reject(new ChartError("Charts are left out: Plotly is not installed. It comes with the extra view."));
     } else {
       script.textContent = text;
     }

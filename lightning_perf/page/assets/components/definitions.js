@@ -1,28 +1,28 @@
-// What a figure means, one click away from it. The texts are those of docs/definitions.md, kept in definitions.json.
+// Definitions of figures, one click away from each figure. The texts come from docs/definitions.md by definitions.json.
 
 import { fill, h, prose } from "../core/dom.js";
 
 let definitions = {};
 
-/** Take the texts; once, before anything is shown. */
+/** Set the texts; call it once, before the first view. */
 export function loadDefinitions(data) {
   definitions = data;
 }
 
-/** A label that opens its definition; the bare label where there is none. */
+/** A label that opens its definition, or the plain label if it has no definition. */
 export function term(label, key) {
   if (!(key in definitions)) return label;
   return h("button", { type: "button", class: "term", "aria-haspopup": "dialog", on: { click: opener(key) } }, label);
 }
 
-/** A small button that opens a definition, for places where the label does something else. */
+/** A small button that opens a definition, for labels that have another function. */
 export function hint(label, key) {
   if (!(key in definitions)) return null;
   const properties = {
     type: "button",
     class: "hint",
     "aria-haspopup": "dialog",
-    "aria-label": `What “${label}” means`,
+    "aria-label": `Definition of “${label}”`,
   };
   return h("button", { ...properties, on: { click: opener(key) } }, "?");
 }
@@ -68,7 +68,7 @@ function build() {
   });
 }
 
-// Below its button, or above where there is more room; a narrow page shows it at its lower edge instead (style sheet).
+// Below its button, or above it if there is more room. The style sheet puts it at the lower edge of a narrow page.
 function place(panel, button) {
   const anchor = button.getBoundingClientRect();
   const left = Math.max(8, Math.min(anchor.left, innerWidth - panel.offsetWidth - 8));

@@ -1,11 +1,11 @@
-// What views are put together from: sections, tiles, notices, bars, legends.
+// The building blocks of views: sections, tiles, notices, bars, legends.
 
 import { h, prose } from "../core/dom.js";
 import { paint } from "../core/theme.js";
 import * as format from "../text/format.js";
 import { term } from "./definitions.js";
 
-/** A titled part of a view. `definition`: key of what its title means; `aside`: a remark beside the title. */
+/** A titled part of a view. `definition`: key of the title's definition; `aside`: a remark next to the title. */
 export function section(title, { definition = null, aside = null, wide = true } = {}, ...children) {
   return h(
     "section",
@@ -20,17 +20,17 @@ export function section(title, { definition = null, aside = null, wide = true } 
   );
 }
 
-/** Sections side by side where there is room. */
+/** Sections side by side if there is room. */
 export function columns(...children) {
   return h("div", { class: "columns" }, children);
 }
 
-/** A chart and the table of its figures, side by side where there is room. */
+/** A chart and the table of its figures, side by side if there is room. */
 export function chartAndTable(...children) {
   return h("div", { class: "columns chart-and-table" }, children);
 }
 
-/** Key figures: {label, value, note, definition}; those without a value are left out. */
+/** Key figures: {label, value, note, definition}. Those without a value are left out. */
 export function tiles(items) {
   const shown = items.filter((item) => item && item.value !== null && item.value !== format.NOT_AVAILABLE);
   if (shown.length === 0) return null;
@@ -48,18 +48,18 @@ export function tiles(items) {
   );
 }
 
-// A figure with its unit set smaller; a long unit may stand on a line of its own.
+// A figure with a smaller unit. A long unit may have a line of its own.
 function figure(value) {
   const [, number, unit] = /^([<>+-]?[\d.,]+) (\D+)$/.exec(value) ?? [];
   return number ? [number, unit.length > 8 ? " " : "\u00a0", h("span", { class: "unit" }, unit)] : value;
 }
 
-/** Why there is nothing to show. */
+/** The reason why there is nothing to show. */
 export function missing(reason) {
   return h("div", { class: "part missing" }, h("p", {}, prose(reason)));
 }
 
-/** The members `missing` and `render` of a view: it shows `reason(context)` where that is not null, else `render(context)`. */
+/** The members `missing` and `render` of a view. It shows `reason(context)` unless that is null, and else `render(context)`. */
 export function unlessMissing(reason, render) {
   const shown = (context) => {
     const why = reason(context);
@@ -68,12 +68,12 @@ export function unlessMissing(reason, render) {
   return { missing: reason, render: shown };
 }
 
-/** A remark that the reader should not miss. */
+/** A highlighted remark. */
 export function notice(text, kind = "note") {
   return h("p", { class: `notice ${kind}` }, text);
 }
 
-/** Remarks of a document, together; null without any. */
+/** All notes of a document in one box; null without notes. */
 export function notes(texts) {
   if (texts.length < 2) return texts.map((text) => notice(text));
   return h(
@@ -89,10 +89,10 @@ export function lead(...children) {
 }
 
 /**
- * A bar of parts, with a legend that tells each figure.
+ * A bar of parts, with a legend that shows each figure.
  *
- * `parts`: {label, value, color, text, definition}; `color` is a name of the style sheet's. `total`: what the full width
- * stands for; the parts' sum when left out.
+ * @param parts {label, value, color, text, definition}, with the name of a color from the style sheet.
+ * @param total The value of the full width, by default the sum of the parts.
  */
 export function stack(parts, { title, total = null } = {}) {
   const shown = parts.filter((part) => part.value > 0);
@@ -124,18 +124,18 @@ export function stack(parts, { title, total = null } = {}) {
   );
 }
 
-/** A `stack` of times that are sums over some steps: parts without `text`, which tells the mean per step. */
+/** A `stack` of times that are sums over some steps. Its parts need no `text`: it shows the mean per step. */
 export function timeStack(parts, steps, options) {
   const texts = parts.map((part) => ({ ...part, text: format.duration(part.value / steps) }));
   return stack(texts, options);
 }
 
-/** The colour of a category or the like, as a small square. */
+/** A small square in the color of a category or the like. */
 export function swatch(color) {
   return h("i", { class: "swatch", "aria-hidden": "true", style: { background: paint(color) } });
 }
 
-/** What the colours of a chart stand for: {label, color}. */
+/** The legend of a chart: {label, color}. */
 export function legend(items) {
   return h(
     "ul",

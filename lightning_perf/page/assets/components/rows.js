@@ -1,8 +1,8 @@
-// Where a table's rows come from: all of them out of the document, or page by page from the server.
+// The source of a table's rows: all of them from the document, or page by page from the server.
 
 const PAGE_OF_ALL = 1000;
 
-/** Rows that the page holds. */
+/** Rows that are in the page. */
 export function localRows(columns, rows) {
   const texts = columns.filter((column) => column.kind === "text");
   return {
@@ -16,7 +16,7 @@ export function localRows(columns, rows) {
   };
 }
 
-/** Rows that the server pages, sorted by the members that columns have as keys: `query` is {run, rank, table}. */
+/** Rows that the server sends page by page, sorted by members named like columns: `query` is {run, rank, table}. */
 export function serverRows(source, query) {
   const page = async ({ offset, limit, sort, descending, filter }) =>
     source.table({ ...query, offset, limit, sort, descending: descending ? 1 : 0, filter });
@@ -34,7 +34,7 @@ export function serverRows(source, query) {
 }
 
 /**
- * The rows of a long table: those of the report or, where a server shortened it, page by page from there.
+ * The rows of a long table: from the report or, if the server shortened it, page by page from the server.
  *
  * `name`: "operators" or "kernels".
  */
@@ -44,7 +44,7 @@ export function pagedRows({ report, rank, run, source }, name, rows) {
   return serverRows(source, { run: run.name, rank: report.ranks.indexOf(rank), table: name });
 }
 
-// Every word must occur in one of the row's texts; upper and lower case are the same.
+// Every word must occur in one of the row's texts, in upper or lower case.
 function select(rows, columns, filter) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return rows;
@@ -57,7 +57,7 @@ function select(rows, columns, filter) {
   });
 }
 
-// What has no value comes last in either order; rows that are equal stay as they were.
+// Rows without a value come last in either order. Equal rows keep their order.
 function order(rows, columns, sort, descending) {
   const column = columns.find((item) => item.key === sort);
   if (!column) return rows;

@@ -1,4 +1,4 @@
-// A table that sorts, searches, pages and exports, from the keyboard too. What its reader chose is part of the address.
+// A table that sorts, searches, pages and exports, also by keyboard. The address holds the reader's choices.
 
 import { download, toCsv } from "../core/csv.js";
 import { fill, h } from "../core/dom.js";
@@ -10,26 +10,30 @@ import { localRows } from "./rows.js";
 import { heading, markSorted, searchField } from "./table_controls.js";
 
 const SIZES = [25, 100, 500];
-const SEARCH_FROM = 8; // rows from which on searching and exporting are worth their place
+const SEARCH_FROM = 8; // from this number of rows on, there are controls to search and export
 
 /**
- * A section that holds one table and nothing else.
+ * A section with one table and nothing else.
  *
- * `definition`, `aside`: those of the section. The others are the table's, whose caption is the title when left out.
+ * `definition` and `aside` belong to the section, and the others to the table. By default its caption is the title.
  */
 export function tableSection(title, { definition = null, aside = null, caption = title, ...more }) {
   return section(title, { definition, aside }, table({ caption, ...more }));
 }
 
 /**
- * A table.
+ * Create a table.
  *
- * `id`: its name in the address and in the exported file. `caption`: what it shows.
- * `columns`: {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
- *   `value` sorts, searches and exports; `show` is what stands in the cell (text or a node); `csv` is the name in the
- *   exported file, with its unit; `code` sets words as code; `bar` is a share from 0 to 1 drawn behind the figure.
- * `rows`: the rows, or what `rows.js` makes of a server.
- * `sort`, `descending`: the order at first; as the rows come when left out. `searchable`: whether it can be searched.
+ * @param id Its name in the address and in the exported file.
+ * @param caption Its description.
+ * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
+ *   The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
+ *   The name in the exported file is `csv`, with its unit.
+ *   With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure.
+ * @param rows The rows, or a source from `rows.js`.
+ * @param sort The initial order, by default that of the rows.
+ * @param descending Whether it starts with the largest.
+ * @param searchable Whether it can be searched.
  */
 export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true }) {
   const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
@@ -110,7 +114,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     return h(
       "tr",
       {},
-      h("td", { colspan: columns.length, class: "nothing" }, filter ? "Nothing matches the search." : "No rows."),
+      h("td", { colspan: columns.length, class: "nothing" }, filter ? "No row matches your search." : "No rows."),
     );
   }
 
@@ -143,12 +147,12 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       );
     const sizes = h(
       "select",
-      { "aria-label": "Rows a page", on: { change: (event) => change({ size: event.target.value }) } },
-      SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} a page`)),
+      { "aria-label": "Rows per page", on: { change: (event) => change({ size: event.target.value }) } },
+      SIZES.map((size) => h("option", { value: size, selected: size === now.size }, `${size} per page`)),
     );
     return [
       h("span", { role: "status" }, small ? "" : text),
-      pages > 1 ? [turn(now.page - 1, "Page before", "‹"), turn(now.page + 1, "Next page", "›")] : null,
+      pages > 1 ? [turn(now.page - 1, "Previous page", "‹"), turn(now.page + 1, "Next page", "›")] : null,
       total > SIZES[0] ? sizes : null,
       total > 1 ? h("button", { type: "button", class: "export", on: { click: exportAll } }, "CSV") : null,
     ];
@@ -183,7 +187,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   );
 }
 
-/** A figure, at whose interval a line may break: before the bracket that it stands in, or else before its second end. */
+/** A figure with its interval. A line may break before the bracket of the interval, or else before its second end. */
 function ends(figure) {
   const parts = figure.split(figure.includes(" (") ? / (?=\()/ : / (?=to |– )/);
   return parts.map((part, i) => [i ? " " : null, h("span", { class: "end" }, part)]);
@@ -191,7 +195,7 @@ function ends(figure) {
 
 const LONG = 64;
 
-/** A name: a long one is cut to two lines and opens when pressed. */
+/** A name. A long one is cut to two lines and opens when the reader presses it. */
 function name(text, code = false) {
   const kind = code ? "name code" : "name";
   if (text.length <= LONG) return h("span", { class: kind }, text);

@@ -1,9 +1,9 @@
-// What tables and trees have in common: the field to search in, and headings that sort.
+// Controls of tables and trees: the search field, and headings that sort.
 
 import { h } from "../core/dom.js";
 import { hint } from "./definitions.js";
 
-/** The field to search in: `text` stands in it at first, `changed(text)` is called with every other one. */
+/** The search field. `text` is its initial content, and `changed(text)` is called for every change. */
 export function searchField(caption, text, changed) {
   const field = h("input", {
     type: "search",
@@ -16,7 +16,7 @@ export function searchField(caption, text, changed) {
   return field;
 }
 
-/** The heading of a column; `sort()` is called when it is pressed. */
+/** The heading of a column. `sort()` is called when the reader presses it. */
 export function heading(column, sort) {
   return h(
     "th",
@@ -30,7 +30,7 @@ export function heading(column, sort) {
   );
 }
 
-/** Mark the heading by which rows are sorted. `headings` are by the keys of their columns. */
+/** Mark the heading by which rows are sorted. `headings` maps the keys of columns to headings. */
 export function markSorted(headings, by, descending) {
   for (const [key, cell] of headings) {
     cell.setAttribute("aria-sort", key !== by ? "none" : descending ? "descending" : "ascending");

@@ -1,4 +1,4 @@
-// A tree with figures: it opens and closes, sorts siblings and searches, with the keys of a treegrid.
+// A tree with figures. It opens, closes, sorts siblings and searches, with the keys of a treegrid.
 
 import { download, toCsv } from "../core/csv.js";
 import { fill, h } from "../core/dom.js";
@@ -6,13 +6,13 @@ import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
 import { heading, markSorted, searchField } from "./table_controls.js";
 
-const OPEN_ROWS = 40; // levels are open from the outermost on as long as no more rows than this show
+const OPEN_ROWS = 40; // outer levels start open as long as at most this number of rows is visible
 
 /**
- * A tree.
+ * Create a tree.
  *
- * `rows`: {depth, parent}, each before those below it; `parent` is an index of `rows` or null.
- * `columns`: as of `table`, the first one has the names.
+ * `rows`: {depth, parent}, each before its children. `parent` is an index of `rows` or null.
+ * `columns`: as for `table`. The first one has the names.
  */
 export function tree({ id, caption, columns, rows, sort, noun }) {
   const children = rows.map(() => []);
@@ -46,7 +46,7 @@ export function tree({ id, caption, columns, rows, sort, noun }) {
       body,
       shown.length
         ? shown.map((i) => line(i, wanted))
-        : h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, "Nothing matches the search.")),
+        : h("tr", {}, h("td", { colspan: columns.length, class: "nothing" }, "No row matches your search.")),
     );
     const target = body.querySelector(`[data-row="${focus}"]`) ?? body.querySelector("[data-row]");
     target?.setAttribute("tabindex", "0");
@@ -194,7 +194,7 @@ function opened(rows, children) {
   }
 }
 
-// The rows whose name holds the text, and all above them; null without a text.
+// The rows with the text in their names, and all rows above them; null without a text.
 function matches(rows, column, text) {
   const needle = text.trim().toLowerCase();
   if (!needle) return null;

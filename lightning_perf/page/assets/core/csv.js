@@ -1,7 +1,7 @@
-// Tables as files for a spreadsheet.
+// Tables as CSV files for a spreadsheet.
 
-// A spreadsheet would run a cell that begins with one of these as a formula (OWASP, "CSV Injection"; some skip spaces
-// before it); names come from strangers.
+// A spreadsheet would run a cell that starts with one of these as a formula (OWASP, "CSV Injection"). Some skip spaces
+// before it. Names in a trace are not trusted.
 const FORMULA = /^\s*[=+\-@＝＋－＠]|^[\t\r\n]/;
 
 /** Rows as RFC 4180 text: `columns` are {csv, value}, their figures unrounded. */
@@ -11,7 +11,7 @@ export function toCsv(columns, rows) {
   return `${lines.map((line) => line.join(",")).join("\r\n")}\r\n`;
 }
 
-/** Hand a text to the reader as a file. */
+/** Offer a text to the reader as a file. */
 export function download(name, text, type = "text/csv;charset=utf-8") {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const anchor = document.createElement("a");

@@ -1,11 +1,11 @@
-// Elements, built one by one. Names in a trace come from strangers: they become text nodes, never markup.
+// Functions that create elements. Names in a trace are not trusted: they become text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 // Control and format characters, surrogates, private use, unassigned, line separators: shown as escapes, as on the console.
 const UNSAFE = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
-/** Text that shows as itself: nothing in it breaks a line, reverses the writing or hides. */
+/** Make text safe to show: nothing in it breaks a line, reverses the writing direction or is hidden. */
 export function visible(text) {
   return String(text).replace(UNSAFE, (char) => {
     const code = char.codePointAt(0);
@@ -15,21 +15,21 @@ export function visible(text) {
 }
 
 /**
- * An element.
+ * Create an element.
  *
- * `properties`: attributes by name; `on: {event: listener}`; `style: {property: value}`; what is null or false is left
- * out. Children are nodes, strings, numbers, lists of them; null and false are left out.
+ * `properties`: attributes by name, `on: {event: listener}` and `style: {property: value}`. Children are nodes, strings,
+ * numbers, or lists of them. Properties and children that are null or false are left out.
  */
 export function h(tag, properties = {}, ...children) {
   return build(document.createElement(tag), properties, children);
 }
 
-/** An SVG element, as `h`. */
+/** Create an SVG element, like `h`. */
 export function svg(tag, properties = {}, ...children) {
   return build(document.createElementNS(SVG, tag), properties, children);
 }
 
-/** Replace what an element holds. */
+/** Replace the content of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...nodes(children));
   return element;

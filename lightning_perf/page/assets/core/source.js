@@ -1,17 +1,17 @@
-// Where the documents come from: out of the page itself (the self-contained file), or from the server that shows the page.
+// The source of the documents: the page itself (a self-contained file), or the server of the page.
 
 const POLL_MS = 1000;
 
-/** A document could not be had; the message is for the reader. */
+/** A document is not available; the message is for the reader. */
 export class SourceError extends Error {}
 
-/** The source that this page has. */
+/** The source for this page. */
 export function openSource() {
   const embedded = document.getElementById("document");
   return embedded === null ? new ServerSource() : new EmbeddedSource(embedded);
 }
 
-/** A file beside the page's modules, as JSON. */
+/** A file next to the page's modules, as JSON. */
 export async function asset(name) {
   const embedded = document.getElementById(`asset-${name}`);
   return embedded === null ? getJson(`static/${name}`) : JSON.parse(embedded.textContent);

@@ -1,5 +1,5 @@
-// What is shown, kept in the address after "#": view, run, rank, theme, and each table's sort, search and page. A link
-// therefore shows its reader what its sender saw, and "back" goes back.
+// The state of the page, kept in the address after "#": view, run, rank, theme, and each table's sort, search and page.
+// A link therefore opens the same view, and the browser's "back" works.
 
 const RETRY_MS = 1000;
 
@@ -15,7 +15,7 @@ export function read() {
 /**
  * Change some keys; null removes one.
  *
- * `push`: leave an entry in the history. `quiet`: tell no listener, because the caller has shown the change itself.
+ * `push`: add an entry to the history. `quiet`: call no listener, because the caller has shown the change itself.
  */
 export function write(changes, { push = false, quiet = false } = {}) {
   shown = changed(shown, changes);
@@ -23,7 +23,7 @@ export function write(changes, { push = false, quiet = false } = {}) {
   if (!quiet) tell();
 }
 
-/** The address of this page with some keys changed. Keys of tables belong to the view and run they were set in. */
+/** The address of this page with some keys changed. Keys of tables belong to the view and run in which they were set. */
 export function link(changes) {
   const kept = Object.entries(read()).filter(([key]) => !key.includes("."));
   return `#${changed(kept, changes)}`;
@@ -43,7 +43,7 @@ function changed(state, changes) {
   return next;
 }
 
-// Browsers refuse many changes in a short time, as a slider makes them: Safari with an error, Chromium without a word.
+// Browsers refuse many changes in a short time, such as those of a slider: Safari with an error, Chromium silently.
 function follow(method) {
   clearTimeout(retry);
   const same = () => String(new URLSearchParams(location.hash.slice(1))) === String(shown);

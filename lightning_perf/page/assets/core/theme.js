@@ -1,8 +1,8 @@
-// Light and dark: the system's choice unless the state names one.
+// Light and dark theme: the system's choice unless the state names one.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// TensorBoard has a switch of its own; its page frames this one.
+// TensorBoard has its own switch, and its page contains this one in a frame.
 const outer = framing();
 
 /** Show a theme: "light", "dark", or the system's. */
@@ -11,7 +11,7 @@ export function applyTheme(name) {
   document.documentElement.dataset.theme = chosen;
 }
 
-/** The theme on display. */
+/** The current theme. */
 export function theme() {
   return document.documentElement.dataset.theme;
 }
@@ -30,16 +30,16 @@ function framing() {
   try {
     return window.parent === window ? null : window.parent.document.querySelector("body:has(tb-webapp)");
   } catch {
-    return null; // framed by a page of another origin
+    return null; // in a frame of a page with another origin
   }
 }
 
-/** The value of a colour of the style sheet, by its name without "--". */
+/** The value of a color of the style sheet, by its name without "--". */
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** A colour of the style sheet as a value for a style; that of `unknown` for a name that cannot be one. */
+/** A color of the style sheet as a value for a style. A name that cannot be one gives the color `unknown`. */
 export function paint(name) {
   return `var(--${/^[a-z][\w-]*$/i.test(name) ? name : "unknown"})`;
 }

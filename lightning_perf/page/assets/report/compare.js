@@ -1,4 +1,4 @@
-// Two runs side by side: what became faster and what slower.
+// The view "Compare": two runs side by side, with the changes by category, operator and kernel.
 
 import { chartAndTable, facts, missing, notes, notice, section, tiles, unlessMissing } from "../components/parts.js";
 import { h, fill } from "../core/dom.js";
@@ -10,15 +10,15 @@ import { categoriesSideBySide, changesPart, outcome } from "./sections/changes.j
 export const compare = { id: "compare", title: "Compare", kinds: ["run", "trace", "diff"], ...unlessMissing(reason, render) };
 
 const DIFFERENT = ["run", "trace"];
-let known = { key: null, compared: null }; // the last one, so that another theme need not ask again
+let known = { key: null, compared: null }; // the last one, so that a change of theme needs no new request
 let request = null;
 
 function reason({ source, runs, run }) {
   if (run.kind === "diff") return null;
   if (!source.live) {
-    return "This file holds one run. `lightning-perf diff A B --html out.html` writes two side by side; in TensorBoard any two runs can be chosen.";
+    return "This file holds one run. To compare two runs, write another file with `lightning-perf diff A B --html out.html`, or choose any two runs in TensorBoard.";
   }
-  return others(runs, run).length ? null : "There is no other run to compare with.";
+  return others(runs, run).length ? null : "There is no other run to compare this one with.";
 }
 
 function render(context) {
@@ -28,8 +28,8 @@ function render(context) {
   const before = choice.find((item) => item.name === state.before) ?? null;
   const place = h("div", { class: "results" });
   if (before) show(place, source, before, run);
-  else if (state.before) fill(place, missing(`There is no run ${state.before} (any more). Choose another one.`));
-  else fill(place, missing("Choose the run from before the change; the run above is the one after it."));
+  else if (state.before) fill(place, missing(`The run ${state.before} does not exist (any more). Choose another one.`));
+  else fill(place, missing("Choose the run from before the change. The run selected above is the one after it."));
   return [chooser(choice, before, run), place];
 }
 
@@ -61,11 +61,11 @@ async function show(place, source, before, after) {
     const mine = new AbortController();
     request = mine;
     const bar = h("progress", { max: 1, "aria-label": "Comparing" });
-    const words = h("p", { role: "status" }, "Comparing …");
-    fill(place, h("div", { class: "waiting" }, bar, words));
+    const status = h("p", { role: "status" }, "Comparing …");
+    fill(place, h("div", { class: "waiting" }, bar, status));
     const progress = ({ done, message }) => {
       if (done !== null) bar.value = done;
-      fill(words, message);
+      fill(status, message);
     };
     try {
       known = { key, compared: await source.diff(before.name, after.name, { progress, signal: mine.signal }) };
@@ -82,16 +82,18 @@ async function show(place, source, before, after) {
 
 function changes(compared, { before, after }) {
   const { diff, headline, mixed_precision: check, truncated = {} } = compared;
+  const { mismatches = [], unchecked = [], throughput = null } = compared.comparability ?? {};
   const { step } = diff;
   return [
+    mismatches.length ? incomparable(mismatches) : null,
     section(
       "Step time",
       { definition: "difference-of-two-runs" },
       h(
         "p",
         { class: "headline" },
-        outcome(step.verdict),
-        ` ${headline}.`,
+        mismatches.length ? null : outcome(step.verdict),
+        ` ${headline}.${mismatches.length ? " Neither is called faster." : ""}`,
       ),
       tiles([
         { label: "Before", value: format.duration(step.before_ns), note: `mean of ${steps(diff.before_steps)}` },
@@ -99,6 +101,7 @@ function changes(compared, { before, after }) {
         { label: "Change", value: format.change(step.change_ns) },
         { label: "After / before", value: format.ratio(step.ratio) },
       ]),
+      throughput ? samples(throughput) : null,
       check ? prediction(check) : null,
       facts([
         ["Before", names(before)],
@@ -107,12 +110,15 @@ function changes(compared, { before, after }) {
       h(
         "p",
         { class: "aside" },
-        "One pair of recordings shows what changed, not that it will again: for that, repeat the runs and use lightning-perf study.",
+        "One pair of recordings shows one change. To find out whether it is more than noise, repeat the runs with lightning-perf study.",
       ),
+      unchecked.length
+        ? h("p", { class: "aside" }, `Not recorded by both, so not checked: ${unchecked.join(", ")}.`)
+        : null,
     ),
     notes(compared.notes),
     chartAndTable(
-      section("Both by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
+      section("Step time by category", { definition: "step-time-breakdown" }, categoriesSideBySide(diff)),
       changesPart({
         id: "diff-categories",
         title: "By category",
@@ -135,10 +141,35 @@ function part(diff, truncated, name, title, noun, definition) {
   return diff[name] && changesPart({ id, title, changes: diff[name], noun, definition, total });
 }
 
+function incomparable(mismatches) {
+  const aspects = mismatches.map(({ aspect }) => aspect);
+  const last = aspects.pop();
+  const named = aspects.length ? `${aspects.join(", ")} and ${last}` : last;
+  return section(
+    "Not comparable",
+    {},
+    notice(`The recordings differ in ${named}. Their times do not show which one is faster.`, "note"),
+    facts(
+      mismatches.map(({ aspect, before, after }) => [
+        aspect[0].toUpperCase() + aspect.slice(1),
+        [`${before} before, ${after} after`],
+      ]),
+    ),
+  );
+}
+
+function samples({ before_samples, after_samples, before_per_s, after_per_s }) {
+  const rate = (value, number) => `${format.count(value)} samples/s (${format.countOf(number, "sample")} per step)`;
+  return notice(
+    `Throughput: ${rate(before_per_s, before_samples)} before, ${rate(after_per_s, after_samples)} after, ${format.ratio(after_per_s / before_per_s)}.`,
+    "note",
+  );
+}
+
 function prediction({ predicted: [low, high], measured, held }) {
   const outcomes = held ? "as predicted" : "not as predicted";
   return notice(
-    `Mixed precision was predicted to be ${format.ratio(low)} to ${format.ratio(high)} as fast, and is ${format.ratio(measured)}: ${outcomes}.`,
+    `Predicted speed-up of mixed precision: ${format.ratio(low)} to ${format.ratio(high)}. Measured: ${format.ratio(measured)}, ${outcomes}.`,
     held ? "good" : "note",
   );
 }

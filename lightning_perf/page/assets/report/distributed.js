@@ -1,4 +1,4 @@
-// The ranks of a run side by side, who waits for whom, and what communication costs.
+// The view "Distributed": the ranks of a run side by side, their waits for each other, and the cost of communication.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
@@ -8,7 +8,7 @@ import * as format from "../text/format.js";
 import { label, per } from "../text/labels.js";
 import { communication } from "./sections/communication.js";
 
-const MANY_RANKS = 16; // beyond, bars are thin, and those with the most work come first
+const MANY_RANKS = 16; // with more ranks the bars are thin, and the ranks with the most work come first
 
 export const distributed = {
   id: "distributed",
@@ -21,7 +21,7 @@ function reason({ report, rank }) {
   if (!rank) return "No step was profiled, so there are no ranks to compare.";
   if (report.ranks.length > 1 || rank.communication) return null;
   if (rank.metadata.world_size > 1) {
-    return `The recording is of one of ${rank.metadata.world_size} ranks and holds no collectives. Analyse the run's folder with the traces of all ranks to compare them.`;
+    return `This recording is from one of ${rank.metadata.world_size} ranks and has no collectives. To compare the ranks, analyze the folder with the traces of all of them.`;
   }
   return "The run has one rank, and no collective ran in it.";
 }
@@ -33,7 +33,7 @@ function render(context) {
     compared
       ? [summary(report), sideBySide(report), rankTable(compared), skew(compared)]
       : report.ranks.length > 1
-        ? [notice("The recordings do not tell their ranks, so who waits for whom is not known."), sideBySide(report)]
+        ? [notice("The recordings do not contain their ranks, so waits between ranks are not known."), sideBySide(report)]
         : null,
     rank.communication ? communication(rank, report.ranks.length > 1) : missing("No collective ran on this rank."),
   ];
@@ -42,7 +42,7 @@ function render(context) {
 function summary({ distributed: compared, who_waits: sentences }) {
   const { awaited, straggler } = compared;
   if (compared.ranks.length < 2) {
-    const text = "One rank was read: who waits for whom is told by the traces of all ranks in one folder.";
+    const text = "Only one rank was read. To see which rank the others wait for, put the traces of all ranks into one folder.";
     return section("Ranks compared", { definition: "straggler", aside: ranksRead(compared) }, notice(text));
   }
   return section(
@@ -53,16 +53,16 @@ function summary({ distributed: compared, who_waits: sentences }) {
     },
     sentences.map((text) => notice(text, awaited || straggler ? "note" : "good")),
     compared.clocks_comparable === false
-      ? notice("The ranks' clocks differ: who arrives last is told by durations instead.")
+      ? notice("The ranks' clocks differ, so durations decide which rank arrived last.")
       : null,
     tiles([
       {
         label: "Imbalance",
         value: format.share(compared.imbalance),
-        note: "longest over mean work",
+        note: "longest work over mean work",
         definition: "imbalance",
       },
-      { label: "If balanced", value: format.duration(compared.balanced_saving_ns), note: "less a step" },
+      { label: "If balanced", value: format.duration(compared.balanced_saving_ns), note: "saved per step" },
       { label: "Collectives matched", value: format.count(compared.matched_collectives), definition: "skew" },
       {
         label: "Waited for most",
@@ -106,7 +106,7 @@ function sideBySide(report) {
     { definition: "step-time-breakdown" },
     legend(used.map((name) => ({ label: label("categories", name), color: name }))),
     chart({
-      title: "Mean step time by category, a bar a rank; the table has the figures.",
+      title: "Mean step time by category, with one bar per rank. The table has the figures.",
       draw,
       height: 70 + (report.ranks.length > MANY_RANKS ? 14 : 30) * report.ranks.length,
     }),
@@ -129,7 +129,7 @@ function rankTable(compared) {
     column.count("steps", "Steps"),
   ]);
   return tableSection("Ranks", {
-    aside: "means a step",
+    aside: "mean per step",
     id: "ranks",
     caption: "Ranks side by side",
     columns,

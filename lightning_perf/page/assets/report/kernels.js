@@ -1,4 +1,4 @@
-// What ran on the device: kernels, copies and memsets.
+// The view "Kernels": kernels, copies and memsets on the device.
 
 import * as column from "../components/column.js";
 import { unlessMissing } from "../components/parts.js";
@@ -12,8 +12,8 @@ export const kernels = { id: "kernels", title: "Kernels", kinds: ["run", "trace"
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no kernels.";
   if (!rank.breakdown.has_device)
-    return "The recording holds no device work: it was made on the host alone. The operators have its times.";
-  if (!rank.kernels?.rows.length) return "No device work begins in the averaged steps.";
+    return "This recording has no device work, because it covers the host only. The view Operators has the times.";
+  if (!rank.kernels?.rows.length) return "No device work starts in the averaged steps.";
   return null;
 }
 
@@ -36,8 +36,8 @@ function render(context) {
     }),
     column.share("occupancy", "Occupancy", { definition: "occupancy" }),
     column.count("blocks_per_sm", "Blocks/SM", { definition: "blocks-per-sm" }),
-    column.time("min_ns", "Least"),
-    column.time("max_ns", "Most"),
+    column.time("min_ns", "Minimum"),
+    column.time("max_ns", "Maximum"),
     column.colored("category", "Category", (row) => parent(row.category), {
       value: (row) => label("categories", row.category),
     }),
@@ -46,7 +46,7 @@ function render(context) {
   ]);
   return tableSection("Device work by cost", {
     definition: "kernel",
-    aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in all (work that runs at once counts each)`,
+    aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in total (work that runs at the same time counts each time)`,
     id: "kernels",
     columns,
     rows: pagedRows(context, "kernels", found.rows),

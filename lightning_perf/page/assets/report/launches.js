@@ -1,4 +1,4 @@
-// What launching costs, what the device waits for, and what the host does meanwhile.
+// The view "Launches & idle": the cost of launches, and the waits of the device and of the host.
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
@@ -7,6 +7,7 @@ import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
+import { graphRegions, hardwareCounters } from "./sections/graph_regions.js";
 import { idlePart, syncPart } from "./sections/idle.js";
 
 export const launches = { id: "launches", title: "Launches & idle", kinds: ["run", "trace"], missing: reason, render };
@@ -14,7 +15,7 @@ export const launches = { id: "launches", title: "Launches & idle", kinds: ["run
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no launches.";
   if (!rank.breakdown.has_device)
-    return "The recording holds no device work: it was made on the host alone, where nothing is launched and no device idles.";
+    return "This recording has no device work, because it covers the host only. There are no launches and no idle device.";
   return null;
 }
 
@@ -24,9 +25,11 @@ function render(context) {
   const host = rank && columns(loading(rank), optimizer(rank));
   if (why) return [missing(why), host];
   return [
-    rank.launches?.calls ? launchPart(rank) : missing("The recording holds no launch calls."),
+    rank.launches?.calls ? launchPart(rank) : missing("This recording has no launch calls."),
     rank.idle?.idle_ns ? idlePart(rank) : null,
     syncPart(rank),
+    graphRegions(rank),
+    hardwareCounters(rank),
     host,
   ];
 }
@@ -38,7 +41,7 @@ function launchPart(rank) {
   const parts = bound && [
     { label: "in launch calls", value: bound.launch_ns, color: "kernel_launch" },
     { label: "in operators", value: bound.operator_ns, color: "host_compute" },
-    { label: "in Python between them", value: bound.python_ns, color: "host_other" },
+    { label: "in Python in between", value: bound.python_ns, color: "host_other" },
   ];
   return section(
     "Launches",
@@ -54,9 +57,9 @@ function launchPart(rank) {
     tiles([
       { label: "Launch calls", value: format.count(found.calls / steps), definition: "launch-call" },
       {
-        label: "Time in them",
+        label: "Time in launch calls",
         value: format.duration(found.call_ns / steps),
-        note: `${format.duration(found.exposed_ns / steps)} not hidden`,
+        note: `${format.duration(found.exposed_ns / steps)} exposed`,
         definition: "launch-time",
       },
       {
@@ -78,7 +81,7 @@ function launchPart(rank) {
         note: `of ${format.count(found.kernels / steps)}, ${format.duration(found.short_kernel_ns / steps)}`,
         definition: "short-kernels",
       },
-      { label: "Outrun by launch", value: format.count(found.outrun_kernels / steps), definition: "outrun-kernels" },
+      { label: "Outrun kernels", value: format.count(found.outrun_kernels / steps), definition: "outrun-kernels" },
       graphs && {
         label: "Graph launches",
         value: format.count(graphs.calls / steps),
@@ -87,7 +90,7 @@ function launchPart(rank) {
       },
     ]),
     bound?.waiting_ns
-      ? [h("h3", {}, "Waiting for the host to issue work"), timeStack(parts, steps, { title: "Waiting for the host" })]
+      ? [h("h3", {}, "Time that the device waits for the host to issue work"), timeStack(parts, steps, { title: "Waiting for the host" })]
       : null,
     queue?.series.time_ns.length ? queueChart(queue) : null,
     queue && queue.streams.length > 1 ? streams(queue, steps) : null,
@@ -108,7 +111,7 @@ function queueChart(queue) {
         hovertemplate: "%{y} queued<extra>%{x:.1f} ms</extra>",
       },
     ],
-    layout: { xaxis: { title: "ms of the recording" }, yaxis: { title: "queued", rangemode: "tozero" } },
+    layout: { xaxis: { title: "ms since the start of the recording" }, yaxis: { title: "queued", rangemode: "tozero" } },
   });
   return [
     h("h3", {}, "Queue depth over time"),
@@ -131,7 +134,7 @@ function streams(queue, steps) {
   });
 }
 
-/** How batches are fetched and moved; null where nothing tells. */
+/** How batches are fetched and moved; null if the recording does not show it. */
 function loading(rank) {
   const { loading: found } = rank;
   if (!found) return null;
@@ -141,7 +144,7 @@ function loading(rank) {
     "Batch loading",
     { definition: "batch-loading", aside: per(rank) },
     facts([
-      ["Batches made by", who ?? "not told by the recording"],
+      ["Batches made by", who ?? "not in the recording"],
       ["Fetches", format.count(found.fetches / steps)],
       ["Time in fetches", format.duration(found.fetch_ns / steps)],
       ["of it in operators", format.duration(found.operator_ns / steps)],
@@ -153,7 +156,7 @@ function loading(rank) {
   );
 }
 
-/** What the optimizer costs; null where there is none. */
+/** The cost of the optimizer; null without an optimizer. */
 function optimizer(rank) {
   const { optimizer: found } = rank;
   if (!found) return null;

@@ -1,4 +1,4 @@
-// Memory over time, and what filled it.
+// The view "Memory": memory over time, and its contents at the peak.
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
@@ -12,7 +12,7 @@ export const memory = { id: "memory", title: "Memory", kinds: ["run", "trace"], 
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so memory was not recorded.";
-  if (!rank.memory) return "The recording holds no events of the allocator. Record with `profile_memory=True`.";
+  if (!rank.memory) return "This recording has no allocator events. Record with `profile_memory=True`.";
   return null;
 }
 
@@ -30,7 +30,7 @@ function one(device, rank) {
       definition: "memory",
       aside: device.absolute
         ? null
-        : "Counted from the begin of the recording: what was there before is not in these figures.",
+        : "These figures count from the start of the recording. They do not include memory that was allocated before.",
     },
     tiles([
       {
@@ -83,7 +83,7 @@ function curve(device, rank, name) {
     ],
     layout: {
       showlegend: Boolean(device.reserved),
-      xaxis: { title: "ms of the recording" },
+      xaxis: { title: "ms since the start of the recording" },
       yaxis: { title: unit.name, rangemode: "tozero" },
       shapes: boundaries(rank),
       annotations: [
@@ -108,7 +108,7 @@ function curve(device, rank, name) {
   });
 }
 
-// The unit in which the most of a curve has at least one digit before the point.
+// The largest unit in which the maximum of the curve is at least 1.
 function axisUnit(most) {
   const units = ["B", "KiB", "MiB", "GiB"].map((name, i) => ({ name, size: 1024 ** i }));
   return units.findLast((unit) => most >= unit.size) ?? units[0];
@@ -134,7 +134,7 @@ function alive(device, name) {
   if (device.before_recording_bytes > 0) sums.set("before_recording", device.before_recording_bytes);
   const parts = [...sums].sort((a, b) => b[1] - a[1]);
   return [
-    h("h3", {}, "What filled it at the peak"),
+    h("h3", {}, "Memory at the peak"),
     stack(
       parts.map(([category, value]) => ({
         label: label("memory", category),
@@ -147,7 +147,7 @@ function alive(device, name) {
     ),
     table({
       id: `memory-${device.device ?? "host"}`,
-      caption: `${name}: what was alive at the peak`,
+      caption: `${name}: blocks alive at the peak`,
       rows: device.alive,
       sort: "bytes",
       columns: [

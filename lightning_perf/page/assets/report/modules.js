@@ -1,4 +1,4 @@
-// What each module of the model costs, in its place in the tree.
+// The view "Modules": the cost of each module of the model, as a tree.
 
 import * as column from "../components/column.js";
 import { section, unlessMissing } from "../components/parts.js";
@@ -11,7 +11,7 @@ export const modules = { id: "modules", title: "Modules", kinds: ["run", "trace"
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no modules.";
   if (!rank.modules?.rows.length) {
-    return "The recording does not tell modules. Record with `PerfCallback(with_stack=True)` or `torch.profiler.profile(with_stack=True)`.";
+    return "This recording does not name modules. Record with `PerfCallback(with_stack=True)` or `torch.profiler.profile(with_stack=True)`.";
   }
   return null;
 }

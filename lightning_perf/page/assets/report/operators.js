@@ -1,4 +1,4 @@
-// What operators cost, on the host and on the device.
+// The view "Operators": the cost of operators on the host and on the device.
 
 import * as column from "../components/column.js";
 import { unlessMissing } from "../components/parts.js";
@@ -11,7 +11,7 @@ export const operators = { id: "operators", title: "Operators", kinds: ["run", "
 
 function reason({ rank }) {
   if (!rank) return "No step was profiled, so there are no operators.";
-  if (!rank.operators?.rows.length) return "The recording holds no operators. Record with `ProfilerActivity.CPU`.";
+  if (!rank.operators?.rows.length) return "This recording has no operators. Record with `ProfilerActivity.CPU`.";
   return null;
 }
 
@@ -39,7 +39,7 @@ function render(context) {
     column.perStep(steps, column.count("calls", "Calls")),
   ]);
   const unattributed = found.unattributed_device_ns
-    ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work was launched by no operator.`
+    ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work was not launched by an operator.`
     : "";
   return tableSection("Operators by cost", {
     definition: "operator",

@@ -1,4 +1,4 @@
-// The answer first: the verdict, what it rests on, and the largest parts.
+// The view "Overview": the verdict first, then its evidence and the largest parts of the step.
 
 import { chartAndTable, notes, section, tiles } from "../components/parts.js";
 import { h } from "../core/dom.js";
@@ -41,9 +41,9 @@ function verdict({ verdict: { where, why, next } }) {
 }
 
 function host(processor) {
-  if (!processor?.name) return "Recorded on the host alone";
+  if (!processor?.name) return "Recorded on the host only";
   const instructions = processor.bf16?.length ? ` with ${processor.bf16.join(", ")}` : "";
-  return `Recorded on the host alone: ${processor.name}${instructions}`;
+  return `Recorded on the host only: ${processor.name}${instructions}`;
 }
 
 function summary(report, rank) {
@@ -119,7 +119,7 @@ function coverage(efficiency) {
   const covered = efficiency?.flops_coverage;
   return covered === null || covered === undefined || covered >= 1
     ? null
-    : `counts ${format.share(covered)} of product time`;
+    : `covers ${format.share(covered)} of product time`;
 }
 
 function sources(report) {

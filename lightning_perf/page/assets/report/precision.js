@@ -1,4 +1,4 @@
-// The precision of a run: the loss scale, overflows, underflow by layer, the distance from FP32, and what casts cost.
+// The view "Precision": loss scale, overflows, underflow by layer, drift from FP32, and the cost of casts.
 
 import * as column from "../components/column.js";
 import { columns, facts, missing, notice, section, tiles } from "../components/parts.js";
@@ -13,8 +13,8 @@ import { underflow } from "./sections/underflow.js";
 export const precision = { id: "precision", title: "Precision", kinds: ["run", "trace"], missing: reason, render };
 
 const NO_RECORD =
-  "Nothing is recorded of the run's precision: a trace alone does not hold the loss scale or gradients. Train with " +
-  "`PerfCallback(precision=…)` and analyse the run's folder to see loss scale, overflows and underflow by layer.";
+  "This run has no record of its precision, because a trace does not contain the loss scale or gradients. Train with " +
+  "`PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and underflow by layer.";
 
 function reason({ report, rank }) {
   return report.precision || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
@@ -47,7 +47,7 @@ function setting(found) {
     found.note ? notice(found.note) : null,
     facts([
       ["Precision", `${found.precision}${found.switched ? " (switched by the callback)" : ""}`],
-      found.requested && found.requested !== found.precision && ["Asked for", found.requested],
+      found.requested && found.requested !== found.precision && ["Requested", found.requested],
       ["TF32", tf32],
       found.weight_cache !== null && ["Autocast's weight cache", found.weight_cache ? "on" : "off"],
       found.keep_fp32.length > 0 && ["Kept in FP32", found.keep_fp32.join(", ")],
@@ -58,10 +58,10 @@ function setting(found) {
 function numerics(drift) {
   const loss = (value) => (value === null ? "NaN or infinite" : value.toPrecision(4));
   const text =
-    `After ${drift.mixed_losses.length} batches the loss is ${loss(drift.mixed_end)}, in FP32 ${loss(drift.fp32_end)}; ` +
-    `with other seeds ${loss(drift.expected_low)} – ${loss(drift.expected_high)} is expected: `;
+    `After ${drift.mixed_losses.length} batches the loss is ${loss(drift.mixed_end)}, and ${loss(drift.fp32_end)} in FP32. ` +
+    `Other seeds would give ${loss(drift.expected_low)} – ${loss(drift.expected_high)}: `;
   return section(
-    "Beside FP32",
+    "Compared with FP32",
     { definition: "seed-noise" },
     notice(
       `${text}${drift.beyond_seed_noise ? "beyond seed noise." : "within seed noise."}`,
@@ -74,21 +74,21 @@ function numerics(drift) {
 const PARTS = {
   products: "products and convolutions without Tensor Cores",
   "products on Tensor Cores": "products and convolutions in TF32",
-  following: "kernels that take their results",
-  fixed: "what stays as it is",
-  "in 16 bits": "what has 16 bits or fewer already",
+  following: "kernels that read their results",
+  fixed: "unchanged kernels",
+  "in 16 bits": "kernels in 16 bits or fewer already",
 };
 
 function gain(rank) {
   const { amp_gain: found } = rank;
   const steps = Math.max(found.steps, 1);
   return section(
-    "What mixed precision can be expected to gain",
+    "Predicted gain of mixed precision",
     {
       definition: "gain-of-mixed-precision",
       aside: found.device
         ? `by the peak rates of ${found.device}`
-        : "by general factors: the device's peak rates are not known",
+        : "by general factors, because the device's peak rates are not known",
     },
     h("p", {}, gainText(found, rank)),
     table({
@@ -108,7 +108,7 @@ function gain(rank) {
 
 function gainText(found, rank) {
   const [least, most, step] = [found.least_saving_ns, found.most_saving_ns, found.step_ns].map(format.duration);
-  if (found.most_saving_ns <= 0) return `Nothing of ${step} ${per(rank)}.`;
+  if (found.most_saving_ns <= 0) return `No saving of ${step} ${per(rank)}.`;
   const casts = `casts of the weights cost ${format.duration(found.casts_ns)}`;
   return `${found.least_saving_ns > 0 ? `${least} to ${most}` : `Up to ${most}`} of ${step} ${per(rank)}; ${casts}.`;
 }
@@ -116,8 +116,8 @@ function gainText(found, rank) {
 function casts(rank) {
   const { autocast: found } = rank;
   const steps = Math.max(found.steps, 1);
-  const title = "Casts between floating types";
-  const why = found.missing ? `Not known: ${found.missing}.` : found.count ? null : "There are none.";
+  const title = "Casts between floating-point types";
+  const why = found.missing ? `Not known: ${found.missing}.` : found.count ? null : "No casts.";
   if (why) return section(title, { definition: "autocast-tax" }, h("p", { class: "aside" }, why));
   return section(
     title,
@@ -136,7 +136,7 @@ function casts(rank) {
         definition: "repeated-weight-casts",
       },
       {
-        label: "To FP32 and back",
+        label: "Round trips to FP32",
         value: format.count(found.round_trips / steps),
         note: format.duration(found.round_trip_ns / steps),
         definition: "round-trips",

@@ -1,4 +1,4 @@
-// When things happen: a timeline of the steps, drawn from the report, and Perfetto's own timeline where a server has it.
+// The view "Timeline": the steps in time, drawn from the report, and Perfetto's own timeline if a server provides it.
 
 import { command, lead, missing, section, unlessMissing } from "../components/parts.js";
 import { h } from "../core/dom.js";
@@ -17,7 +17,7 @@ function render(context) {
     section(
       rank.breakdown.marked ? "Steps" : "The recording",
       { definition: "step", aside: `${format.duration(rank.recording_ns)} recorded` },
-      lead("Each step in its place. Its colours show how much of it each category has, not when within the step."),
+      lead("Each step at its place in time. The colors show the share of each category, not when it ran within the step."),
       stepTimeline(rank),
     ),
     source.live ? perfetto(source, run, rank) : commands(report, rank),
@@ -29,13 +29,13 @@ function commands(report, rank) {
   return section(
     "Every event, in Perfetto's UI",
     {},
-    lead("This file holds the figures and not the events. Where the trace is, this opens it, offline:"),
+    lead("This file has the figures but not the events. To open the trace offline, run this command where the trace is:"),
     rank.sources.map((path) => command(`lightning-perf view ${quote(path)}`)),
   );
 }
 
 function perfetto(source, run, rank) {
-  if (run.files === 0) return missing("The trace files of this run are not here.");
+  if (run.files === 0) return missing("The trace files of this run are not available here.");
   const files = Array.from({ length: run.files }, (_, i) => i);
   const names = files.map((i) => run.traces?.[i] ?? `file ${i + 1}`);
   const first = Math.max(0, names.indexOf(rank.sources[0]?.split("/").pop()));
@@ -67,7 +67,7 @@ function perfetto(source, run, rank) {
   );
 }
 
-// As a POSIX shell wants it.
+// Quoted for a POSIX shell.
 function quote(path) {
   return /^[\w@%+=:,./-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\"'\"'")}'`;
 }

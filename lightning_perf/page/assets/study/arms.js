@@ -1,4 +1,4 @@
-// How the arms of a study are drawn: each with a colour and a mark of its own, the same in every chart.
+// The look of the arms of a study: each has its own color and mark, the same in every chart.
 
 import { chartText, ink } from "../components/chart.js";
 import { h } from "../core/dom.js";
@@ -7,9 +7,9 @@ const MARKS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "c
 const LETTERS = ["●", "■", "▲", "◆", "▼", "✚"];
 const NAME_CHARACTERS = 24;
 const NARROW_CHARACTERS = 14;
-const BRIEF_CHARACTERS = 16; // a name that stays on one line in a table, as "bf16-mixed" does
+const BRIEF_CHARACTERS = 16; // a name of this length stays on one line in a table, e.g. "bf16-mixed"
 
-/** The look of each arm by its name: {color, marker, row}; the first arm is at the top, in row 0. */
+/** The look of each arm by its name: {color, marker, row}. The first arm is at the top, in row 0. */
 export function looks(arms) {
   return new Map(
     arms.map(({ name }, i) => [name, { color: ink(colorName(i)), marker: MARKS[i % MARKS.length], row: i }]),
@@ -46,7 +46,7 @@ export function armAxis(arms, notes = []) {
   };
 }
 
-/** A name in lines, for a chart; a very long one loses its middle. */
+/** A name in several lines, for a chart. A very long one loses its middle. */
 function wrapped(name) {
   const width = innerWidth < 700 ? NARROW_CHARACTERS : NAME_CHARACTERS;
   const room = 3 * width;
@@ -55,7 +55,7 @@ function wrapped(name) {
   return lines.map((line) => chartText(line.trimEnd())).join("<br>");
 }
 
-/** Where the points of a row lie, so that none hides another: from the row's upper edge to its lower one. */
+/** The places of the points in a row, from its upper edge to its lower one, so that no point hides another. */
 export function offset(number, count) {
   return count < 2 ? 0 : 0.34 * (number / (count - 1) - 0.5);
 }

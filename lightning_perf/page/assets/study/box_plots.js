@@ -1,4 +1,4 @@
-// Box and whisker with every run: times, and accuracy with the runs that collapsed apart.
+// Box plots with every run: times, and accuracy with collapsed runs in their own panel.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import { section } from "../components/parts.js";
@@ -6,8 +6,8 @@ import { armAxis, looks, offset } from "./arms.js";
 import { axisScale, metricTitle, metricValue } from "./metrics.js";
 
 const TIMES = ["step_time", "train_time"];
-const FEWEST_FOR_BOX = 3; // with fewer runs the points are all there is to see
-const LOST_SHARE = 0.24; // width of the panel of collapsed runs, where others learned
+const FEWEST_FOR_BOX = 3; // with fewer runs, only the points are drawn
+const LOST_SHARE = 0.24; // width of the panel of collapsed runs, if other runs learned
 
 /** The step time and the training time of every run, by arm. */
 export function timeBoxes(comparison) {
@@ -26,7 +26,7 @@ export function timeBoxes(comparison) {
       `${capital(metricTitle(name))} of every run`,
       { definition: "box-and-whisker" },
       chart({
-        title: `${metricTitle(name)} of every run by arm; the tables have the figures.`,
+        title: `${metricTitle(name)} of every run by arm. The tables have the figures.`,
         draw,
         height: height(comparison),
       }),
@@ -34,7 +34,7 @@ export function timeBoxes(comparison) {
   });
 }
 
-/** The accuracy of every run, by arm; null when the runs have none. */
+/** The accuracy of every run, by arm; null if the runs have no accuracy. */
 export function accuracyBoxes(comparison) {
   const used = comparison.runs.filter((run) => run.left_out === null && run.values.accuracy !== null);
   if (!comparison.accuracy_metric || used.length === 0) return null;
@@ -76,7 +76,7 @@ export function accuracyBoxes(comparison) {
       definition: "collapsed",
       aside: limit > 0 ? `below ${(100 * limit).toFixed(1)} % a run counts as collapsed` : null,
     },
-    chart({ title: "Accuracy of every run by arm, collapsed runs apart.", draw, height: height(comparison) }),
+    chart({ title: "Accuracy of every run by arm, with collapsed runs shown separately.", draw, height: height(comparison) }),
   );
 }
 

@@ -1,4 +1,4 @@
-// Candidates against the baseline: every metric's change with its interval, and predictions beside what was measured.
+// Candidates against the baseline: the change of every metric with its interval, and predicted next to measured gains.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import { legend, section } from "../components/parts.js";
@@ -10,7 +10,7 @@ import { changeText, intervalText, isRatio, METRICS, metricTitle } from "./metri
 const ROW_PX = 32;
 const HELD = { true: "within the prediction", false: "outside the prediction", null: "not measured" };
 
-/** Every metric's ratio to the baseline, and the accuracy's difference, each with its interval. */
+/** The ratio to the baseline in every metric, and the difference of accuracy, each with its interval. */
 export function forest(comparison) {
   const rows = Object.keys(METRICS).flatMap((metric) =>
     comparison.candidates.flatMap(({ arm, metrics }) =>
@@ -23,7 +23,7 @@ export function forest(comparison) {
   const differences = rows.filter(({ result }) => !isRatio(result.metric));
   if (rows.length === 0) return null;
   return section(
-    `Change against ${comparison.baseline}`,
+    `Change from ${comparison.baseline}`,
     { definition: "change", aside: intervals(comparison) },
     comparison.candidates.length > 1 ? armLegend(comparison.arms) : null,
     h("p", { class: "aside" }, marks(comparison, differences.length > 0)),
@@ -32,7 +32,7 @@ export function forest(comparison) {
   );
 }
 
-/** The predicted gain of mixed precision as a bar, and what was measured; null when nothing was predicted. */
+/** The predicted gain of mixed precision as a bar with the measured gain; null without a prediction. */
 export function predictions(comparison) {
   const rows = comparison.candidates.filter((candidate) => candidate.prediction);
   if (rows.length === 0) return null;
@@ -60,7 +60,7 @@ export function predictions(comparison) {
       ],
       layout: {
         showlegend: false,
-        xaxis: { title: `speed-up of a step against ${chartText(comparison.baseline)}` },
+        xaxis: { title: `speed-up of a step over ${chartText(comparison.baseline)}` },
         yaxis: armAxis(
           rows.map(({ arm }) => ({ name: arm })),
           rows.map(({ prediction }) => HELD[prediction.held]),
@@ -86,7 +86,7 @@ function intervals({ candidates, confidence }) {
   return candidates.length > 1 ? `${level}, all candidates together` : level;
 }
 
-// What is shaded and dashed.
+// The explanation of shaded areas and dashed lines.
 function marks(comparison, differences) {
   const per = (share) => Number((100 * share).toPrecision(3));
   const margin = marginOf(comparison);
@@ -133,7 +133,7 @@ function ratioChart(comparison, rows) {
     },
   });
   return chart({
-    title: "Every metric's ratio to the baseline, with its interval.",
+    title: "The ratio to the baseline in every metric, with its interval.",
     draw,
     height: 70 + ROW_PX * rows.length,
   });
@@ -154,7 +154,7 @@ function differenceChart(comparison, rows) {
     },
   });
   return chart({
-    title: "The accuracy's difference to the baseline, with its interval.",
+    title: "The difference of accuracy from the baseline, with its interval.",
     draw,
     height: 70 + ROW_PX * rows.length,
   });
@@ -172,7 +172,7 @@ function traces(comparison, rows, factor) {
   });
 }
 
-// A point with its interval; hollow where there is none.
+// A point with its interval, or a hollow point without one.
 function interval(estimate, row, look, words, { factor = 1, certain = false } = {}) {
   const known = estimate.low !== null && estimate.high !== null;
   return {
@@ -217,8 +217,8 @@ function rowAxis(rows) {
   };
 }
 
-// The least and the most that is drawn.
-// Intervals beyond a factor of a thousand run out of the chart, so that the rest can be seen; their ends are in words.
+// The smallest and the largest value in the chart.
+// Intervals beyond a factor of a thousand extend beyond the chart, so that the rest stays visible. Labels give their ends.
 function span(rows, zone) {
   const within = (end) => (end > 0 ? Math.min(Math.max(end, 1e-3), 1e3) : end);
   const ends = rows.flatMap(({ result: { estimate } }) => [
@@ -230,7 +230,7 @@ function span(rows, zone) {
   return [Math.min(...values), Math.max(...values)];
 }
 
-// Where an interval goes on beyond the chart.
+// An arrow where an interval extends beyond the chart.
 function arrows(comparison, rows, low, high) {
   const of = looks(comparison.arms);
   const arrow = (x, row, arm, symbol) => ({
@@ -247,7 +247,7 @@ function arrows(comparison, rows, low, high) {
   ]);
 }
 
-// Round ratios, 1 among them, over what is drawn.
+// Round ratios over the range of the chart, including 1.
 function ticks(low, high) {
   const room = (high / low) ** 0.06;
   const range = [Math.log10(low / room), Math.log10(high * room)];

@@ -1,4 +1,4 @@
-// The numbers that studies compare: those of lightning_perf/compare/records/metrics.py, and how their values are shown.
+// The metrics of studies, as in lightning_perf/compare/records/metrics.py, and the format of their values.
 
 import * as format from "../text/format.js";
 
@@ -22,29 +22,29 @@ const SHOWN = {
   bytes: (value) => format.bytes(Math.round(value)),
 };
 
-/** The title of a metric; its name where it is not known. */
+/** The title of a metric, or its name if it is not known. */
 export function metricTitle(name) {
   return METRICS[name]?.title ?? name;
 }
 
-/** The title of a metric as the head of a column, with its unit where the values do not have it. */
+/** The title of a metric as the heading of a column, with its unit if the values do not have one. */
 export function metricHead(name) {
   const title = metricTitle(name);
   const unit = METRICS[name]?.unit === "samples/s" ? ", samples/s" : "";
   return `${title[0]?.toUpperCase() ?? ""}${title.slice(1)}${unit}`;
 }
 
-/** A value of a metric, with its unit; that of a throughput is in the head of its column. */
+/** A value of a metric, with its unit. For a throughput the unit is in the heading of the column. */
 export function metricValue(name, value) {
   return Number.isFinite(value) ? (SHOWN[METRICS[name]?.unit] ?? format.digits)(value) : format.NOT_AVAILABLE;
 }
 
-/** Whether two arms' values of a metric are set against each other as a ratio, and not as a difference. */
+/** Whether values of two arms are compared as a ratio, and not as a difference. */
 export function isRatio(name) {
   return METRICS[name]?.scale !== "difference";
 }
 
-/** A change of a metric, for people: a ratio as per cent with a sign, a difference of shares in points. */
+/** A change of a metric as text: a ratio as per cent with a sign, a difference of shares in points. */
 export function changeText(name, value) {
   if (!Number.isFinite(value)) return format.NOT_AVAILABLE;
   return isRatio(name) ? signedPercent(value) : `${sign(value)}${Math.abs(100 * value).toFixed(2)} pt`;
@@ -67,7 +67,7 @@ export function signedPercent(ratio) {
   return `${sign(change)}${size.toFixed(size >= 99.95 ? 0 : size >= 0.995 ? 1 : 2)} %`;
 }
 
-/** The smallest change that can be seen: of a ratio less 1, or of a difference. */
+/** The smallest detectable change: of a ratio minus 1, or of a difference. */
 export function detectableText(name, value) {
   if (!Number.isFinite(value)) return format.NOT_AVAILABLE;
   if (isRatio(name) && 1 + value >= 10) return factorText(1 + value);
@@ -82,7 +82,7 @@ function factorText(factor) {
   return `×${factor.toFixed(factor < 99.95 ? 1 : 0)}`;
 }
 
-/** What to multiply values of a metric by for an axis, and the unit that they then have. */
+/** The factor that brings values of a metric to the unit of an axis, and that unit. */
 export function axisScale(name, largest) {
   const unit = METRICS[name].unit;
   if (unit === "share") return { factor: 100, unit: "%" };

@@ -1,4 +1,4 @@
-// The runs in their blocks, and in the order in which they ran.
+// Charts of the runs within their blocks, and in order of start.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import { section } from "../components/parts.js";
@@ -9,7 +9,7 @@ import { axisScale, metricTitle, metricValue, signedPercent } from "./metrics.js
 const METRIC = "step_time";
 const DRIFT_POINTS = 41;
 
-/** A line a block through the step times of its runs; null when runs are not in blocks, or have no step times. */
+/** One line per block through the step times of its runs; null without blocks or without step times. */
 export function blockLines(comparison) {
   const blocks = new Map();
   for (const run of comparison.runs) {
@@ -52,16 +52,16 @@ export function blockLines(comparison) {
   };
   return section(
     "Step time within each block",
-    { definition: "block", aside: "a line joins the runs of one block, later blocks are fainter" },
+    { definition: "block", aside: "a line joins the runs of one block, and later blocks are fainter" },
     chart({
-      title: "Step time within each block: lines that lean alike are a difference, crossing ones noise.",
+      title: "Step time within each block. Parallel lines mean a difference, and crossing lines mean noise.",
       draw,
       height: 90 + 80 * comparison.arms.length,
     }),
   );
 }
 
-/** Each run's step time against the mean of its arm, in order of start; null when no arm has two runs with one. */
+/** Each run's step time against the mean of its arm, in order of start; null if no arm has two runs with step times. */
 export function orderOfRuns(comparison) {
   const used = comparison.runs.filter((run) => run.left_out === null);
   const { residuals, change, p } = comparison.drift;
@@ -91,7 +91,7 @@ export function orderOfRuns(comparison) {
     layout: {
       showlegend: false,
       xaxis: { title: "runs in order of start", range: [0.4, used.length + 0.6], dtick: used.length > 16 ? null : 1 },
-      yaxis: { title: "% off the arm's mean", zeroline: true, zerolinecolor: ink("ink-soft") },
+      yaxis: { title: "% from the arm's mean", zeroline: true, zerolinecolor: ink("ink-soft") },
       shapes: comparison.blocked ? bands(used) : [],
     },
   });
@@ -103,7 +103,7 @@ export function orderOfRuns(comparison) {
   );
 }
 
-/** The drift in words. */
+/** The drift as text. */
 function driftWords(change, p) {
   if (change.value === null) return `drift: ${change.reason}`;
   const size = `drift from the first run to the last: ${signedPercent(1 + change.value)}`;
@@ -112,7 +112,7 @@ function driftWords(change, p) {
   return `${size} (${ends}${p === null ? "" : `, p = ${format.significant(p, 2)}`})`;
 }
 
-// The straight line through the logarithms that the document's drift is the rise of.
+// The straight line through the logarithms. The document's drift is its slope.
 function drift(change, count) {
   if (change.value === null || change.value <= -1 || count < 2) return [];
   const slope = Math.log1p(change.value) / (count - 1);
@@ -122,7 +122,7 @@ function drift(change, count) {
   return [{ type: "scatter", mode: "lines", x, y, hoverinfo: "skip", line }];
 }
 
-// A band behind the runs of every other block; blocks that ran side by side have several.
+// A band behind the runs of every other block. Blocks that ran side by side have several bands.
 function bands(used) {
   const order = new Map([...new Set(used.map((run) => run.block))].map((block, i) => [block, i]));
   return used

@@ -1,4 +1,4 @@
-// The runs of a study: one by one, in their blocks, in order, and summed up by arm.
+// The view "Runs": the runs of a study one by one, in their blocks, in order, and summarized by arm.
 
 import { unlessMissing } from "../components/parts.js";
 import { blockLines, orderOfRuns } from "./run_order.js";
@@ -7,7 +7,7 @@ import { armsPart, runs, scatter, summaries } from "./tables.js";
 export const studyRuns = { id: "runs", title: "Runs", kinds: ["study"], ...unlessMissing(reason, render) };
 
 function reason({ report }) {
-  return report.state === "unfair" ? "The arms were not compared: the comparison would be unfair." : null;
+  return report.state === "unfair" ? "The arms were not compared, because the comparison would be unfair." : null;
 }
 
 function render(context) {

@@ -1,4 +1,4 @@
-// A study's figures as tables: results, gates, arms, runs, and what differs between the arms.
+// The figures of a study as tables: results, gates, arms, runs, and the differences between the arms.
 
 import * as column from "../components/column.js";
 import { section } from "../components/parts.js";
@@ -8,14 +8,14 @@ import * as format from "../text/format.js";
 import { armName } from "./arms.js";
 import { changeText, detectableText, intervalText, METRICS, metricHead, metricTitle, metricValue } from "./metrics.js";
 
-/** Each candidate against the baseline in every metric. */
+/** Each candidate compared with the baseline in every metric. */
 export function results({ arms, baseline, candidates }) {
   const rows = candidates.flatMap(({ arm, metrics }) => metrics.map((result) => ({ arm, ...result })));
   return tableSection("Differences", {
     definition: "change",
     aside: `against ${baseline}`,
     id: "results",
-    caption: "Each candidate against the baseline in every metric",
+    caption: "Each candidate compared with the baseline in every metric",
     rows,
     columns: [
       column.text("metric", "Metric", { value: (row) => metricTitle(row.metric) }),
@@ -38,15 +38,15 @@ export function results({ arms, baseline, candidates }) {
             : `${changeText(row.metric, value)}${row.robust.low === null ? "" : ` (${intervalText(row.metric, row.robust)})`}`,
         definition: "hodges-lehmann",
       }),
-      column.number("detectable", "Could see", {
+      column.number("detectable", "Detectable", {
         show: (value, row) => detectableText(row.metric, value),
-        definition: "could-see",
+        definition: "detectable-difference",
       }),
     ],
   });
 }
 
-/** The gates and how they were judged; null without any. */
+/** The gates and their results; null without gates. */
 export function gates({ gates: rows, arms, candidates }) {
   if (!rows.length) return null;
   const figure = (key, title) => column.number(key, title, { show: (value) => format.significant(value, 4) });
@@ -66,7 +66,7 @@ export function gates({ gates: rows, arms, candidates }) {
   });
 }
 
-/** Whether accuracy was kept and how much runs scatter, by candidate; null where there is nothing of either. */
+/** The result for accuracy and the scatter of the runs, by candidate; null without both. */
 export function scatter({ arms, candidates }) {
   const rows = candidates.flatMap((candidate) =>
     [
@@ -79,7 +79,7 @@ export function scatter({ arms, candidates }) {
   if (rows.length === 0) return null;
   return tableSection("Scatter of the runs", {
     definition: "scatter",
-    aside: "standard deviation of the candidate over that of the baseline",
+    aside: "standard deviation of the candidate divided by that of the baseline",
     id: "scatter",
     rows,
     columns: [
@@ -101,7 +101,7 @@ export function scatter({ arms, candidates }) {
   });
 }
 
-/** What the runs of each arm came to: how many, why others are not among them, collapsed ones, the accuracy goal. */
+/** The runs of each arm: their number, those left out with the reasons, collapsed ones, and the accuracy goal. */
 export function armsPart({ arms, candidates, accuracy_goal: goal }) {
   const collapse = new Map(candidates.map((candidate) => [candidate.arm, candidate.collapse_p]));
   return tableSection("Arms", {
@@ -132,8 +132,8 @@ export function armsPart({ arms, candidates, accuracy_goal: goal }) {
         ? []
         : [
             column.count("reached_goal", `Reached ${goal}`),
-            column.number("median_time_to_accuracy_s", "Median time to it", {
-              show: (value) => (value === null ? "not by half" : format.duration(value * 1e9)),
+            column.number("median_time_to_accuracy_s", "Median time to goal", {
+              show: (value) => (value === null ? "fewer than half" : format.duration(value * 1e9)),
             }),
           ]),
     ],
@@ -158,17 +158,17 @@ export function summaries({ arms }) {
       column.count("n", "Runs"),
       figure("mean", "Mean"),
       figure("sd", "SD"),
-      figure("min", "Least"),
+      figure("min", "Minimum"),
       figure("q1", "q1"),
       figure("median", "Median"),
       figure("q3", "q3"),
       figure("p90", "p90"),
-      figure("max", "Most"),
+      figure("max", "Maximum"),
     ],
   });
 }
 
-/** Every run, also those left out, by start. */
+/** Every run in order of start, including those left out. */
 export function runs({ arms, runs: rows, blocked }) {
   const known = Object.keys(METRICS).filter((metric) => rows.some((row) => Number.isFinite(row.values[metric])));
   return tableSection("Runs", {
@@ -192,23 +192,23 @@ export function runs({ arms, runs: rows, blocked }) {
   });
 }
 
-/** What differs between the arms and may; null when nothing does. */
+/** The allowed differences between the arms; null without differences. */
 export function differences({ arms, baseline, candidates }) {
   const rows = candidates.flatMap((candidate) => candidate.differences.map((row) => ({ arm: candidate.arm, ...row })));
   if (rows.length === 0) return null;
   return section(
-    "What differs",
-    { definition: "fair-comparison", aside: "all of it declared" },
+    "Differences between the arms",
+    { definition: "fair-comparison", aside: "all of them declared" },
     differenceTable(rows, candidates.length > 1 ? [arm(arms, "Candidate")] : [], baseline, [
       column.text("allowed_by", "Allowed as"),
     ]),
   );
 }
 
-/** The facts in which arms differ and must not. */
+/** The facts in which arms differ although they must not. */
 export function unfairRows({ rows, baseline }) {
   return section(
-    "Differs besides what is under test",
+    "Differences beyond the setting being tested",
     { definition: "fair-comparison" },
     differenceTable(rows, [column.text("arm", "Candidate")], baseline, []),
   );
@@ -217,19 +217,19 @@ export function unfairRows({ rows, baseline }) {
 function differenceTable(rows, before, baseline, after) {
   return table({
     id: "differences",
-    caption: "What differs",
+    caption: "Differences between the arms",
     rows,
     columns: [
       column.text("fact", "Fact", { code: true }),
       ...before,
       column.text("baseline", baseline, { value: (row) => row.baseline.join(", ") }),
-      column.text("candidate", "Candidate has", { value: (row) => row.candidate.join(", ") }),
+      column.text("candidate", "Candidate's value", { value: (row) => row.candidate.join(", ") }),
       ...after,
     ],
   });
 }
 
-// Of a change that is not known, why.
+// The reason why a change is not known.
 function interval({ metric, estimate, deterministic }) {
   if (estimate.value === null) return estimate.reason ?? format.NOT_AVAILABLE;
   return deterministic && estimate.low === null ? "the same in every run" : intervalText(metric, estimate);

@@ -1,4 +1,4 @@
-// Arms of a study compared: the verdict, the changes with their intervals, and every run as a point.
+// The view "Verdict": the arms of a study compared, with the changes, their intervals, and every run as a point.
 
 import { columns, notes, notice, section } from "../components/parts.js";
 import { h } from "../core/dom.js";
@@ -55,10 +55,10 @@ function context({ arms, blocked, hardware, treatment }) {
   const used = [...new Set(arms.map((arm) => arm.used))];
   return [
     used.length === 1
-      ? `${format.countOf(used[0], "run")} an arm`
+      ? `${format.countOf(used[0], "run")} per arm`
       : `runs: ${arms.map((arm) => `${arm.used} of ${arm.name}`).join(", ")}`,
     blocked ? "in blocks" : "not in blocks",
-    treatment.length ? `under test: ${treatment.join(", ")}` : null,
+    treatment.length ? `tested: ${treatment.join(", ")}` : null,
     hardware.join(", ") || "hardware not recorded",
   ]
     .filter(Boolean)
@@ -74,7 +74,7 @@ function unfair(refusal) {
       h(
         "p",
         {},
-        "Is one of the facts below what you test? Name it with --treatment. Does one not matter? Name it with --allow.",
+        "If you test one of these facts, name it with --treatment. If a difference does not matter, name it with --allow.",
       ),
     ),
     unfairRows(refusal),

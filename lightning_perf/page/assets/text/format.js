@@ -1,5 +1,5 @@
-// Times, bytes, FLOPs, rates and shares for people: the rules of lightning_perf/units.py, so that a figure reads the same
-// here and on the console. Three significant digits; a dash for what is not there.
+// Times, bytes, FLOPs, rates and shares as text. The rules are those of lightning_perf/units.py, so that a figure reads
+// the same here and on the console: three significant digits, and a dash for a missing value.
 
 export const NOT_AVAILABLE = "–";
 
@@ -27,7 +27,7 @@ const PREFIXES = [
   [1e18, "E"],
 ];
 
-/** A length of time, given in nanoseconds. */
+/** A duration, given in nanoseconds. */
 export function duration(time_ns) {
   if (!Number.isFinite(time_ns)) return NOT_AVAILABLE;
   const seconds = Number(fixed(Math.abs(time_ns) / 1e9, 0));
@@ -37,7 +37,7 @@ export function duration(time_ns) {
   return scaled(time_ns, TIMES);
 }
 
-/** A change of a length of time: with its sign. */
+/** A change of a duration, with its sign. */
 export function change(time_ns) {
   return `${time_ns > 0 ? "+" : ""}${duration(time_ns)}`;
 }
@@ -47,7 +47,7 @@ export function bytes(size_bytes) {
   return scaled(size_bytes, BINARY);
 }
 
-/** Bytes a second, in powers of 1000. */
+/** Bytes per second, in powers of 1000. */
 export function bandwidth(bytes_per_s) {
   return scaled(
     bytes_per_s,
@@ -63,7 +63,7 @@ export function flops(count) {
   );
 }
 
-/** Floating-point operations a second. */
+/** Floating-point operations per second. */
 export function flopRate(flops_per_s) {
   return scaled(
     flops_per_s,
@@ -71,7 +71,7 @@ export function flopRate(flops_per_s) {
   );
 }
 
-/** Things a second. */
+/** A rate: a number of things per second. */
 export function rate(per_second, noun) {
   if (!Number.isFinite(per_second)) return NOT_AVAILABLE;
   return `${Math.abs(per_second) < 999.5 ? digits(per_second) : grouped(per_second)} ${noun}/s`;
@@ -88,7 +88,7 @@ export function countOf(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-/** A part of a whole, 0 to 1, as per cent: what is there never reads 0, what is not whole never reads 100. */
+/** A share, 0 to 1, as per cent. A positive share never reads 0, and a share below 1 never reads 100. */
 export function share(part) {
   if (!Number.isFinite(part)) return NOT_AVAILABLE;
   if (part === 0 || part === 1) return `${part * 100} %`;
@@ -97,7 +97,7 @@ export function share(part) {
   return text === "100.0" && part < 1 ? ">99.9 %" : `${text} %`;
 }
 
-/** How many times as much. */
+/** A ratio, as a factor. */
 export function ratio(value) {
   return Number.isFinite(value) ? `${digits(value)}×` : NOT_AVAILABLE;
 }
@@ -111,7 +111,7 @@ export function digits(value) {
   return fixed(value, Math.max(0, Math.min(2 - exponent, 12)));
 }
 
-/** A number with so many significant digits at most, as Python's format `g` has it. */
+/** A number with at most so many significant digits, as by Python's format `g`. */
 export function significant(value, most) {
   if (!Number.isFinite(value)) return NOT_AVAILABLE;
   const exponent = Number(value.toExponential().split("e")[1]);
@@ -136,7 +136,7 @@ function grouped(value) {
   return fixed(value, 0).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-// toFixed rounds a tie away from zero, Python to even. Only a number with its last digit exactly 5 can tie.
+// toFixed rounds a tie away from zero, and Python to even. Only a number with an exact 5 as its last digit can tie.
 function fixed(value, places) {
   const text = value.toFixed(places);
   const exact = Math.abs(value).toFixed(Math.min(places + 30, 100));

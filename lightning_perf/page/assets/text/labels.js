@@ -1,4 +1,4 @@
-// The labels of categories, phases and the like: those of the report's console renderer, kept in labels.json.
+// The labels of categories, phases and the like. They equal those of the console report and are kept in labels.json.
 
 let labels = {};
 
@@ -7,23 +7,23 @@ export function loadLabels(data) {
   labels = data;
 }
 
-/** The label of a name in a table of labels ("categories", "phases", …); the name itself where there is none. */
+/** The label of a name in a table of labels ("categories", "phases", …), or the name itself if it has no label. */
 export function label(table, name) {
   return labels[table]?.[name] ?? name;
 }
 
-/** The place of a name in a table of labels; names that are not in it come last. */
+/** The position of a name in a table of labels. Names without a label come last. */
 export function place(table, name) {
   const found = Object.keys(labels[table] ?? {}).indexOf(name);
   return found < 0 ? Infinity : found;
 }
 
-/** What an arithmetic is called: `FP16`, but `integer`. */
+/** The label of an arithmetic: `FP16`, but `integer`. */
 export function arithmeticLabel(name) {
   return /^[ftb]/.test(name) ? name.toUpperCase() : name;
 }
 
-/** What figures are for: each step, or a recording that marks none. */
+/** The unit of figures: "per step", or "in the recording" if it has no step marks. */
 export function per(rank) {
-  return rank.breakdown.marked ? "a step" : "in the recording";
+  return rank.breakdown.marked ? "per step" : "in the recording";
 }

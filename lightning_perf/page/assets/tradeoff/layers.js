@@ -1,4 +1,4 @@
-// What one forward pass of the original takes, layer by layer, and the least time that it can take.
+// The view "Layers": the cost of one forward pass of the original by layer, and the shortest time that it can take.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
@@ -14,7 +14,7 @@ const BAR_PX = 24;
 const LIMITS = { compute: "device_compute", memory: "memcpy" };
 
 function reason({ report }) {
-  return report.count ? null : "The original's arithmetic could not be counted.";
+  return report.count ? null : "The operations of the original could not be counted.";
 }
 
 function render(context) {
@@ -35,18 +35,18 @@ function summary(count, roofline, original, cell) {
       { label: "MACs", value: macs(count.macs), definition: "macs" },
       { label: "FLOPs", value: format.flops(count.flops), definition: "macs" },
       { label: "Bytes moved", value: format.bytes(count.bytes_moved), definition: "bytes-moved" },
-      { label: "FLOPs a byte", value: digits(count.arithmetic_intensity), definition: "bytes-moved" },
+      { label: "FLOPs per byte", value: digits(count.arithmetic_intensity), definition: "bytes-moved" },
       { label: "Least time", value: time(roofline?.bound_ms), definition: "least-time" },
       { label: "Layer by layer", value: time(roofline?.layer_by_layer_ms), note: "at least", definition: "least-time" },
       {
-        label: "The original takes",
+        label: "Time of the original",
         value: time(latency?.p50_ms),
         note: latency && roofline ? `${format.ratio(latency.p50_ms / roofline.bound_ms)} the least time` : null,
         definition: "latency",
       },
     ]),
     lacking.length
-      ? notice(`FLOPs are too low: no formula is known for operators in ${format.countOf(lacking.length, "layer")}.`)
+      ? notice(`FLOPs are too low, because no formula is known for operators in ${format.countOf(lacking.length, "layer")}.`)
       : null,
   );
 }
@@ -100,7 +100,7 @@ function least({ layers: all, peaks }) {
       { label: "bound by memory", color: LIMITS.memory },
     ]),
     chart({
-      title: "The layers with the longest least time; the table has all.",
+      title: "The layers with the longest least time. The table has all of them.",
       draw,
       height: 64 + BAR_PX * shown.length,
     }),
@@ -113,7 +113,7 @@ function layerTable(count, bounds) {
     definition: "macs",
     aside: "figures sum to those of the model",
     id: "layers",
-    caption: "What each layer takes",
+    caption: "Cost of each layer",
     rows: count.layers,
     sort: "flops",
     columns: [
@@ -162,7 +162,7 @@ function digits(value) {
   return Number.isFinite(value) ? format.digits(value) : format.NOT_AVAILABLE;
 }
 
-// The end of a path tells layers apart.
+// Paths of layers differ at their ends.
 function tail(path) {
   const room = innerWidth < 700 ? 16 : 40;
   return path.length <= room ? path : `…${path.slice(-room + 1)}`;

@@ -1,18 +1,18 @@
-// What a reader allows a call to take and accuracy to lose: chosen on the page, kept in the address.
+// Limits for latency and loss of accuracy, set on the page and kept in the address.
 
 import { h } from "../core/dom.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
 
-const ANY = "any"; // in the address, where the document has a limit and the reader wants none
+const ANY = "any"; // value in the address if the document has a limit and the reader removed it
 const STEPS = 200;
 
-/** The cell (batch size and number of threads) that the address names, else the first. */
+/** The cell (batch size and number of threads) in the address, or else the first. */
 export function chosenCell({ cells }) {
   return cells[Number(read().cell)] ?? cells[0] ?? null;
 }
 
-/** The limits of the address, else those of the document's recommendation: {latency_ms, drop_points}, null for none. */
+/** The limits in the address, or else those of the document's recommendation: {latency_ms, drop_points}, null for no limit. */
 export function chosenLimits({ recommendation }) {
   const state = read();
   const limit = (text, otherwise) => {
@@ -26,7 +26,7 @@ export function chosenLimits({ recommendation }) {
   };
 }
 
-/** What nine of ten calls stay below; the median where there were too few calls for it. */
+/** The p90 latency, or the median if there were too few calls for p90. */
 export function slow(latency) {
   return latency.p90_ms ?? latency.p50_ms;
 }
@@ -36,19 +36,19 @@ export function latencyOf(row, cell) {
   return row.latencies.find((item) => item.threads === cell.threads && item.batch === cell.batch) ?? null;
 }
 
-/** Whether a variant keeps limits in a cell. */
+/** Whether a variant is within the limits in a cell. */
 export function keeps(row, cell, { latency_ms: most, drop_points: drop }) {
   const latency = latencyOf(row, cell);
   if (!latency || row.reason !== null) return false;
   return (most === null || slow(latency) <= most) && (drop === null || (row.accuracy?.drop_points ?? Infinity) <= drop);
 }
 
-/** A cell in words. */
+/** A cell as text. */
 export function cellText({ batch, threads }) {
   return `batch ${batch}, ${format.countOf(threads, "thread")}`;
 }
 
-/** The choice of a cell; null where there is one alone. `changed` is left out where the view is drawn anew. */
+/** The choice of a cell; null if there is only one. Leave out `changed` if the whole view is drawn again. */
 export function cellChoice({ cells }) {
   if (cells.length < 2) return null;
   const chosen = chosenCell({ cells });
@@ -57,10 +57,10 @@ export function cellChoice({ cells }) {
     { id: "cell", on: { change: (event) => write({ cell: event.target.value }) } },
     cells.map((cell, i) => h("option", { value: i, selected: cell === chosen }, cellText(cell))),
   );
-  return h("div", { class: "control" }, h("label", { for: "cell" }, "Calls of"), select);
+  return h("div", { class: "control" }, h("label", { for: "cell" }, "Calls with"), select);
 }
 
-/** The sliders of both limits; `changed()` is called after each movement. */
+/** The sliders of both limits. `changed()` is called after each movement. */
 export function limitControls(document, changed) {
   const cell = chosenCell(document);
   const times = document.rows
@@ -69,7 +69,7 @@ export function limitControls(document, changed) {
     .map(slow);
   const drops = document.rows.map((row) => row.accuracy?.drop_points).filter(Number.isFinite);
   const { latency_ms: latency, drop_points: drop } = chosenLimits(document);
-  // Upwards to the next round figure, so that the right end of a slider keeps every variant.
+  // Rounded up, so that the right end of a slider includes every variant.
   const [least, most] = [Math.min(...times) * 0.98, Math.max(...times) * 1.02];
   const ratio = most / least;
   return [

@@ -1,4 +1,4 @@
-// The ways to run a model: accuracy against latency and size, and what to deploy.
+// The view "Trade-off": accuracy against latency and size, and the variant to deploy.
 
 import * as column from "../components/column.js";
 import { legend, missing, notes, notice, section } from "../components/parts.js";
@@ -16,14 +16,14 @@ function render({ report }) {
   const limits = () => chosenLimits(report);
   const picture = tradeoffChart(report, cell, limits);
   const rows = h("div", {});
-  const words = h("p", { class: "aside", role: "status" });
+  const status = h("p", { class: "aside", role: "status" });
   const filter = () => {
     const kept = report.rows.filter((row) => keeps(row, cell, limits()));
     const none = Object.values(limits()).every((limit) => limit === null);
     fill(
-      words,
+      status,
       none
-        ? "No limit: every variant is shown."
+        ? "Without a limit, all variants are shown."
         : `${format.countOf(kept.length, "variant")} of ${report.rows.length} within the limits.`,
     );
     fill(rows, variantTable(report, cell, limits()));
@@ -41,10 +41,10 @@ function render({ report }) {
       "Accuracy against latency",
       {
         definition: "trade-off",
-        aside: `${cellText(cell)}; the original measured twice differs by ${format.share(cell.tie)}`,
+        aside: `${cellText(cell)}. Two measurements of the original differ by ${format.share(cell.tie)}`,
       },
       h("div", { class: "controls" }, cellChoice(report), limitControls(report, changed)),
-      words,
+      status,
       legend([
         { label: "the original", color: "input" },
         { label: "unbeaten", color: "accent" },
@@ -54,7 +54,7 @@ function render({ report }) {
       h(
         "p",
         { class: "aside" },
-        "Point at a variant for its name and figures; where there are many, only those that matter are named.",
+        "Point at a variant to see its name and figures. If there are many, only the unbeaten ones, the original and the recommended one have names.",
       ),
       picture ?? notice("Nothing was measured with this batch size and number of threads."),
     ),
@@ -67,8 +67,8 @@ function recommendation({ recommendation: found }) {
   if (!found) return null;
   const { max_latency_ms: most, max_accuracy_drop_points: drop } = found;
   const limits = [
-    most === null ? null : `nine of ten calls within ${format.duration(most * 1e6)}`,
-    drop === null ? null : `accuracy lower by ${drop} ${drop === 1 ? "point" : "points"} at most`,
+    most === null ? null : `p90 latency at most ${format.duration(most * 1e6)}`,
+    drop === null ? null : `accuracy drop at most ${drop} ${drop === 1 ? "point" : "points"}`,
   ].filter(Boolean);
   return h(
     "section",
@@ -151,7 +151,7 @@ function failures({ rows }) {
   const failed = rows.filter((row) => row.reason !== null);
   if (failed.length === 0) return null;
   return section(
-    "Not measured, or not wholly",
+    "Not or only partly measured",
     {},
     h(
       "ul",

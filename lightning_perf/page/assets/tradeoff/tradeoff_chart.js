@@ -1,4 +1,4 @@
-// Median latency against accuracy: area for size, a staircase through what nothing beats, the recommended one ringed.
+// Median latency against accuracy. Areas show sizes, a staircase connects unbeaten variants, a ring marks the recommended one.
 
 import { chart, chartText, ink } from "../components/chart.js";
 import * as format from "../text/format.js";
@@ -6,14 +6,14 @@ import { keeps, latencyOf, slow } from "./limits.js";
 
 const AREA_PX = 46; // diameter of the largest variant
 const LEAST_PX = 8;
-const RING_PX = 14; // how much wider the ring is
+const RING_PX = 14; // additional width of the ring
 const HEIGHT_PX = 440;
 const LINE_PX = 15;
 const CHARACTER_PX = 6.4;
-const STEPS = [0, 1, 2, 3, 4]; // lines above or below the point at which a name may stand
-const MOST_NAMES = 12; // with more variants, or on a narrow page, only those that matter have their names on the chart
+const STEPS = [0, 1, 2, 3, 4]; // lines above or below its point at which a name may be placed
+const MOST_NAMES = 12; // with more variants, or on a narrow page, only the important ones have their names on the chart
 
-/** The chart; `limits()` gives the limits of the moment. */
+/** The chart. `limits()` returns the current limits. */
 export function tradeoffChart(document, cell, limits) {
   const points = document.rows
     .map((row) => ({ row, latency: latencyOf(row, cell) }))
@@ -42,7 +42,7 @@ export function tradeoffChart(document, cell, limits) {
     },
   });
   return chart({
-    title: "Median latency against accuracy, a point a variant; the table below has the figures.",
+    title: "Median latency against accuracy, with one point per variant. The table below has the figures.",
     draw,
     height: HEIGHT_PX,
   });
@@ -57,7 +57,7 @@ function variant({ row, latency, x, y }, document, cell, kept) {
     x: [x],
     y: [y],
     opacity: kept ? 1 : 0.25,
-    customdata: [[chartText(row.variant), words(row, latency)]],
+    customdata: [[chartText(row.variant), tooltip(row, latency)]],
     hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     marker: {
       color: `${color}88`,
@@ -69,13 +69,13 @@ function variant({ row, latency, x, y }, document, cell, kept) {
   };
 }
 
-// The area of a variant stands for the size of its files.
+// The area of a variant shows the size of its files.
 function diameter(row, { rows }) {
   const largest = Math.max(...rows.map((item) => item.size_bytes ?? 1));
   return Math.max(LEAST_PX, AREA_PX * Math.sqrt((row.size_bytes ?? 1) / largest));
 }
 
-function words(row, latency) {
+function tooltip(row, latency) {
   const accuracy = row.accuracy;
   return [
     `p50 ${format.duration(latency.p50_ms * 1e6)}, p90 ${format.duration(slow(latency) * 1e6)}`,
@@ -117,7 +117,7 @@ function ring({ row, x, y }, document) {
   };
 }
 
-// Of variants as fast within the noise, the staircase goes through the more accurate.
+// If two variants are equally fast within the noise, the staircase goes through the more accurate one.
 function staircase(placed, { front }) {
   const best = [];
   for (const { x, y } of placed.filter(({ row }) => front.includes(row.variant)).toSorted((a, b) => a.x - b.x)) {
@@ -169,7 +169,7 @@ function timeTicks(placed) {
   };
 }
 
-// Names beside their points, each at the first height where it lies on no other, and none beyond the chart's sides.
+// Names next to their points, each at the first height where it covers no other name, and inside the chart.
 function names(all, document, cell, heights) {
   const width = Math.min(innerWidth, 1480) - (innerWidth > 820 ? 330 : 110);
   const { range } = timeTicks(all);

@@ -1,4 +1,4 @@
-// Each variant in detail: calls, outputs, cold start, and the settings that decided them.
+// The view "Variants": calls, outputs, cold start and settings of each variant.
 
 import * as column from "../components/column.js";
 import { facts, missing, section } from "../components/parts.js";
@@ -23,7 +23,7 @@ function render({ report }) {
 function calls(report, cell) {
   const rows = report.rows.filter((row) => latencyOf(row, cell));
   const time = (key, title) => column.timeMs(key, title, { value: (row) => latencyOf(row, cell)[key] });
-  const noise = cell.noise.value === null ? null : `the original measured twice: ${range(cell.noise)}`;
+  const noise = cell.noise.value === null ? null : `two measurements of the original: ${range(cell.noise)}`;
   return section(
     "Calls",
     { definition: "latency", aside: [cellText(cell), noise].filter(Boolean).join("; ") },
@@ -122,20 +122,20 @@ function coldStart(report) {
 }
 
 function how({ rows }) {
-  return tableSection("How each was made", {
+  return tableSection("Settings", {
     id: "how",
-    caption: "How each variant was made",
+    caption: "Settings of each variant",
     rows,
     columns: column.filled(rows, [
       column.text("variant", "Variant"),
-      column.text("summary", "What it does"),
+      column.text("summary", "Description"),
       column.text("settings", "Settings", {
         value: (row) =>
           Object.entries(row.provenance ?? {})
             .map(([name, value]) => `${name} ${value}`)
             .join(", "),
       }),
-      column.text("reason", "Not measured because"),
+      column.text("reason", "Reason for no measurement"),
     ]),
   });
 }
@@ -144,7 +144,7 @@ function machine({ machine: found, effort, method_version: method }) {
   const versions = Object.entries(found.versions).map(([name, version]) => `${name} ${version}`);
   const loads = [found.load_before, found.load_after];
   return section(
-    "Where and how it was measured",
+    "Machine and method",
     {},
     facts([
       ["Device", found.device],
@@ -154,7 +154,7 @@ function machine({ machine: found, effort, method_version: method }) {
       ["Versions", versions.join(", ")],
       [
         "Effort",
-        `${format.digits(effort.seconds)} s a variant, batch size and number of threads, in ${effort.rounds} rounds; method ${method}`,
+        `${format.digits(effort.seconds)} s per variant, batch size and number of threads, in ${effort.rounds} rounds (method ${method})`,
       ],
     ]),
   );

@@ -142,14 +142,14 @@ def test_the_commands_are_ones_that_train_understands(experiment, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--precisions", "32-true", "tf32"], "no TF32"),
+        (["--precisions", "32-true,tf32"], "no TF32"),
         (["--precisions", "32-true"], "needs two"),
         (["--data", "nowhere"], "no such file"),
     ],
 )
 def test_mistakes_end_with_code_2_before_the_first_run(tmp_path, arguments, problem, capsys):
     folder = tmp_path / "study"
-    assert main(["compare", "--accelerator", "cpu", "--study-dir", str(folder), *arguments]) == 2
+    assert main(["compare", "--accelerator", "cpu", "--out", str(folder), *arguments]) == 2
     assert problem in capsys.readouterr().err
     assert not (folder / "runs").exists()
 
@@ -186,7 +186,7 @@ def test_a_whole_comparison_and_going_on_with_it(pictures, tmp_path, capsys, mon
     # Nor the revision of this checkout: someone may be at work on it.
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
     folder = tmp_path / "study"
-    arguments = ["compare", "--data", str(pictures), "--study-dir", str(folder), "--runs", "1", "--epochs", "1"]
+    arguments = ["compare", "--data", str(pictures), "--out", str(folder), "--runs", "1", "--epochs", "1"]
     arguments += ["--image-size", "18", "--accelerator", "cpu", "--workers", "0", "--batch-size", "4"]
     assert main(arguments) == 4  # one run each: no interval
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-// In which arithmetic the device computes.
+// Device compute by number format.
 
 import * as column from "../../components/column.js";
 import { notice, section, timeStack } from "../../components/parts.js";
@@ -13,7 +13,7 @@ export function arithmetic(rank) {
   if (!formats?.compute_ns) return null;
   const steps = Math.max(formats.steps, 1);
   const rows = formats.rows.filter((row) => row.time_ns > 0);
-  const told = (row) =>
+  const sources = (row) =>
     [row.by_operator_ns ? "operator types" : null, row.by_name_ns ? "kernel name" : null].filter(Boolean).join(", ") ||
     format.NOT_AVAILABLE;
   return section(
@@ -36,7 +36,7 @@ export function arithmetic(rank) {
         column.text("arithmetic", "Arithmetic", { value: (row) => arithmeticLabel(row.name) }),
         column.perStep(steps, column.time("time_ns", "Time")),
         column.share("share", "Share", { bar: (row) => row.share }),
-        column.text("told_by", "Told by", { value: told }),
+        column.text("source", "Source", { value: sources }),
       ],
     }),
     formats.tensor_core_share === null
@@ -44,8 +44,8 @@ export function arithmetic(rank) {
       : h("p", {}, `On Tensor Cores: ${format.share(formats.tensor_core_share)} of compute time.`),
     formats.eligible_unused.map((unused) =>
       notice(
-        `Not on Tensor Cores though a matrix product: ${format.duration(unused.time_ns / steps)} ${per(rank)} in ` +
-          `${format.countOf(unused.kernels, "kernel")}, because ${label("reasons", unused.reason)} (${unused.operators.join(", ")}).`,
+        `Matrix products without Tensor Cores: ${format.duration(unused.time_ns / steps)} ${per(rank)} in ` +
+          `${format.countOf(unused.kernels / steps, "kernel")}, because ${label("reasons", unused.reason)} (${unused.operators.join(", ")}).`,
       ),
     ),
   );

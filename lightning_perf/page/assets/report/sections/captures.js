@@ -1,11 +1,11 @@
-// Captures: windows that the profiler recorded because steps turned slow, or because somebody asked.
+// Captures: windows that the profiler recorded because steps turned slow or because the user asked for them.
 
 import { section } from "../../components/parts.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 import { changesPart } from "./changes.js";
 
-/** When each capture came, how slow the steps were, and what differed; null without any. */
+/** The captures with their steps and the differences from the scheduled window; null without captures. */
 export function capturesPart(captures) {
   if (!captures?.length) return null;
   return section(
@@ -19,7 +19,7 @@ function one(capture, i) {
   const { slowdown, step_ns: step, recorded_steps: recorded } = capture;
   const facts = [
     slowdown ? `usual ${format.duration(slowdown.usual_ns)}, limit ${format.duration(slowdown.limit_ns)}` : null,
-    recorded ? `${format.countOf(recorded, "step")} recorded, ${format.duration(step)} each` : "no whole step recorded",
+    recorded ? `${format.countOf(recorded, "step")} recorded, ${format.duration(step)} each` : "no complete step recorded",
     capture.rank === null
       ? null
       : `rank ${capture.rank}${capture.ranks.length > 1 ? ` of ${capture.ranks.length}` : ""}`,
@@ -43,8 +43,8 @@ function one(capture, i) {
 function details(diff, i) {
   const part = (name, title, noun, labels) =>
     diff[name] && changesPart({ id: `capture-${i}-${name}`, title, changes: diff[name], noun, labels, bars: false });
-  const box = h("details", {}, h("summary", {}, "What differs from the scheduled window"));
-  // Built when opened: a run may have many captures, each with thousands of operators.
+  const box = h("details", {}, h("summary", {}, "Differences from the scheduled window"));
+  // Built when the reader opens it, because a run may have many captures with thousands of operators each.
   const build = () => {
     if (box.childElementCount > 1) return;
     box.append(

@@ -1,4 +1,4 @@
-// What changed from one recording to another, as charts and tables.
+// The changes from one recording to another, as charts and tables.
 
 import { chart, chartText, ink } from "../../components/chart.js";
 import * as column from "../../components/column.js";
@@ -30,45 +30,50 @@ export function categoriesSideBySide({ categories }) {
     layout: {
       barmode: "stack",
       showlegend: false,
-      xaxis: { title: "ms a step" },
+      xaxis: { title: "ms per step" },
       yaxis: { autorange: "reversed" },
     },
   });
   return [
     legend(rows.map((row) => ({ label: label("categories", row.name), color: colorOf(row.name) }))),
-    chart({ title: "Step time by category, before and after; the table has the figures.", draw, height: 170 }),
+    chart({ title: "Step time by category, before and after. The table has the figures.", draw, height: 170 }),
   ];
 }
 
 /**
  * A table of changes, with its largest ones as bars.
  *
- * `id`: the table's name. `title`: what its rows are. `changes`: a table of the diff. `noun`: what a row is called.
- * `labels`: the table of labels for the rows' names. `total`: rows there are, when the document has only the first.
- * `bars`: whether the largest changes are drawn.
+ * @param id The table's name.
+ * @param title Its title.
+ * @param changes A table of the diff.
+ * @param noun The noun for a row.
+ * @param labels The table of labels for the rows' names.
+ * @param total Number of rows if the document has only the first ones.
+ * @param bars Whether the largest changes are drawn.
  */
 export function changesPart({ id, title, changes, noun, labels = null, definition, total = null, bars = true }) {
   const rows = changes.rows.filter((row) => row.before_ns || row.after_ns);
   if (rows.length === 0) return null;
   return section(
     title,
-    { definition, aside: `${format.change(changes.change_ns)} a step in all` },
+    { definition, aside: `${format.change(changes.change_ns)} per step in total` },
     bars ? largest(rows, noun) : null,
     total > changes.rows.length
-      ? notice(`The ${format.count(changes.rows.length)} largest changes of ${format.count(total)} are listed.`)
+      ? notice(`This table lists the ${format.count(changes.rows.length)} largest of ${format.count(total)} changes.`)
       : null,
     table({ id, caption: title, columns: columnsOf(rows, noun, labels), rows }),
   );
 }
 
-/** What became of a time, in its colour. */
+/** The outcome of a time (faster, slower, same), in its color. */
 export function outcome(verdict) {
-  return h("span", { class: `outcome ${verdict}` }, verdict);
+  return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
 
 function largest(rows, noun) {
   const shown = rows.filter((row) => row.verdict !== "same").slice(0, MOST_BARS);
   if (shown.length < 2) return null;
+  const comparable = rows.every((row) => row.verdict !== "incomparable");
   const draw = () => ({
     data: [
       {
@@ -83,11 +88,11 @@ function largest(rows, noun) {
           format.duration(row.after_ns),
         ]),
         hovertemplate: "%{customdata[0]}<br>%{customdata[1]}: %{customdata[2]} → %{customdata[3]}<extra></extra>",
-        marker: { color: shown.map((row) => ink(row.change_ns > 0 ? "high" : "good")) },
+        marker: { color: shown.map((row) => ink(comparable ? (row.change_ns > 0 ? "high" : "good") : "ink-soft")) },
       },
     ],
     layout: {
-      xaxis: { title: "change, ms a step: left is faster", zerolinecolor: ink("ink-soft") },
+      xaxis: { title: comparable ? "change in ms per step (left is faster)" : "change in ms per step", zerolinecolor: ink("ink-soft") },
       yaxis: {
         autorange: "reversed",
         tickvals: shown.map((_, i) => i),
@@ -97,7 +102,7 @@ function largest(rows, noun) {
     },
   });
   return chart({
-    title: `The largest changes by ${noun}; the table below has all.`,
+    title: `The largest changes by ${noun}. The table below has all of them.`,
     draw,
     height: 70 + BAR_PX * shown.length,
   });
@@ -134,13 +139,13 @@ function nameOf(row) {
   return row.name ?? "(no operator)";
 }
 
-/** A name on one line, its middle left out where it is long: names of kernels differ at their ends. */
+/** A name on one line. A long one loses its middle, because names of kernels differ at their ends. */
 function shortened(text) {
   const room = innerWidth < 700 ? 18 : 44;
   return text.length <= room ? text : `${text.slice(0, room / 2)}…${text.slice(-room / 2 + 1)}`;
 }
 
-// A part of a category has the category's colour.
+// A part of a category has the category's color.
 function colorOf(name) {
   return ["memcpy", "runtime"].find((parent) => name?.startsWith(`${parent}_`)) ?? name ?? "unknown";
 }

@@ -1,4 +1,4 @@
-// What communication costs one rank.
+// The cost of communication for one rank.
 
 import * as column from "../../components/column.js";
 import { section, tiles, timeStack } from "../../components/parts.js";
@@ -22,7 +22,7 @@ export function communication(rank, several) {
               definition: "communication-time",
             },
             {
-              label: "Beside compute",
+              label: "Overlapped",
               value: format.duration(found.overlapped_ns / steps),
               definition: "communication-time",
             },
@@ -35,7 +35,7 @@ export function communication(rank, several) {
           ]),
           timeStack(
             [
-              { label: "beside compute", value: found.overlapped_ns, color: "device_compute" },
+              { label: "overlapped", value: found.overlapped_ns, color: "device_compute" },
               { label: "exposed", value: found.exposed_ns, color: "communication" },
             ],
             steps,
@@ -64,8 +64,8 @@ function collectives(found, steps) {
       column.perStep(steps, column.count("calls", "Calls")),
       column.perStep(steps, column.time("total_ns", "Time")),
       column.time("mean_ns", "Mean"),
-      column.time("min_ns", "Least"),
-      column.time("max_ns", "Most"),
+      column.time("min_ns", "Minimum"),
+      column.time("max_ns", "Maximum"),
       bandwidth("bus_bytes_per_s", "Bus bandwidth"),
       bandwidth("best_bus_bytes_per_s", "of the shortest"),
     ]),

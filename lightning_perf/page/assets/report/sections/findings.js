@@ -1,4 +1,4 @@
-// Findings: cause, evidence, what to do, and what that is predicted to save.
+// Findings: the problem, its evidence, the fix and the estimated saving.
 
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
@@ -7,7 +7,7 @@ import { per } from "../../text/labels.js";
 /** The findings of a report, the most to save first; savings are parts of the step of the rank that each is about. */
 export function findingsList({ findings, ranks, lead }) {
   const rank = ranks[lead];
-  const ofWhat = rank ? per(rank) : "a step";
+  const ofWhat = rank ? per(rank) : "per step";
   const several = (rank?.metadata.world_size ?? 1) > 1;
   return h(
     "div",
@@ -16,16 +16,18 @@ export function findingsList({ findings, ranks, lead }) {
   );
 }
 
-/** Findings of the recorded steps that the whole run or the state of the machine does not bear out, and why. */
+/** Findings of the recorded steps that the rest of the run or the state of the machine does not support, with the reason. */
 export function heldBackList(heldBack) {
   return h(
     "ul",
     {},
-    heldBack.map(({ finding, reason }) => h("li", {}, `${finding.title}. `, h("span", { class: "faint" }, reason))),
+    heldBack.map(({ finding, reason }) =>
+      h("li", {}, `${finding.title}. `, h("span", { class: "faint" }, reason), " ", ruleLink(finding)),
+    ),
   );
 }
 
-// Whose step the shares are of, where it is not that of the verdict.
+// The rank of the step that the shares refer to, if it is not the rank of the verdict.
 function whose(finding, rank) {
   return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;
 }
@@ -39,12 +41,19 @@ function one(finding, number, { ofWhat, several, whoseStep }) {
       { class: "finding-head" },
       h("h3", { id: `finding-${number}` }, `${number}. ${finding.title}`),
       h("span", { class: "severity" }, finding.severity),
+      ruleLink(finding),
       several && finding.rank !== null ? h("span", { class: "faint" }, `rank ${finding.rank}`) : null,
     ),
     finding.evidence.map((line) => h("p", {}, line)),
-    h("p", { class: "action" }, withCode(finding.action)),
+    h("p", { class: "action" }, h("b", {}, "Fix: "), withCode(finding.action)),
     saving(finding, ofWhat, whoseStep),
   );
+}
+
+// The rule's ID, with a link to the page that explains it. Other addresses than those on GitHub become no link.
+function ruleLink({ kind, page }) {
+  if (!/^https:\/\/github\.com\/[\w./-]+$/.test(page ?? "")) return h("code", { class: "rule" }, kind);
+  return h("a", { class: "rule", href: page, target: "_blank", rel: "noreferrer" }, kind);
 }
 
 function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, ofWhat, whoseStep) {
@@ -63,16 +72,16 @@ function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, of
     h(
       "div",
       { class: "saving" },
-      h("b", {}, `Saves ${range} ${ofWhat}${least === most ? "" : shares}`),
+      h("b", {}, `Estimated saving: ${range} ${ofWhat}${least === most ? "" : shares}`),
       step_ms
         ? h(
             "span",
-            { class: "saving-scale", title: "predicted saving as a part of the step", "aria-hidden": "true" },
+            { class: "saving-scale", title: "estimated saving as a share of the step", "aria-hidden": "true" },
             h("span", { style: ends }),
           )
         : null,
     ),
-    model ? h("p", { class: "faint" }, `Predicted: ${model}`) : null,
+    model ? h("p", { class: "faint" }, model) : null,
   ];
 }
 

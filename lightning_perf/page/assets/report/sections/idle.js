@@ -1,4 +1,4 @@
-// What the device waits for, and where the host waits for the device.
+// Idle time of the device, and the places where the host waits for the device.
 
 import * as column from "../../components/column.js";
 import { section, timeStack } from "../../components/parts.js";
@@ -7,7 +7,7 @@ import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
 
-/** Idle time of the device, by what the host did, with its longest gaps. */
+/** Idle time of the device by the host's activity, with the longest gaps. */
 export function idlePart(rank) {
   const { idle } = rank;
   const steps = Math.max(idle.steps, 1);
@@ -26,11 +26,11 @@ export function idlePart(rank) {
         color: row.name,
       })),
       steps,
-      { title: "What the host did while the device idled" },
+      { title: "Host activity while the device was idle" },
     ),
     table({
       id: "idle",
-      caption: "Idle time by what the host did",
+      caption: "Idle time by host activity",
       rows,
       searchable: false,
       columns: [
@@ -38,7 +38,7 @@ export function idlePart(rank) {
         column.perStep(steps, column.time("total_ns", "Time", { csv: "idle_ns" })),
         column.share("share", "Share", { bar: (row) => row.share }),
         column.perStep(steps, column.count("gaps", "Gaps")),
-        column.text("remedy", "What removes it"),
+        column.text("remedy", "Remedy"),
       ],
     }),
     h("h3", {}, "Longest gaps"),
@@ -60,13 +60,13 @@ export function idlePart(rank) {
   );
 }
 
-/** Where the host waits for the device; null where it does not. */
+/** The places where the host waits for the device; null if it never does. */
 export function syncPart(rank) {
   const { sync_points: found } = rank;
   if (!found?.points.length) return null;
   const steps = Math.max(found.steps, 1);
   const time = (key, title) => column.perStep(steps, column.time(key, title));
-  return tableSection("Waits for the device", {
+  return tableSection("Waits of the host for the device", {
     definition: "sync-point",
     aside: per(rank),
     id: "sync",
@@ -79,7 +79,7 @@ export function syncPart(rank) {
       column.perStep(steps, column.count("calls", "Calls")),
       time("wait_ns", "Wait"),
       time("drained_ns", "Device idle after"),
-      time("regained_ns", "To regain at most"),
+      time("regained_ns", "Saving at most"),
     ],
   });
 }

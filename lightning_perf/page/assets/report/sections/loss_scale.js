@@ -6,7 +6,7 @@ import { notice, section, tiles } from "../../components/parts.js";
 import { table } from "../../components/table.js";
 import * as format from "../../text/format.js";
 
-/** The loss scale: how it changed, and what that cost. */
+/** The loss scale: its changes and their cost. */
 export function lossScale(history) {
   const kinds = { start: "start", overflow: "overflow: step skipped", growth: "growth", end: "end" };
   const origin = (event) => {
@@ -18,10 +18,10 @@ export function lossScale(history) {
   return section(
     "Loss scale",
     { definition: "loss-scale" },
-    history.finished ? null : notice("The run did not end: this is its last known state."),
+    history.finished ? null : notice("The run did not end. This is its last known state."),
     history.scheduler_steps_on_skips
       ? notice(
-          `Learning-rate schedulers made ${format.countOf(history.scheduler_steps_on_skips, "step")} on skipped optimizer steps: the schedule is ahead of the weights by that.`,
+          `Learning-rate schedulers made ${format.countOf(history.scheduler_steps_on_skips, "step")} although the optimizer step was skipped, so the schedule is ahead of the weights.`,
         )
       : null,
     tiles([
@@ -58,8 +58,8 @@ export function lossScale(history) {
       rows: history.events,
       columns: [
         column.count("step", "Step"),
-        column.text("what", "What", { value: (row) => kinds[row.kind] }),
-        column.count("scale", "Scale from here"),
+        column.text("what", "Change", { value: (row) => kinds[row.kind] }),
+        column.count("scale", "New scale"),
         column.time("wasted_ns", "Wasted", { show: (time) => format.duration(time || null) }),
         column.text("origin", "Where", { value: origin }),
       ],
@@ -98,5 +98,5 @@ function scaleChart(history) {
       showlegend: overflows.length > 0,
     },
   });
-  return chart({ title: `Loss scale over the steps; ${overflows.length} overflows`, draw, height: 260 });
+  return chart({ title: `Loss scale over the steps, with ${format.countOf(overflows.length, "overflow")}`, draw, height: 260 });
 }

@@ -1,4 +1,4 @@
-// How far mixed precision is from FP32: charts of the losses and of the layers' outputs.
+// Drift of mixed precision from FP32: charts of the losses and of the layers' outputs.
 
 import { chart, chartText, ink } from "../../components/chart.js";
 import { h } from "../../core/dom.js";
@@ -30,7 +30,7 @@ export function lossChart(drift) {
   );
 }
 
-/** How far each layer's output is from FP32. */
+/** The error of each layer's output against FP32. */
 export function driftChart(drift) {
   const draw = () => ({
     data: [
@@ -44,7 +44,7 @@ export function driftChart(drift) {
     ],
     layout: {
       xaxis: {
-        title: "layers, in the order of computing",
+        title: "layers in the order of computation",
         showticklabels: drift.layers.length <= 24,
         type: "category",
       },

@@ -1,4 +1,4 @@
-// What the timer that is always on measured.
+// Step times of the step timer, which runs without the profiler.
 
 import * as column from "../../components/column.js";
 import { notice, section } from "../../components/parts.js";
@@ -10,10 +10,10 @@ import * as format from "../../text/format.js";
 export function stepTimes(times) {
   const rows = [
     { name: "Step", mean: times.mean_ns, p50: times.p50_ns, p90: times.p90_ns, p99: times.p99_ns },
-    { name: "Wait for data", mean: times.data_wait_mean_ns, p50: null, p90: times.data_wait_p90_ns, p99: null },
+    { name: "Data wait", mean: times.data_wait_mean_ns, p50: null, p90: times.data_wait_p90_ns, p99: null },
     ...(times.device_mean_ns === null
       ? []
-      : [{ name: "Device", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
+      : [{ name: "Device, without data wait", mean: times.device_mean_ns, p50: null, p90: null, p99: null }]),
   ];
   const figure = (key, title) => column.time(key, title, { csv: `${key}_ns` });
   const trend = (value, before, after) =>
@@ -38,10 +38,10 @@ export function stepTimes(times) {
     },
     table({
       id: "step-times",
-      caption: "Step times by the always-on timer",
+      caption: "Step times by the step timer",
       rows,
       columns: [
-        column.text("name", "What", { csv: "what" }),
+        column.text("name", "Time", { csv: "what" }),
         figure("mean", "Mean"),
         figure("p50", "p50"),
         figure("p90", "p90"),
@@ -60,7 +60,7 @@ function outliers({ outlier_steps: number, outlier_excess_ns: excess_ns, outlier
   return h(
     "p",
     {},
-    `${format.countOf(number, "step")} stood out, ${format.duration(excess_ns)} over the median together; ` +
-      `the longest was step ${longest.step} with ${format.duration(longest.step_ns)}.`,
+    `${format.countOf(number, "outlier")}, together ${format.duration(excess_ns)} over the median. ` +
+      `The longest is step ${longest.step} with ${format.duration(longest.step_ns)}.`,
   );
 }

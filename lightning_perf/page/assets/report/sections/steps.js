@@ -1,4 +1,4 @@
-// Where the step time goes: step by step, on average, and by phase.
+// The step time: step by step, on average, and by phase.
 
 import { chart, chartText, ink } from "../../components/chart.js";
 import * as column from "../../components/column.js";
@@ -8,7 +8,7 @@ import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
 
-const HEIGHT_PX = 400; // at most; less where the table beside it is short
+const HEIGHT_PX = 400; // maximum; less if the table next to it is short
 
 /** The time of each step by category, as a chart. */
 export function steps(rank) {
@@ -30,13 +30,13 @@ export function steps(rank) {
   });
   const outliers = times.outliers.map((step) =>
     notice(
-      `Step ${step.number} stands apart: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}.`,
+      `Step ${step.number} is an outlier: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}.`,
     ),
   );
   return section(
     times.marked ? "Time of each step" : "Time of the recording",
     { definition: "step" },
-    chart({ title: "Step time by category, a bar a step; the table beside it has the means.", draw, height }),
+    chart({ title: "Step time by category, with one bar per step. The table has the means.", draw, height }),
     outliers,
   );
 }
@@ -66,7 +66,7 @@ export function breakdown(rank) {
       column.share("share", "Share", { bar: (row) => (row.parent === null ? row.share : null) }),
       ...(spread
         ? [
-            column.time("max_ns", "Least – most", {
+            column.time("max_ns", "Minimum–maximum", {
               show: (_, row) => `${format.duration(row.min_ns)} – ${format.duration(row.max_ns)}`,
             }),
           ]

@@ -1,15 +1,15 @@
-// How far the recording can be trusted, and what the profiler did to the run.
+// The reliability of the recording, and the effect of the profiler on the run.
 
 import * as column from "../../components/column.js";
 import { tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
 import * as format from "../../text/format.js";
 
-/** A line that says what is missing from the recording. */
+/** A line about missing parts of the recording. */
 export function trustLine(trust) {
   const linked = trust.kernels - trust.unlinked_kernels;
   const parts = [
-    trust.steps ? `${trust.steps - trust.incomplete_steps} of ${format.countOf(trust.steps, "step")} whole` : null,
+    trust.steps ? `${trust.steps - trust.incomplete_steps} of ${format.countOf(trust.steps, "step")} complete` : null,
     trust.lost_events ? `${format.countOf(trust.lost_events, "event")} lost` : "no event lost",
     trust.truncated_ranks ? `${format.countOf(trust.truncated_ranks, "recording")} cut short` : null,
     trust.deviceless_ranks
@@ -30,7 +30,7 @@ export function trustLine(trust) {
   return h("p", { class: "aside" }, h("b", {}, "Trust "), parts.filter(Boolean).join(" · "));
 }
 
-/** What each window of the profiler did to the run; null where nothing tells. */
+/** The effect of each profiler window on the run; null if it was not measured. */
 export function windowsPart(trust) {
   if (!trust?.windows?.length) return null;
   const ratio = (key, title) =>
@@ -42,8 +42,8 @@ export function windowsPart(trust) {
           ? format.NOT_AVAILABLE
           : `${format.ratio(value)} (${format.ratio(row[key].low)} – ${format.ratio(row[key].high)})`,
     });
-  const back = { true: "yes", false: "no", null: "cannot be told" };
-  return tableSection("What the profiler did to the run", {
+  const back = { true: "yes", false: "no", null: "unknown" };
+  return tableSection("Effect of the profiler on the run", {
     definition: "profiler-cost",
     aside: trust.analysis_ns === null ? null : `the analysis took ${format.duration(trust.analysis_ns)}`,
     id: "windows",
@@ -59,7 +59,7 @@ export function windowsPart(trust) {
       column.time("after_ns", "after"),
       ratio("overhead", "Inside / before"),
       ratio("lasting", "After / before"),
-      column.text("came_back", "Came back", { value: (row) => back[row.returned] }),
+      column.text("recovered", "Recovered", { value: (row) => back[row.returned] }),
       column.time("cost_ns", "Cost"),
     ],
   });

@@ -39,7 +39,7 @@ export function underflow(found) {
           bar: (row) => row.subnormal_share,
         }),
         column.share("zero_share", "Zero", { definition: "zero-share" }),
-        column.number("median_exponent", "Median size", { show: exponent }),
+        column.number("median_exponent", "Median magnitude", { show: exponent }),
         column.number("headroom_doublings", "Scale headroom", {
           definition: "scale-headroom",
           show: (value) => (value === null ? format.NOT_AVAILABLE : format.countOf(value, "doubling")),

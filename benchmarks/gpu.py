@@ -1,0 +1,359 @@
+"""Check this project's claims about GPUs on one CUDA GPU, in stages of at most eight minutes.
+
+Stages, in the order to run them:
+
+- first: facts of the machine; rates of FP32, TF32, FP16, and BF16 products; ResNet-50 in four precisions at batch 256,
+  with one trace of each; the tests in ``tests/on_gpu.py``
+- table: ResNet-50 in 16 combinations of precision, batch size, and memory format, with the predicted gains
+- overhead: alternating fits with and without `PerfCallback`; a step that waits for the device is an error
+- planted: each finding about GPUs is planted, its advice followed, and the gain compared with the estimate
+- rest: inference variants of the recipe's ResNet, ``lightning-perf tune``, and the recipe's comparison
+
+Each stage writes at most eight files to ``--out``, from its first step on: ``STAGE.md`` (all tables), ``STAGE.jsonl``
+(raw figures), ``STAGE.log`` (all output), and traces or plots. A step that fails or takes too long is named at the end
+and does not stop the others. The tables are printed last, so that they survive a shortened log.
+
+Run as ``benchmarks/gpu.sh STAGE --out DIR``. ``--tiny`` runs the same on a CPU at sizes that only show that it works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.options import make_parser
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "gpu"
+NEEDED = ("cloudpickle", "lightning", "matplotlib", "msgspec", "pytest", "rich", "scipy", "torch", "torchvision")
+"""Packages without which no stage works."""
+
+STAGE_S = 480.0
+"""Seconds that a stage may take. A step gets no more than is left of them."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much the steps do: on a GPU, or just enough to show on a CPU that they work."""
+
+    device: str
+    model: str
+    tuned: str
+    image_size: int
+    epochs: int
+    runs: int
+    planted_rounds: int
+    overhead_minutes: float
+    tune_minutes: float
+    tiny: bool
+
+
+ON_GPU = Sizes("cuda", "resnet50", "resnet18", 200, 1, 3, 3, 5.0, 3.0, tiny=False)
+TINY = Sizes("cpu", "cnn", "cnn", 18, 1, 1, 1, 0.01, 3.0, tiny=True)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command of a stage.
+
+    Attributes:
+        name: Its name, as ``--only`` takes it.
+        command: Arguments for Python. ``{work}`` is a scratch folder, ``{out}`` the folder of results.
+        limit_s: Most seconds that it may take.
+        pages: Markdown files below ``{work}`` that become sections of the stage's page.
+        raw: JSON or JSON Lines files below ``{work}`` that go into the stage's raw figures.
+        kept: Files below ``{work}`` to copy to the results.
+        output_is_page: Whether its output is a section of the page, too.
+        accepted: Exit codes that are no failure.
+        environment: Variables that it runs with.
+    """
+
+    name: str
+    command: Sequence[str]
+    limit_s: float
+    pages: Sequence[str] = ()
+    raw: Sequence[str] = ()
+    kept: Sequence[str] = ()
+    output_is_page: bool = False
+    accepted: Sequence[int] = (0,)
+    environment: Mapping[str, str] | None = None
+
+
+def first(sizes: Sizes) -> list[Step]:
+    """Return the steps of the first minutes: facts, peak rates, and the headline."""
+    tiny = ["--tiny"] if sizes.tiny else []
+    return [
+        Step("facts", ["-m", "benchmarks.gpu_facts", "facts"], 60, output_is_page=True, raw=["facts.json"]),
+        Step("rates", ["-m", "benchmarks.gpu_facts", "rates", *tiny], 60, output_is_page=True, raw=["rates.json"]),
+        Step(
+            "headline",
+            [
+                *(
+                    "-m",
+                    "benchmarks.gpu_precision",
+                    "--device",
+                    sizes.device,
+                    "--models",
+                    "resnet50",
+                    "--batches",
+                    "256",
+                ),
+                *("--channels-last-only", "--keep-traces", "--out", "{work}/headline", *tiny),
+            ],
+            240,
+            pages=["headline.md"],
+            raw=["headline.jsonl"],
+            kept=[f"trace-{arm}.pt.trace.json.gz" for arm in ("fp32", "tf32", "fp16", "bf16")],
+        ),
+        Step(
+            "on_gpu",
+            [
+                *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=12", "tests/on_gpu.py"),
+                *(["--collect-only"] if sizes.tiny else []),
+            ],
+            300,
+            output_is_page=True,
+            environment={"LIGHTNING_PERF_TEST_ON_GPU": "1"},
+        ),
+    ]
+
+
+def table(sizes: Sizes) -> list[Step]:
+    """Return the one step of the table of precisions."""
+    command = ["-m", "benchmarks.gpu_precision", "--device", sizes.device, "--out", "{work}/table"]
+    return [
+        Step(
+            "table",
+            [*command, *(["--tiny"] if sizes.tiny else [])],
+            STAGE_S,
+            pages=["table.md"],
+            raw=["table.jsonl"],
+        )
+    ]
+
+
+def overhead(sizes: Sizes) -> list[Step]:
+    """Return the one step of the callback's own cost."""
+    command = ["-m", "benchmarks.overhead", "--device", sizes.device, "--out", "{work}/overhead"]
+    size = ["--rounds", "1"] if sizes.tiny else ["--minutes", str(sizes.overhead_minutes)]
+    return [Step("overhead", [*command, *size], 420, pages=["overhead.md"], raw=["overhead.json"])]
+
+
+def planted(sizes: Sizes) -> list[Step]:
+    """Return the one step of planted faults."""
+    command = ["-m", "benchmarks.planted", "--here-only", "--rounds", str(sizes.planted_rounds)]
+    size = ["--only", "tiny batches, MLP"] if sizes.tiny else ["--results", "{work}/planted.md"]
+    return [Step("planted", [*command, *size], STAGE_S, pages=["planted.md"], output_is_page=sizes.tiny)]
+
+
+def rest(sizes: Sizes) -> list[Step]:
+    """Return the steps that train the recipe: inference variants, tuning, and its comparison."""
+    recipe = [
+        *("--model", sizes.model, "--image-size", str(sizes.image_size), "--batch-size", "32"),
+        *("--epochs", str(sizes.epochs)),
+    ]
+    data = ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
+    few = ["--variants", "eager,channels-last", "--seconds", "0.1", "--limit", "64"] if sizes.tiny else []
+    window = ["--window", "0.05", "--rounds", "6", "--levers", "channels-last"] if sizes.tiny else []
+    return [
+        Step(
+            "train",
+            ["-m", "recipes.signlang", "train", "--log-dir", "{work}/logs", *recipe, *data],
+            120,
+            output_is_page=True,
+        ),
+        Step(
+            "infer",
+            [
+                *("-m", "recipes.signlang", "infer", "--log-dir", "{work}/logs", "--device", sizes.device),
+                *("--markdown", "{work}/inference.md", "--plot", "{work}/inference.png", *few),
+            ],
+            150,
+            pages=["inference.md"],
+            kept=["inference.png"],
+        ),
+        Step(
+            "tune",
+            [
+                *("-m", "lightning_perf", "tune", *window, "--minutes", str(sizes.tune_minutes)),
+                *("--markdown", "{work}/tune.md", f"recipes.signlang.tune:{sizes.tuned}"),
+            ],
+            240,
+            pages=["tune.md"],
+        ),
+        Step(
+            "compare",
+            [
+                *("-m", "recipes.signlang", "compare", "--runs", str(sizes.runs), "--out", "{work}/study"),
+                *(*recipe, *data),
+            ],
+            STAGE_S,
+            pages=["study/comparison.md"],
+            raw=["study/comparison.json"],
+            accepted=[0, 4],  # 4: inconclusive, which three runs may well be
+        ),
+    ]
+
+
+STAGES: Mapping[str, Callable[[Sizes], list[Step]]] = {
+    "first": first,
+    "table": table,
+    "overhead": overhead,
+    "planted": planted,
+    "rest": rest,
+}
+
+
+def run_stage(name: str, steps: Sequence[Step], out: Path, *, stage_s: float) -> tuple[str, list[str]]:
+    """Run the steps of a stage, and write the results of each one as soon as it has ended.
+
+    Args:
+        name: The stage.
+        steps: Its steps.
+        out: Folder of results.
+        stage_s: Seconds for all of them.
+
+    Returns:
+        The stage's page in Markdown, and a line for each step that failed.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    page, raw, log = (out / f"{name}.{suffix}" for suffix in ("md", "jsonl", "log"))
+    for path in (page, raw, log):
+        path.write_text("", encoding="utf-8")
+    deadline = time.monotonic() + stage_s
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        for step in steps:
+            began = time.monotonic()
+            code, output = _run(step, work, out, log, min(step.limit_s, deadline - began))
+            seconds = time.monotonic() - began
+            sections = [(work / file).read_text(encoding="utf-8") for file in step.pages if (work / file).exists()]
+            if step.output_is_page and code in step.accepted:
+                sections.append(f"```text\n{output.strip()[-6000:]}\n```\n")
+            if code not in step.accepted:
+                ended = "timed out" if code is None else f"exit code {code}"
+                failed.append(f"{step.name}: {ended} after {seconds:.0f} s")
+                sections.append(f"**{failed[-1]}**\n\n```text\n{output.strip()[-4000:]}\n```\n")
+            with page.open("a", encoding="utf-8") as file:
+                file.write(f"## {name}: {step.name} ({seconds:.0f} s)\n\n" + "\n".join(sections) + "\n")
+            with raw.open("a", encoding="utf-8") as file:
+                for source in step.raw:
+                    file.writelines(_raw_lines(step.name, work / source))
+            for kept in step.kept:
+                if (work / kept).exists():
+                    shutil.copy(work / kept, out / Path(kept).name)
+    return page.read_text(encoding="utf-8"), failed
+
+
+def _run(step: Step, work: Path, out: Path, log: Path, limit_s: float) -> tuple[int | None, str]:
+    """Run a step; return its exit code, `None` if it took too long, and its output."""
+    if limit_s < 5:
+        return None, "The stage had no time left."
+    command = [sys.executable, *(part.format(work=work, out=out) for part in step.command)]
+    environment = {**os.environ, "WORK": str(work), "PYTHONUNBUFFERED": "1", **(step.environment or {})}
+    output = work / f"{step.name}.txt"
+    with output.open("w", encoding="utf-8") as file:
+        # A group of its own: a step's processes must not outlive it.
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        code: int | None
+        try:
+            code = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            code = None
+    # Progress bars write their line again and again: the last state is enough.
+    text = re.sub(r"[^\n]*\r(?!\n)", "", output.read_bytes().decode("utf-8", "replace"))
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"==== {step.name}: {' '.join(command)}\n{text}\n")
+    return code, text
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a process to stop, as Ctrl-C does; kill its group if it has not done so after ten seconds."""
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _raw_lines(step: str, path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    values = [json.loads(line) for line in text.splitlines() if line] if path.suffix == ".jsonl" else [json.loads(text)]
+    return [json.dumps({"step": step, **value}) + "\n" for value in values]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run stages and print their pages.
+
+    Args:
+        arguments: Command line; None for the process's own.
+
+    Returns:
+        The exit code: 0, 1 if a step failed, 2 without a GPU.
+    """
+    parser = make_parser(__doc__)
+    parser.add_argument("stage", nargs="?", choices=[*STAGES, "all"], default="all", help="stage (default: all)")
+    parser.add_argument("--out", type=Path, help="folder of results (default: benchmarks/results/gpu)")
+    parser.add_argument("--only", metavar="STEP", help="run this step of the stage alone; `--list` shows them")
+    parser.add_argument("--seconds", type=float, default=STAGE_S, help="most seconds of a stage (default: 480)")
+    parser.add_argument("--list", action="store_true", help="list the stages and their steps")
+    parser.add_argument("--tiny", action="store_true", help="run on a CPU, at sizes that only show that it works")
+    options = parser.parse_args(arguments)
+    sizes = TINY if options.tiny else ON_GPU
+    if options.list:
+        for name, make_steps in STAGES.items():
+            print(f"{name}: {', '.join(step.name for step in make_steps(sizes))}")
+        return 0
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        print(
+            f"benchmarks.gpu: {sys.executable} lacks {', '.join(missing)}. Install them, or put unpacked wheels on "
+            "PYTHONPATH where nothing can be installed.",
+            file=sys.stderr,
+        )
+        return 2
+    if not options.tiny and not _has_gpu():
+        print("benchmarks.gpu: torch finds no CUDA GPU. Add --tiny to run it on the CPU.", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as scratch:
+        # Figures of a tiny run mean nothing: they never replace measured ones.
+        out = options.out or (Path(scratch) if options.tiny else RESULTS)
+        pages, failed = [], []
+        for name in [*STAGES] if options.stage == "all" else [options.stage]:
+            steps = [step for step in STAGES[name](sizes) if options.only in (None, step.name)]
+            if not steps:
+                parser.error(f"the stage {name} has no step {options.only!r}: --list shows them")
+            page, missed = run_stage(name, steps, out.resolve(), stage_s=options.seconds)
+            pages.append(page)
+            failed += [f"{name}/{line}" for line in missed]
+    print("\n".join(pages))
+    print("\n".join(["failed:", *failed]) if failed else "every step finished")
+    return 1 if failed else 0
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

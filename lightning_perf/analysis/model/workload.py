@@ -1,0 +1,166 @@
+"""The training that a recording shows: its devices, layers, input shapes and copies per step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_perf.analysis.core.arrays import json_list
+from lightning_perf.analysis.core.averaged_steps import averaged_steps, in_averaged_steps
+from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
+from lightning_perf.analysis.model.modules import forward_operator
+from lightning_perf.trace.columns import NO_ROW, DeviceKind, Int64Array
+from lightning_perf.trace.trace import Trace
+
+__all__ = ["Layer", "Workload", "workload"]
+
+LAYERS = {
+    "aten::convolution": (0, 1),
+    "aten::linear": (0, 1),
+    "aten::embedding": (1, 0),
+    "aten::batch_norm": (0, 1),
+    "aten::layer_norm": (0, 2),
+}
+"""Forward operators of layers, and the positions of their data and their weight among the inputs."""
+
+_ORDER = {operator: position for position, operator in enumerate(LAYERS)}
+
+_COMPILED = ("Torch-Compiled Region", "CompiledFunction", "## Call CompiledFxGraph")
+
+MOST_LAYERS = 500
+"""Distinct layers in the document. A model with more is compared by the most frequent ones."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The forward calls of one kind of layer with one shape of weight.
+
+    Attributes:
+        operator: The operator without ``aten::``, e.g. ``convolution``.
+        weight: Shape of the weight; ``None`` where shapes were not recorded.
+        calls: Forward calls over the averaged steps.
+    """
+
+    operator: str
+    weight: tuple[int, ...] | None
+    calls: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The training that a recording shows, for comparing it with another recording.
+
+    Attributes:
+        steps: Averaged steps.
+        devices: Names of the devices that ran work; empty for a training on the host, or where names are missing.
+        layers: Layers by operator and weight shape; empty where none were recorded, e.g. in compiled models.
+        inputs: Distinct input shapes of the first layer of each step; empty where shapes were not recorded.
+        passes: Forward calls per step of the layer that runs first. This is the number of micro-batches, unless the
+            model uses that layer several times. ``None`` where shapes were not recorded.
+        compiled: Whether code compiled by ``torch.compile`` ran.
+        copied_bytes: Bytes copied from host to device over the averaged steps; ``None`` without a device.
+        options: Recording options with a cost that shows in the trace: ``with_stack``, ``profile_memory``.
+        optimizer_steps: Optimizer steps in the averaged steps; 0 where they are not marked.
+    """
+
+    steps: int = 0
+    devices: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    inputs: tuple[tuple[int, ...], ...] = ()
+    passes: float | None = None
+    compiled: bool = False
+    copied_bytes: int | None = None
+    options: tuple[str, ...] = ()
+    optimizer_steps: int = 0
+
+
+def workload(trace: Trace) -> Workload:
+    """Find out which training a recording shows."""
+    rows, shapes = _layer_rows(trace)
+    weights = [weight for _, weight in shapes]
+    layers = list(_layers(trace, rows, weights))
+    counts = Counter(layers)
+    device = trace.device
+    averaged = in_averaged_steps(trace, device.start_ns)
+    ordinals = np.unique(device.device[averaged]).tolist()
+    names = (device_properties(trace, ordinal).name for ordinal in ordinals)
+    marks = trace.names_where(lambda name: name.startswith("Optimizer.step#"))[trace.annotations.name]
+    return Workload(
+        steps=int(averaged_steps(trace).sum()),
+        devices=tuple(sorted({name for name in names if name})),
+        layers=tuple(
+            Layer(operator.removeprefix("aten::"), weight, calls)
+            for (operator, weight), calls in sorted(
+                counts.items(), key=lambda item: (-item[1], _ORDER[item[0][0]], item[0][1] or ())
+            )[:MOST_LAYERS]
+        ),
+        inputs=_first_inputs(trace, rows, [data for data, _ in shapes]),
+        passes=_passes(trace, layers),
+        compiled=any(name.startswith(_COMPILED) for name in trace.names),
+        copied_bytes=int(device.bytes[averaged & (device.kind == DeviceKind.H2D)].sum()) if len(device) else None,
+        options=tuple(_options(trace)),
+        optimizer_steps=int((marks & in_averaged_steps(trace, trace.annotations.start_ns)).sum()),
+    )
+
+
+_Shape = tuple[int, ...] | None
+
+
+def _layer_rows(trace: Trace) -> tuple[list[int], list[tuple[_Shape, _Shape]]]:
+    """Return the operators of layers in the forward passes of the averaged steps, and their shapes."""
+    table = trace.operators
+    if not len(table):
+        return [], []
+    layers = trace.names_where(LAYERS.__contains__)[table.name]
+    if not layers.any():
+        return [], []
+    _, backward = forward_operator(trace)
+    found = np.flatnonzero(layers & (backward == NO_ROW) & in_averaged_steps(trace, table.start_ns))
+    read: dict[tuple[str, int], tuple[_Shape, _Shape]] = {}
+    shapes = []
+    for row in found.tolist():
+        key = trace.names[table.name[row]], int(table.input_shapes[row])
+        if key not in read:
+            inputs = json_list(trace.shape_lists[key[1]])
+            data, weight = (_shape(inputs, at) for at in LAYERS[key[0]])
+            read[key] = data, weight
+        shapes.append(read[key])
+    return found.tolist(), shapes
+
+
+def _shape(inputs: list[object], position: int) -> _Shape:
+    shape = inputs[position] if position < len(inputs) else None
+    if not isinstance(shape, list) or not shape or not all(type(size) is int and 0 <= size < 2**53 for size in shape):
+        return None
+    return tuple(shape)
+
+
+def _first_inputs(trace: Trace, rows: list[int], data: list[_Shape]) -> tuple[tuple[int, ...], ...]:
+    """Return the distinct input shapes of the first layer of each step, in order."""
+    if not rows:
+        return ()
+    starts: Int64Array = trace.operators.start_ns[rows]
+    step = np.searchsorted(trace.steps.start_ns, starts, side="right")
+    first = np.unique(step, return_index=True)[1].tolist()
+    return tuple(dict.fromkeys(shape for at in first if (shape := data[at]) is not None))
+
+
+def _layers(trace: Trace, rows: list[int], weights: list[_Shape]) -> Iterator[tuple[str, _Shape]]:
+    for row, weight in zip(rows, weights, strict=True):
+        yield trace.names[trace.operators.name[row]], weight
+
+
+def _passes(trace: Trace, layers: list[tuple[str, _Shape]]) -> float | None:
+    if not layers or layers[0][1] is None:
+        return None
+    return layers.count(layers[0]) / max(int(averaged_steps(trace).sum()), 1)
+
+
+def _options(trace: Trace) -> Iterator[str]:
+    if trace.metadata.with_stack or len(trace.python):
+        yield "with_stack"
+    if trace.metadata.profile_memory or len(trace.memory):
+        yield "profile_memory"

@@ -1,0 +1,1 @@
+"""The commands that read traces: ``analyze``, ``diff`` and ``view``."""

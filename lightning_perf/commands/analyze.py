@@ -1,0 +1,160 @@
+"""``lightning-perf analyze``: print the report of a trace or a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.arguments import add_list, add_outputs, describe, print_error, print_progress
+from lightning_perf.commands.documents import show_document
+from lightning_perf.errors import TraceError
+from lightning_perf.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from lightning_perf.findings.finding import Finding
+    from lightning_perf.report.recordings import RecordingExecutor
+
+__all__ = ["HELP", "add_arguments", "find_newest_run", "run"]
+
+HELP = "report where the step time goes"
+
+SEVERITIES = ("high", "moderate", "low")
+"""From the most severe. ``--fail-on`` takes one of them as *this or worse*."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    describe(
+        parser,
+        "Report where the step time goes and what to change, from any torch.profiler trace.",
+        usage="[OPTIONS] [PATH]",
+        examples=(
+            "lightning-perf analyze lightning_logs/version_0/perf --html report.html",
+            "lightning-perf analyze --fail-on high,input-bound    # the newest run",
+        ),
+        exit_codes={
+            ExitCode.SUCCESS: "the report was printed",
+            ExitCode.CHECK_FAILED: "--fail-on matched a finding",
+        },
+    )
+    parser.add_argument(
+        "path",
+        nargs="?",
+        metavar="PATH",
+        help="a trace (.json or .json.gz) or the folder of a run (default: the newest run below the current folder)",
+    )
+    add_list(
+        parser,
+        "--fail-on",
+        metavar="RULE",
+        help="exit with 1 if a finding has this rule ID or severity; 'moderate' includes high, 'low' is any finding",
+    )
+    parser.add_argument("--by-shape", action="store_true", help="separate operators by the shapes of their inputs")
+    where = parser.add_argument_group("where it runs")
+    where.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        metavar="ENGINE",
+        help="local or ray: where the traces of many ranks are analyzed (default: %(default)s)",
+    )
+    where.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="address of the Ray cluster (default: RAY_ADDRESS, else Ray starts on this machine)",
+    )
+    add_outputs(parser, top=8)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code.
+
+    Raises:
+        TraceError: A trace cannot be read, or ``--fail-on`` names no rule.
+    """
+    from lightning_perf.report.build import analyze
+    from lightning_perf.report.recordings import analyze_recordings
+
+    _check_names(options.fail_on)
+    path = options.path
+    if path is None:
+        path = find_newest_run(Path.cwd())
+        if not options.quiet:
+            print_progress(f"analyzing the newest run below the current folder: {_relative(path)}")
+    executor: RecordingExecutor = analyze_recordings
+    if options.engine == "ray":
+        from lightning_perf.compare.engines.ray_cluster import RayRecordings
+
+        executor = RayRecordings(options.ray_address)
+    report = analyze(path, by_shape=options.by_shape, executor=executor)
+    show_document(report, Path(path).resolve().name, options)
+    matched = [finding for finding in report.findings if _matches(finding, options.fail_on)]
+    if matched:
+        names = ", ".join(f"{finding.kind} ({finding.severity})" for finding in matched)
+        print_error(f"--fail-on {','.join(options.fail_on)} matched: {names}")
+        return ExitCode.CHECK_FAILED
+    return ExitCode.SUCCESS
+
+
+def find_newest_run(folder: Path) -> Path:
+    """Find the run with the newest trace below a folder.
+
+    Args:
+        folder: Where to search, itself included. Hidden folders are skipped.
+
+    Returns:
+        The folder of the run.
+
+    Raises:
+        TraceError: No folder below holds a trace that `PerfCallback` or torch's TensorBoard handler wrote.
+    """
+    from lightning_perf.run_files.captures import is_capture_folder
+    from lightning_perf.run_files.traces import PROFILER_SUFFIXES
+
+    newest: tuple[float, Path] | None = None
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if is_capture_folder(Path(root)):
+            continue
+        for name in names:
+            if not name.endswith(PROFILER_SUFFIXES) or name.startswith("."):
+                continue
+            try:
+                found = (Path(root, name).stat().st_mtime, Path(root))
+            except OSError:  # removed in the meantime, or a dangling link
+                continue
+            if newest is None or found > newest:
+                newest = found
+    if newest is None:
+        raise TraceError(
+            folder,
+            "no folder below holds a trace (*.pt.trace.json or *.pt.trace.json.gz)",
+            "Give the PATH of a trace or of a run, or record one: add PerfCallback() to your Trainer's callbacks",
+        )
+    return newest[1]
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if not names:
+        return
+    from lightning_perf.findings.registry import RULES, RUN_RULES
+
+    rules = sorted(rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES))
+    for name in names:
+        if name not in SEVERITIES and name not in rules:
+            raise TraceError(
+                "--fail-on",
+                f"unknown rule or severity '{name}'",
+                f"Choose from {', '.join(SEVERITIES)}; {', '.join(rules)}",
+            )
+
+
+def _matches(finding: Finding, names: tuple[str, ...]) -> bool:
+    reached = SEVERITIES[SEVERITIES.index(finding.severity) :]
+    return finding.kind in names or any(severity in names for severity in reached)

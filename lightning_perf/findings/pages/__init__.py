@@ -1,0 +1,71 @@
+"""The pages that explain the rules: one Markdown file per rule, in the wheel and on the documentation site."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from lightning_perf.project import page_url
+
+__all__ = ["read_rule_page", "read_symptoms", "rule_page_url"]
+
+FOLDER = "lightning_perf/findings/pages"
+
+_RULE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_COMMENT = re.compile(r"<!--.*?-->\n+", re.DOTALL)
+_RELATIVE_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
+_SYMPTOM = re.compile(r"^## Symptom\n+(?P<first>.+?\.)(?=\s)", re.MULTILINE | re.DOTALL)
+
+
+def rule_page_url(rule: str) -> str:
+    """Return the address of the page that explains a rule.
+
+    Args:
+        rule: The rule's ID.
+
+    Example:
+        >>> rule_page_url("input-bound").removeprefix("https://github.com/")
+        'lightning-perf/lightning_perf/blob/main/lightning_perf/findings/pages/input-bound.md'
+    """
+    return page_url(f"{FOLDER}/{rule}.md")
+
+
+def read_rule_page(rule: str) -> str:
+    """Read the page of a rule as Markdown for a terminal.
+
+    Args:
+        rule: The rule's ID.
+
+    Returns:
+        The page without comments. Links are absolute, since the repository's other files are not installed.
+
+    Raises:
+        KeyError: There is no such rule.
+    """
+    page = files(__name__) / f"{rule}.md"
+    if not _RULE.fullmatch(rule) or not page.is_file():
+        raise KeyError(rule)
+    text = page.read_text(encoding="utf-8")
+    return _RELATIVE_LINK.sub(lambda match: f"]({_absolute(match[1])})", _COMMENT.sub("", text))
+
+
+def read_symptoms() -> dict[str, str]:
+    """Read the first sentence of every page's section *Symptom*, by the rule's ID in alphabetical order."""
+    symptoms = {}
+    for page in sorted(files(__name__).iterdir(), key=lambda entry: entry.name):
+        if page.name.endswith(".md"):
+            found = _SYMPTOM.search(page.read_text(encoding="utf-8"))
+            symptoms[page.name.removesuffix(".md")] = " ".join(found["first"].split()) if found else ""
+    return symptoms
+
+
+def _absolute(target: str) -> str:
+    """Return the address of a file that a page links to by a relative path."""
+    path, hash_sign, anchor = target.partition("#")
+    parts = FOLDER.split("/")
+    for part in path.split("/"):
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return page_url(f"{'/'.join(parts)}{hash_sign}{anchor}")

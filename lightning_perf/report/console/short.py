@@ -1,0 +1,93 @@
+"""The short report that a fit ends with: the verdict, the findings' titles and savings, and the way to the rest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from lightning_perf.findings.finding import Finding
+from lightning_perf.report.console.layout import hanging, rule_link
+from lightning_perf.report.document import PerfReport
+from lightning_perf.report.labels import count_of
+from lightning_perf.terminal_text import plain, prose
+from lightning_perf.units import format_duration, format_share
+
+__all__ = ["print_short_report", "render_short"]
+
+MAX_FINDINGS = 4
+MAX_NOTES = 2
+
+
+def print_short_report(
+    report: PerfReport, folder: Path | None, *, file: IO[str] | None = None, width: int | None = None
+) -> None:
+    """Print the short report.
+
+    Args:
+        report: The report.
+        folder: The folder of the fit, for the command that prints all of it; None if nothing was saved.
+        file: Where to; standard output by default.
+        width: Columns; those of the terminal by default.
+    """
+    from lightning_perf.report.console.render import ReportConsole
+
+    console = ReportConsole(file=file, width=width, highlight=False, emoji=False, markup=False)
+    for part in render_short(report, folder):
+        # The terminal may wrap a command on its own line, but we may not: it is there to be copied.
+        console.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap)
+
+
+def render_short(report: PerfReport, folder: Path | None) -> Iterator[RenderableType]:
+    """The parts of the short report, in order.
+
+    Args:
+        report: The report.
+        folder: The folder of the fit; None if nothing was saved.
+
+    Yields:
+        Renderables for rich.
+    """
+    verdict = report.verdict
+    yield hanging("Where", prose(verdict.where), style="bold")
+    if report.findings:
+        for number, finding in enumerate(report.findings[:MAX_FINDINGS], start=1):
+            yield hanging(f"{number:>4}.", _finding_line(finding), gap=2)
+        if len(report.findings) > MAX_FINDINGS:
+            yield Text(f"      and {count_of(len(report.findings) - MAX_FINDINGS, 'more finding')}", style="dim")
+        yield hanging("Next ", prose(report.findings[0].action, "green"), style="bold")
+    else:
+        yield hanging("Why  ", prose(verdict.why), style="bold")
+        yield hanging("Next ", prose(verdict.next, "green"), style="bold")
+    for note in report.notes[:MAX_NOTES]:
+        yield hanging("Note ", prose(note), style="yellow")
+    if len(report.notes) > MAX_NOTES:
+        yield Text(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", style="dim")
+    if folder is not None:
+        command = Text.assemble("Full report: ", plain(f"lightning-perf analyze {shlex.quote(str(folder))}", "cyan"))
+        command.no_wrap = True
+        yield command
+
+
+def _finding_line(finding: Finding) -> Text:
+    text = Text.assemble(prose(finding.title), "  [", rule_link(finding), "]")
+    saving = _saving(finding)
+    return Text.assemble(text, (f" ({saving})", "dim")) if saving else text
+
+
+def _saving(finding: Finding) -> str:
+    """The estimated saving in a few characters, e.g. ``saves 3.1 ms to 5.2 ms per step, 20 % to 34 %``."""
+    low, high = finding.saving_low_ms, finding.saving_high_ms
+    if low is None or high is None:
+        return ""
+    low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
+    times = high_text if low_text == high_text else f"{low_text} to {high_text}" if low > 0 else f"up to {high_text}"
+    if not finding.step_ms:
+        return f"saves {times} per step"
+    low_share, high_share = format_share(low / finding.step_ms), format_share(high / finding.step_ms)
+    shares = high_share if low_share == high_share or not low > 0 else f"{low_share} to {high_share}"
+    return f"saves {times} per step, {shares}"

@@ -1,0 +1,78 @@
+"""Progress of a tuning: a line for each event, and one with the time left whenever nothing else happens for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+__all__ = ["Progress", "describe_left"]
+
+EVERY_S = 10.0
+"""Seconds of silence before a line with the time left."""
+
+
+class Progress:
+    """Passes lines of progress on, and breaks long silences.
+
+    Use it as a context manager: it has a thread of its own while it is open.
+
+    Args:
+        on_progress: Called with each line.
+        left_s: Returns the seconds that are left.
+        every_s: Seconds of silence before a line with the time left.
+    """
+
+    def __init__(
+        self, on_progress: Callable[[str], None], left_s: Callable[[], float], every_s: float = EVERY_S
+    ) -> None:
+        self._on_progress = on_progress
+        self._left_s = left_s
+        self._every_s = every_s
+        self._doing = ""
+        self._silent = True
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._break_silences, name="tune-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def say(self, line: str, doing: str = "") -> None:
+        """Pass a line on.
+
+        Args:
+            line: The line.
+            doing: The activity from now on, for the lines that break silences.
+        """
+        self._silent = False
+        self._doing = doing
+        self._on_progress(line)
+
+    def doing(self, activity: str) -> None:
+        """Set the activity for the lines that break silences."""
+        self._doing = activity
+
+    def _break_silences(self) -> None:
+        while not self._closed.wait(self._every_s):
+            if self._silent and self._doing:
+                self._on_progress(f"  {self._doing}, {describe_left(self._left_s())}")
+            self._silent = True
+
+
+def describe_left(seconds: float) -> str:
+    """Return the time that is left in words.
+
+    Example:
+        >>> describe_left(725), describe_left(42), describe_left(-1)
+        ('12 min left', '42 s left', 'no time left')
+    """
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min left"
+    return f"{seconds:.0f} s left" if seconds > 0 else "no time left"

@@ -1,0 +1,154 @@
+"""From ten blocks on, outlier runs do not hide a difference; the mean of the steps still decides."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks import verdict_noise
+from benchmarks.verdict_noise import KINDS, coverage, draw_gaps, rank_interval, t_interval
+from lightning_perf.compare.records.record import read_record
+from lightning_perf.compare.study.run import ADDED_BLOCKS, MAX_PRECISE_BLOCKS, MIN_PRECISE_BLOCKS
+from lightning_perf.compare.verdicts.build import compare_arms
+from lightning_perf.compare.verdicts.comparison import VerdictKind
+from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
+from lightning_perf.run_files.steps import STEPS, StepSample
+from lightning_perf.statistics.location import paired_ratio
+from lightning_perf.statistics.ranks import signed_rank_test, walsh_ratio
+from tests.compare.support import write_arms
+
+BLOCKS = 12
+RNG = np.random.default_rng(2)
+BASE = 100 * np.exp(RNG.normal(0, 0.02, BLOCKS))
+OUTLIERS = np.array([1.0, 1.0, 1.25, *[1.0] * (BLOCKS - 3)])
+CANDIDATE = BASE * 0.98 * np.exp(RNG.normal(0, 0.005, BLOCKS)) * OUTLIERS
+
+
+def step_time(comparison):
+    return next(result for result in comparison.candidates[0].metrics if result.metric == "step_time")
+
+
+def test_an_outlier_run_does_not_hide_a_difference_from_ten_blocks_on(tmp_path):
+    comparison = compare_arms(write_arms(tmp_path, BASE, CANDIDATE))
+    result = step_time(comparison)
+    assert paired_ratio(BASE, CANDIDATE).high > 1  # Student's t sees nothing
+    expected = walsh_ratio(BASE, CANDIDATE)
+    assert (result.estimate.low, result.estimate.high) == pytest.approx((expected.low, expected.high), rel=1e-6)
+    assert result.estimate.confidence == 0.95
+    assert result.exact.method == "exact signed-rank test"
+    assert result.exact.p == pytest.approx(stats.wilcoxon(np.log(CANDIDATE / BASE), method="exact").pvalue)
+    assert comparison.candidates[0].verdict.kind is VerdictKind.FASTER
+
+
+@pytest.mark.parametrize(
+    ("blocks", "method"), [(RANK_BLOCKS - 1, "paired t"), (RANK_BLOCKS, "Walsh"), (51, "paired t")]
+)
+def test_the_number_of_blocks_alone_chooses_the_interval(tmp_path, blocks, method):
+    base = 100 * np.exp(RNG.normal(0, 0.02, blocks))
+    comparison = compare_arms(write_arms(tmp_path, base, base * np.exp(RNG.normal(0, 0.02, blocks))))
+    assert step_time(comparison).estimate.method.startswith(method)
+    memory = next(result for result in comparison.candidates[0].metrics if result.metric == "device_memory")
+    assert memory.estimate.method.startswith("paired t")  # not a time
+
+
+def test_runs_apart_keep_welchs_interval(tmp_path):
+    comparison = compare_arms(write_arms(tmp_path, BASE, CANDIDATE, blocked=False))
+    assert step_time(comparison).estimate.method.startswith("Welch")
+
+
+@pytest.mark.parametrize("n", [6, 9, 12, 20])
+def test_the_signed_rank_test_is_scipys(n):
+    for seed in range(20):
+        d = np.random.default_rng([n, seed]).normal(0.3, 1, n)
+        assert signed_rank_test(d).p == pytest.approx(stats.wilcoxon(d, method="exact").pvalue)
+
+
+def test_the_signed_rank_test_without_differences_or_with_too_many():
+    assert signed_rank_test([]).p is None
+    assert signed_rank_test([1.0] * 51).p is None
+    assert signed_rank_test([0.0] * 6).p == 1.0
+    assert signed_rank_test([0.5, -0.5, 0.5, -0.5]).p == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_94_to_97_percent_under_every_noise(kind):
+    gaps = draw_gaps(kind, 3000, BLOCKS, {"mean": lambda times: times.mean(axis=-1)})["mean"]
+    assert 0.935 <= coverage(rank_interval(gaps)) <= 0.975  # simulation error: two standard errors are 0.8 points
+
+
+def test_the_simulation_computes_what_compare_computes():
+    gaps = RNG.normal(0.01, 0.02, (3, BLOCKS))
+    for row, logs in enumerate(gaps):
+        ratio = paired_ratio(np.ones(BLOCKS), np.exp(logs))
+        assert np.exp([end[row] for end in t_interval(gaps)]) == pytest.approx([ratio.low, ratio.high])
+        ratio = walsh_ratio(np.ones(BLOCKS), np.exp(logs))
+        assert np.exp([end[row] for end in rank_interval(gaps)]) == pytest.approx([ratio.low, ratio.high])
+
+
+@pytest.mark.parametrize("spread", [0.014, 0.02, 0.03])
+def test_stopping_when_precise_keeps_the_level_of_the_rank_interval(spread):
+    studies, target = 8000, np.log(1.01)
+    gaps = np.random.default_rng(6).normal(0, spread, (studies, MAX_PRECISE_BLOCKS))
+    running, found = np.ones(studies, bool), 0
+    for blocks in range(MIN_PRECISE_BLOCKS, MAX_PRECISE_BLOCKS + 1, ADDED_BLOCKS):
+        low, high = rank_interval(gaps[running, :blocks])
+        stops = ((high - low) / 2 <= target) | (blocks == MAX_PRECISE_BLOCKS)
+        found += int(np.sum(stops & ((low > 0) | (high < 0))))
+        running[np.flatnonzero(running)[stops]] = False
+        if not running.any():
+            break
+    assert 0.04 <= found / studies <= 0.065
+
+
+@pytest.mark.parametrize("title", list(verdict_noise.HIDDEN)[:2])
+def test_only_the_mean_sees_costs_that_most_steps_do_not_have(title):
+    rng = np.random.default_rng(1)
+    times = np.exp(verdict_noise.draw_noise("normal", rng, 100, BLOCKS))
+    times[:, :, 1] = verdict_noise.HIDDEN[title](rng, times[:, :, 1])
+    slower = {}
+    for name, summary in verdict_noise.SUMMARIES.items():
+        logs = np.log(summary(times))
+        slower[name] = verdict_noise.verdicts(rank_interval(logs[..., 1] - logs[..., 0]), 0.0)[1]
+    assert slower.pop("mean") > 0.99
+    assert max(slower.values()) < 0.01
+
+
+def with_bursts(arms, *, device_ns=None):
+    """Let other load slow down a different share of each run's steps."""
+    rng = np.random.default_rng(4)
+    for runs in arms.values():
+        for place, run in enumerate(runs):
+            usual = round(run.steps.mean_ns)
+            slow = 5 + rng.permutation(40) < 5 + rng.integers(0, 25)
+            samples = [StepSample(n, usual, 0, device_ns, 32, False) for n in range(5)]
+            samples += [
+                StepSample(n, 2 * usual if late else usual, 0, device_ns, 32, False) for n, late in enumerate(slow, 5)
+            ]
+            (run.path.parent / "steps.rank0.jsonl").write_bytes(STEPS.encode(*samples))
+            runs[place] = read_record(run.path)
+    return arms
+
+
+def test_an_inconclusive_verdict_adds_the_25th_percentile_when_that_is_far_more_certain(tmp_path):
+    arms = with_bursts(write_arms(tmp_path))
+    (candidate,) = compare_arms(arms).candidates
+    assert candidate.verdict.kind is VerdictKind.INCONCLUSIVE
+    expected = paired_ratio([r.step_p25_ns for r in arms["fp32"]], [r.step_p25_ns for r in arms["amp"]])
+    assert candidate.step_time_p25 == expected
+    assert expected.high < 1
+    (line,) = (line for line in candidate.verdict.details if line.startswith("The 25th percentile of the step time"))
+    assert "changed by −6." in line
+    assert "does not show slow steps" in line
+
+
+def test_no_25th_percentile_on_accelerators_nor_outside_of_blocks_nor_in_a_clear_verdict(tmp_path):
+    on_gpu = with_bursts(write_arms(tmp_path / "gpu"), device_ns=10)
+    assert compare_arms(on_gpu).candidates[0].step_time_p25 is None
+    apart = with_bursts(write_arms(tmp_path / "apart", blocked=False))
+    assert compare_arms(apart).candidates[0].step_time_p25 is None
+    clear = compare_arms(write_arms(tmp_path / "clear")).candidates[0]
+    assert clear.verdict.kind is VerdictKind.FASTER
+    assert clear.step_time_p25 is not None
+    assert "25th" not in " ".join(clear.verdict.details)
+    assert dataclasses.asdict(clear)["step_time_p25"]["value"] < 1

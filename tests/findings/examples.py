@@ -1,0 +1,198 @@
+"""The examples on the pages of the rules: console text of a finding in a published trace or in a test's recording.
+
+``python -m tests.findings.examples --write`` puts them on the pages again. Those of published traces need the folder
+in ``LIGHTNING_PERF_CORPUS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning_perf
+from lightning_perf.report.console.render import ReportConsole, findings_section
+from lightning_perf.report.document import PerfReport
+from tests.analysis.host.test_stop_flags import training as stopping
+from tests.findings.cpu.test_cpu_overhead import calling
+from tests.findings.cpu.test_cpu_page_faults import recording as faulting
+from tests.findings.cpu.test_cpu_pauses import loop, pausing
+from tests.findings.host.test_pageable_copies import copying
+from tests.findings.host.test_periodic_steps import run
+from tests.findings.host.test_sync_points import waiting
+from tests.findings.host_recordings import convolving, on_processor
+from tests.findings.recordings import A100, FP32_GEMM, reducing, training
+from tests.support.trace_builder import TraceBuilder
+
+__all__ = ["EXAMPLES", "PAGES", "Example", "example_text", "with_example"]
+
+PAGES = Path(lightning_perf.__file__).parent / "findings" / "pages"
+WIDTH = 76
+"""Columns of an example: on a terminal of 80 the page has room for it."""
+
+_PLACE = re.compile(r"(<!-- example -->\n).*?(<!-- end of example -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A recording that has a finding.
+
+    Attributes:
+        source: Where the recording is from, as the page says it.
+        recordings: The traces of its ranks, made by a test.
+        corpus: The trace or folder below ``traces`` of the corpus, if it is a published one.
+        run: Makes a run with its step log in a folder, and its report.
+    """
+
+    source: str
+    recordings: Callable[[], Sequence[TraceBuilder]] = tuple
+    corpus: str = ""
+    run: Callable[[Path], PerfReport] | None = None
+
+    def analyze(self, corpus: Path | None) -> PerfReport:
+        """Return the report of the recording."""
+        if self.corpus:
+            assert corpus is not None, "name the folder of the corpus in LIGHTNING_PERF_CORPUS"
+            return lightning_perf.analyze(corpus / "traces" / self.corpus)
+        with tempfile.TemporaryDirectory() as folder:
+            if self.run is not None:
+                return self.run(Path(folder))
+            for rank, builder in enumerate(self.recordings()):
+                builder.write(Path(folder) / f"rank{rank}.pt.trace.json")
+            return lightning_perf.analyze(folder)
+
+
+def casting() -> TraceBuilder:
+    """Ten tensors per step that are cast to FP32 and back."""
+    builder = training()
+    for step in range(4):
+        for number in range(20):
+            at = step * 10_020 + 640 + 20 * number
+            source, target = ("c10::BFloat16", "float") if number % 2 == 0 else ("float", "c10::BFloat16")
+            builder.op("aten::copy_", at, 10, types=[target, source], dims=[[64, 512], [64, 512]])
+            start_us = step * 10_020 + 5000 + 100 * number
+            builder.launch(
+                f"copy_kernel_{target}", call_us=at + 2, call_duration_us=3, start_us=start_us, duration_us=90, stream=8
+            )
+    return builder
+
+
+def changing_layout() -> TraceBuilder:
+    """One conversion of 800 µs per step from channels first to channels last."""
+    builder = training()
+    for step in range(4):
+        at = step * 10_020 + 620
+        builder.op("aten::cudnn_convolution", at, 30)
+        builder.launch(
+            "void cudnn::ops::nchwToNhwcKernel<__half>",
+            call_us=at + 5, call_duration_us=5, start_us=at + 1000, duration_us=800, stream=8,
+        )  # fmt: skip
+    return builder
+
+
+def nearly_full() -> TraceBuilder:
+    """A device of 40 GiB, of which the allocator holds 96 %."""
+    reserved = round(0.96 * A100["totalGlobalMem"])
+    return training().memory(50, 1024, allocated=reserved // 2, reserved=reserved)
+
+
+def published(name: str) -> str:
+    """Say that the example is from a trace that others published."""
+    return f"From a published recording, [`{name}`](../../../docs/corpus.md):"
+
+
+MADE = "From a recording with known times that a [test](../../../tests/findings/examples.py) makes:"
+
+EXAMPLES = {
+    "allocator": Example(published("ddp_resnet18_no_pool"), corpus="tracelens/mi300/ddp_resnet18_no_pool"),
+    "autocast-tax": Example(MADE, lambda: [casting()]),
+    "channels-last": Example(MADE, lambda: [changing_layout()]),
+    "cold-start": Example(published("mi250_minitoy_train"), corpus="hta/amd_trace"),
+    "cpu-bf16": Example(MADE, lambda: [convolving(on_processor(bf16=["avx512_bf16"]))]),
+    "cpu-channels-last": Example(MADE, lambda: [convolving(on_processor())]),
+    "cpu-overhead": Example(MADE, lambda: [calling(5, 20)]),
+    "cpu-page-faults": Example(MADE, lambda: [faulting()]),
+    "cpu-pauses": Example(MADE, lambda: [pausing("other", **loop({"ImageLogger.on_train_batch_end": 29_000}))]),
+    "cpu-threads": Example(MADE, lambda: [convolving(on_processor(threads=1))]),
+    "cudnn-benchmark": Example(
+        published("resnet50_autograd_api_num_workers_0"), corpus="kineto/resnet50_autograd_api_num_workers_0"
+    ),
+    "data-parallel": Example(MADE, lambda: [training().annotation("DataParallel.forward", 30, 100)]),
+    "exposed-communication": Example(published("nccl_parser_config"), corpus="hta/nccl_parser_config"),
+    "half-precision": Example(published("ns_resolution_trace"), corpus="hta/ns_resolution_trace"),
+    "host-work": Example(
+        published("gaunernst_bert-small-uncased"),
+        corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
+    ),
+    "input-bound": Example(
+        published("resnet50_num_workers_0"),
+        corpus="kineto/resnet50_num_workers_0/worker0.1623143089861.769c3eb.pt.trace.json.gz",
+    ),
+    "launch-bound": Example(published("eager_trace"), corpus="tracelens/b200"),
+    "memory-full": Example(MADE, lambda: [nearly_full()]),
+    "memory-spare": Example(
+        published("gaunernst_bert-small-uncased"),
+        corpus="tracelens/h100/gaunernst_bert-small-uncased__1016001.737b43a.json.gz",
+    ),
+    "pageable-copies": Example(MADE, lambda: [copying(100, pinned=False)]),
+    "periodic-steps": Example(MADE, run=run),
+    "queued-stalls": Example(
+        published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
+    ),
+    "rank-imbalance": Example(MADE, lambda: [reducing(900, compute_us=600), reducing(100, rank=1, compute_us=1400)]),
+    "small-kernels": Example(
+        published("negative_queue_length_values"), corpus="hta/negative_queue_length_values_check"
+    ),
+    "stop-flags": Example(MADE, lambda: [stopping()]),
+    "sync-points": Example(MADE, lambda: [waiting(400, 200)]),
+    "tensor-cores": Example(MADE, lambda: [training(kernel="ampere_hgemm_128x64_nn", dtype="c10::Half", dims=1023)]),
+    "tf32-off": Example(MADE, lambda: [training(kernel=FP32_GEMM, dtype="float")]),
+    "unfused-optimizer": Example(published("step_based_trace"), corpus="hta/with_gpu_user_annotation"),
+}
+
+
+def example_text(rule: str, report: PerfReport) -> str:
+    """Return the console text of a rule's finding in a report."""
+    finding = next(finding for finding in report.findings if finding.kind == rule)
+    file = io.StringIO()
+    console = ReportConsole(file=file, width=WIDTH, highlight=False, emoji=False, markup=False)
+    for part in findings_section([finding], None if report.lead is None else report.ranks[report.lead]):
+        console.print(part)
+    lines = file.getvalue().strip("\n").splitlines()
+    return "\n".join(lines[1:-1])  # without the section's title and last line
+
+
+def with_example(page: str, rule: str, corpus: Path | None) -> str:
+    """Return the text of a page with its example put in place."""
+    example = EXAMPLES[rule]
+    block = f"\n{example.source}\n\n```text\n{example_text(rule, example.analyze(corpus))}\n```\n\n"
+    return _PLACE.sub(lambda match: f"{match[1]}{block}{match[2]}", page)
+
+
+def main() -> int:
+    """Write the examples into the pages, or say which of them are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="only these rules")
+    parser.add_argument("--write", action="store_true", help="change the pages")
+    options = parser.parse_args()
+    corpus = os.environ.get("LIGHTNING_PERF_CORPUS")
+    old = 0
+    for rule in options.rules or EXAMPLES:
+        page = PAGES / f"{rule}.md"
+        before = page.read_text(encoding="utf-8")
+        after = with_example(before, rule, Path(corpus) if corpus else None)
+        if after != before:
+            old += 1
+            print(f"{'written' if options.write else 'out of date'}: {page.name}")
+            if options.write:
+                page.write_text(after, encoding="utf-8")
+    return 0 if options.write or not old else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

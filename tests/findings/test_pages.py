@@ -1,0 +1,137 @@
+"""Every rule has a page with all sections and a present example, and `explain` prints it."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_perf import analyze, cli
+from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.pages import read_rule_page, read_symptoms, rule_page_url
+from lightning_perf.findings.registry import LOG_RULES, RULES, RUN_RULES
+from tests.conftest import corpus_rows
+from tests.findings.examples import EXAMPLES, PAGES, with_example
+from tests.findings.recordings import training
+
+FINDINGS = PAGES.parent
+SECTIONS = ["Symptom", "Example", "Threshold", "Fix", "How to verify", "When not to"]
+KINDS = {
+    kind
+    for module in FINDINGS.rglob("*.py")
+    for kind in re.findall(r'(?:finding\(\n\s+|kind=)"([a-z0-9-]+)"', module.read_text(encoding="utf-8"))
+}
+
+
+def pages() -> list[str]:
+    return sorted(page.stem for page in PAGES.glob("*.md"))
+
+
+def test_every_rule_has_a_page_and_every_page_a_rule() -> None:
+    assert {rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES, *LOG_RULES)} == set(pages())
+    assert set(pages()) == KINDS
+    assert set(pages()) == set(EXAMPLES)
+    assert list(read_symptoms()) == pages()
+
+
+def test_the_index_links_every_page() -> None:
+    index = (FINDINGS.parents[1] / "docs" / "findings.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\(\.\./lightning_perf/findings/pages/([a-z0-9-]+)\.md\)", index)
+    assert sorted(linked) == pages()
+
+
+@pytest.mark.parametrize("rule", pages())
+def test_a_page_has_all_sections(rule: str) -> None:
+    text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {rule}\n")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    for section in re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]:
+        assert len(section.split()) >= 8
+    fix = text.partition("## Fix")[2].partition("## How to verify")[0]
+    assert "```" in fix
+    assert "lightning-perf " in text.partition("## How to verify")[2]
+
+
+@pytest.mark.parametrize("rule", [rule for rule in pages() if not EXAMPLES[rule].corpus])
+def test_an_example_is_what_the_rule_finds_today(rule: str) -> None:
+    text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
+    assert with_example(text, rule, None) == text, f"run: python -m tests.findings.examples --write {rule}"
+    assert f"[{rule} · " in text
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif(not corpus_rows(), reason="needs the real traces")
+@pytest.mark.parametrize("rule", [rule for rule in pages() if EXAMPLES[rule].corpus])
+def test_an_example_of_a_published_recording_is_what_the_rule_finds_today(rule: str, corpus: Path) -> None:
+    text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
+    assert with_example(text, rule, corpus) == text, f"run: python -m tests.findings.examples --write {rule}"
+    assert f"[{rule} · " in text
+
+
+def test_explain_prints_the_page_as_it_is_where_it_is_piped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "input-bound"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == read_rule_page("input-bound")
+    assert printed.startswith("# input-bound\n\n## Symptom\n\nThe training thread waits")
+    assert "<!--" not in printed
+    assert "\x1b" not in printed
+    assert "](https://github.com/lightning-perf/lightning_perf/blob/main/docs/findings.md#advice" in printed
+    assert "](../" not in printed
+
+
+def test_explain_sets_the_page_in_type_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["explain", "sync-points"]) == 0
+    printed = terminal.getvalue()
+    assert "## " not in printed
+    assert "\x1b[" in printed
+    assert "self" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 0), (["input-bund"], 2), (["../finding"], 2), (["no such rule"], 2), (["\x1b"], 2)]
+)
+def test_without_a_rule_that_exists_all_are_listed(
+    arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *arguments]) == code
+    printed = capsys.readouterr()
+    text = printed.err if code else printed.out
+    for rule, symptom in read_symptoms().items():
+        assert symptom.endswith(".")
+        assert f"{rule:21}  {symptom}\n" in text
+    assert max(len(line) for line in text.splitlines() if "unknown rule" not in line) <= 80
+    assert ("unknown rule" in text) == bool(code)
+    assert ("Did you mean 'input-bound'?" in text) == (arguments == ["input-bund"])
+    assert "\x1b" not in text
+
+
+def test_explain_needs_no_torch() -> None:
+    script = (
+        "import sys; from lightning_perf.cli import main; main(['explain', 'input-bound']); "
+        "sys.exit(bool({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_markdown_links_the_rule(tmp_path: Path) -> None:
+    report = analyze(training(fetch_us=5000).write(tmp_path / "rank0.pt.trace.json"))
+    assert f"[input-bound]({rule_page_url('input-bound')})" in report.to_markdown()
+
+
+def test_a_finding_always_has_the_page_of_its_rule() -> None:
+    given = Finding("input-bound", "high", "", (), "", None, None, "", page="https://evil.example")
+    assert given.page == rule_page_url("input-bound")
+    assert rule_page_url("input-bound").endswith("/lightning_perf/findings/pages/input-bound.md")
