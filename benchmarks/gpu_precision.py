@@ -232,8 +232,8 @@ def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
     lines = [
         (
-            "| model | batch | layout | arm | ran as | images/s | over FP32 | predicted | over TF32 "
-            "| predicted | peak memory | arithmetic | on Tensor Cores |"
+            "|model|batch|layout|arm|ran as|images/s|over FP32|predicted|over TF32|predicted|peak memory|arithmetic"
+            "|on Tensor Cores|"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
