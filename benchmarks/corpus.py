@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
 EXPECTED = {

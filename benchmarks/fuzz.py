@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz.py /path/to/corpus --cases 5000
 
-The corpus is a folder that holds ``traces/``. Prints how the cases ended; every other ending is printed with the
-file and seed that reproduce it, and makes the exit status 1.
+The corpus is a folder with ``traces/``. The script prints how many cases ended in which way. For any other ending it
+prints the file and the seed that reproduce it, and exits with 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(Path(__file__).parents[1])
 
 from benchmarks.options import make_parser  # noqa: E402

@@ -138,7 +138,7 @@ class Clock(pl.Callback):
         self.began = self.ended = 0.0
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
-        """Begin after the warm-up. What cuDNN needs to try out its algorithms is no part of the peak memory."""
+        """Start after the warm-up, so that the peak memory excludes the trials of cuDNN's algorithms."""
         if batch_idx == self.warmup:
             _wait()
             if torch.cuda.is_available():
@@ -232,8 +232,8 @@ def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
     lines = [
         (
-            "| model | batch | layout | arm | ran as | images/s | against FP32 | predicted from FP32 | against TF32 "
-            "| predicted from TF32 | peak memory | device compute by arithmetic | on Tensor Cores |"
+            "|model|batch|layout|arm|ran as|images/s|over FP32|predicted|over TF32|predicted|peak memory|arithmetic"
+            "|on Tensor Cores|"
         ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]

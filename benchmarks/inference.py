@@ -27,7 +27,7 @@ METHOD_VERSION = 2
 """Increase it with every change that makes figures incomparable with older ones."""
 
 RESULTS = Path(__file__).parent / "results"
-STUDENT = "cnn-bn"
+TEACHER, STUDENT = "resnet18", "cnn-bn"
 
 TRANSFORMED = (  # of the large network; the small one is itself the small variant
     "prune-50+onnxruntime",
@@ -81,7 +81,7 @@ def _study(name: str, checkpoint: Path, options: argparse.Namespace) -> Tradeoff
     student = None
     if variants is None:
         variants = [runtime.name for runtime in RUNTIMES]
-        if name != STUDENT:
+        if name == TEACHER:
             student = STUDENT
             variants += [*TRANSFORMED, *student_variants(STUDENT)]
     settings = InferSettings(

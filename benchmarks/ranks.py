@@ -8,7 +8,7 @@ process that analyses the whole folder; CPU seconds include its worker processes
 folder of N ranks is analysed by as many processes at once as there are cores. The order of the sizes changes from round
 to round, and the median of the rounds is reported.
 
-Writes ``results/ranks.json`` and ``.md`` beside this file (``--results`` names others).
+Writes ``results/ranks.json`` and ``.md`` in this folder (``--results`` chooses another place).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
 METHOD_VERSION = 1

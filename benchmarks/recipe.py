@@ -1,7 +1,7 @@
-"""Accuracy and throughput of the sign-language recipe, printed and written to ``benchmarks/results/recipe.md``.
+"""Measure accuracy and throughput of the sign-language recipe, for ``benchmarks/results/recipe.md``.
 
-Run ``python -m benchmarks.recipe [--real FOLDER …] [--epochs N]``: the embedded data first, with a linear model beside
-the networks, then each real data set with whole captures held out and with random pictures held out.
+Run ``python -m benchmarks.recipe [--real FOLDER …] [--epochs N]``. It trains on the synthetic data first, with a linear
+model in addition to the networks. Then it trains on each real dataset, holding out whole captures and random pictures.
 """
 
 from __future__ import annotations

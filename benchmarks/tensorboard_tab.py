@@ -24,7 +24,7 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
 from benchmarks.options import make_parser  # noqa: E402

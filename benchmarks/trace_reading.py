@@ -1,4 +1,4 @@
-"""Time and memory of reading and analysing traces, beside the floor and the other tools, in one interleaved run.
+"""Time and memory of reading and analysing traces, compared with a floor and other tools, in one interleaved run.
 
     python benchmarks/trace_reading.py /path/to/corpus --sizes-mb 50 200 1000 --hta-python /venv/bin/python
 
@@ -14,7 +14,7 @@ after the imports, and peak resident memory. Arms:
 - ``torch_tb_profiler``: its loader (installed in this environment or left out)
 - ``hta``: HolisticTraceAnalysis, load and temporal breakdown (needs ``--hta-python``)
 
-Writes ``results/trace_reading.json`` and ``.md`` beside this file (``--results`` names others).
+Writes ``results/trace_reading.json`` and ``.md`` in this folder (``--results`` chooses another place).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
-# The repository instead of this folder, so that a file here cannot stand for a module of the standard library.
+# The repository instead of this folder, so that no file here shadows a module of the standard library.
 sys.path[0] = str(HERE.parent)
 
 METHOD_VERSION = 2

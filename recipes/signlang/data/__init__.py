@@ -1,1 +1,1 @@
-"""Read a data set of pictures, split it and feed it to a training."""
+"""Read a dataset of pictures, split it and feed it to a training."""

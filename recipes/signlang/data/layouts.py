@@ -147,7 +147,7 @@ def list_items(source: Source) -> Catalogue:
         sides[_side(folder)][folder].append(name)
     if None in sides and len(sides) > 1:
         stray = next(iter(sides[None].values()))[0]
-        problem = "lies outside the train and test folders beside it"
+        problem = "is outside of the train and test folders"
         raise RecipeError(source.locate(stray), problem, "Move it into one of them, or away")
     items: list[Item] = []
     by_folder = False

@@ -1,1 +1,1 @@
-"""Render a data set of hands, so that the recipe runs without a download."""
+"""Render a dataset of hands, so that the recipe runs without a download."""

@@ -1,4 +1,4 @@
-"""Pictures of the posed hand: one capture is a scene, its copies are the scene rotated by up to 10 degrees."""
+"""Render the posed hand: a capture is a scene, and its copies are the scene rotated by up to 10 degrees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ UInt8Array = NDArray[np.uint8]
 
 MAX_COPY_ROTATION_DEG = 10.0
 _MARGIN = 1.25
-"""The canvas over the picture, so that rotated copies have no empty corners (cos 10° + sin 10° is 1.16)."""
+"""Width of the canvas over the width of the picture: rotated copies have no empty corners (cos 10° + sin 10° is
+1.16)."""
 _SUPERSAMPLING = 2
 _FOCAL_LENGTH = 4.0
 """Distance of the camera, in hand lengths."""
@@ -28,7 +29,7 @@ _FAR = -0.6
 
 @dataclass(frozen=True)
 class _Camera:
-    """Where the hand is seen from; angles in degrees, positions in half picture widths."""
+    """View of the hand: angles in degrees, positions in half picture widths."""
 
     yaw: float
     pitch: float
@@ -42,9 +43,9 @@ def render_capture(label: str, rng: np.random.Generator, size: int, copies: int)
 
     Args:
         label: A letter of `recipes.signlang.synthetic.hand.POSES`, or ``"background"`` for the scene without a hand.
-        rng: The only source of chance: the same generator state gives the same pictures.
+        rng: The only source of randomness: the same generator state gives the same pictures.
         size: Width and height in pixels.
-        copies: How many rotated copies.
+        copies: Number of rotated copies.
 
     Returns:
         ``(copies, size, size)`` grey values.
@@ -71,7 +72,7 @@ def render_capture(label: str, rng: np.random.Generator, size: int, copies: int)
 
 
 def _jitter(pose: Pose, rng: np.random.Generator) -> Pose:
-    """Nobody holds a letter twice the same way."""
+    """Vary a pose slightly: nobody holds a letter twice in the same way."""
     flex = np.asarray(pose.flex) + rng.normal(0, 3.0, (4, 3)) + rng.normal(0, 2.0, (4, 1))
     spread = np.asarray(pose.spread) + rng.normal(0, 1.5, 4)
     thumb = np.asarray(pose.thumb) + rng.normal(0, 0.018, 3)
@@ -102,7 +103,7 @@ def _aim(pose: Pose, rng: np.random.Generator) -> _Camera:
 
 
 def _project(hand: Capsules, camera: _Camera) -> Capsules:
-    """Move the hand before the camera: x right, y up, in half picture widths; z stays the depth."""
+    """Project the hand onto the picture: x right, y up, in half picture widths; z remains the depth."""
     yaw, pitch, roll = (math.radians(a) for a in (camera.yaw, camera.pitch, camera.roll))
     about_y = np.array([[math.cos(yaw), 0, math.sin(yaw)], [0, 1, 0], [-math.sin(yaw), 0, math.cos(yaw)]])
     about_x = np.array([[1, 0, 0], [0, math.cos(pitch), -math.sin(pitch)], [0, math.sin(pitch), math.cos(pitch)]])
@@ -123,7 +124,7 @@ def _project(hand: Capsules, camera: _Camera) -> Capsules:
 
 
 def _paint_hand(scene: FloatArray, hand: Capsules, rng: np.random.Generator) -> FloatArray:
-    """Shade the hand over the scene: diffuse light, darker creases where a part lies behind another, a cast shadow."""
+    """Draw the shaded hand over the scene, with diffuse light, darker creases behind other parts, and a shadow."""
     side = scene.shape[0]
     depth, normal = _rasterise(hand, side)
     covered = depth > _FAR
@@ -149,7 +150,7 @@ def _paint_hand(scene: FloatArray, hand: Capsules, rng: np.random.Generator) -> 
 
 
 def _unlike(backdrop: float, rng: np.random.Generator) -> float:
-    """A skin tone that a person could tell from the wall: tried again while it is too close."""
+    """Draw a random skin tone that differs visibly from the wall."""
     skin = float(rng.uniform(0.55, 0.95))
     while abs(skin * 0.75 - backdrop) < 0.15:
         skin = float(rng.uniform(0.55, 0.95))
@@ -157,7 +158,7 @@ def _unlike(backdrop: float, rng: np.random.Generator) -> float:
 
 
 def _rasterise(hand: Capsules, side: int) -> tuple[FloatArray, FloatArray]:
-    """Depth and unit normal of the nearest surface at every pixel; each capsule only inside its bounding box."""
+    """Return depth and unit normal of the nearest surface at every pixel; each capsule fills only its bounding box."""
     centres = ((np.arange(side) + 0.5) / side * 2 - 1) * _MARGIN
     depth = np.full((side, side), _FAR)
     normal = np.zeros((side, side, 3))
@@ -168,7 +169,7 @@ def _rasterise(hand: Capsules, side: int) -> tuple[FloatArray, FloatArray]:
         low, high = np.searchsorted(centres, [min(a[1], b[1]) - reach, max(a[1], b[1]) + reach])
         if left == right or low == high:
             continue
-        # Pictures count rows from the top.
+        # The rows of a picture count from the top.
         rows = slice(side - high, side - low)
         x = centres[left:right][None, :]
         y = centres[low:high][::-1][:, None]
@@ -189,7 +190,7 @@ def _rasterise(hand: Capsules, side: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _backdrop(rng: np.random.Generator, side: int) -> FloatArray:
-    """A wall with uneven light and a few things on it, some of them rods and discs as wide as fingers and hands."""
+    """Draw a wall with uneven light and a few objects, some of them rods and discs as wide as fingers and hands."""
     level, across, down = rng.uniform(0.1, 0.6), rng.uniform(-0.25, 0.25), rng.uniform(-0.25, 0.25)
     axis = np.linspace(-0.5, 0.5, side)
     wall = level + across * axis[None, :] + down * axis[:, None]
@@ -212,7 +213,7 @@ def _backdrop(rng: np.random.Generator, side: int) -> FloatArray:
 
 
 def _expose(scene: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Vignette, contrast and gamma of an unknown camera."""
+    """Apply the vignette, contrast and gamma of a random camera."""
     side = scene.shape[0]
     axis = np.linspace(-1, 1, side) ** 2
     vignette = 1 - rng.uniform(0, 0.3) * (axis[None, :] + axis[:, None]) / 2
@@ -222,13 +223,13 @@ def _expose(scene: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _smooth_noise(rng: np.random.Generator, side: int, cells: int) -> FloatArray:
-    """Noise of about unit variance that changes over ``side / cells`` pixels."""
+    """Return noise of about unit variance that varies over ``side / cells`` pixels."""
     coarse = Image.fromarray(rng.normal(0, 1, (cells, cells)).astype(np.float32))
     return np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC), np.float64)
 
 
 def _blur(image: FloatArray, sigma: float) -> FloatArray:
-    """Gaussian blur of a float picture by two passes of a box as wide, edges repeated."""
+    """Blur a float picture like a Gaussian, by two passes of a box of the same width, repeating the edges."""
     width = round(math.sqrt(6 * sigma**2 + 1)) // 2
     for _ in range(2 if width else 0):
         for axis in (0, 1):

@@ -244,7 +244,7 @@ def test_damaged_zip_member_is_an_unreadable_picture(tmp_path):
         ([*FLAT, "7x.png"], "unknown label"),
         (["A/1.png", "B/1.png", "Examples/1.png"], "unknown label: the folder name 'Examples'"),
         (["a_0.png", "a_10.png"], "one label"),
-        (["train/A/1.png", "train/B/1.png", "C/1.png"], "outside the train and test folders"),
+        (["train/A/1.png", "train/B/1.png", "C/1.png"], "outside of the train and test folders"),
     ],
 )
 def test_bad_folders(tmp_path, names, problem):
