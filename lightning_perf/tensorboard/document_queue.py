@@ -87,6 +87,13 @@ class DocumentQueue:
                 threading.Thread(target=self._work, name="lightning_perf analyses", daemon=True).start()
             return entry.answer
 
+    def forget(self, task: Task) -> None:
+        """Forget a finished task, so that the next request makes its document again."""
+        with self._lock:
+            entry = self._entries.get((*_run_of(task), task.key))
+            if entry is not None and isinstance(entry.answer, Done):
+                del self._entries[(*_run_of(task), task.key)]
+
     def _drop_outdated(self, task: Task) -> None:
         """Drop waiting tasks for older versions of the run's files, which change all the time during a fit."""
         for identity, entry in list(self._entries.items()):
