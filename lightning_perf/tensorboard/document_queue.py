@@ -37,6 +37,11 @@ class _Entry:
     ended_s: float | None = None
 
 
+def _run_of(task: Task) -> tuple[str, ...]:
+    """Return the identity of a task's run. Keys do not include it: two folders with equal files have the same key."""
+    return task.kind, task.url or task.location, task.folder
+
+
 class DocumentQueue:
     """Makes documents one at a time.
 
@@ -46,7 +51,7 @@ class DocumentQueue:
 
     def __init__(self, target: str = "lightning_perf.tensorboard.worker:main") -> None:
         self._target = target
-        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, ...], _Entry] = OrderedDict()
         self._lock = threading.Lock()
         self._running = False
 
@@ -60,7 +65,7 @@ class DocumentQueue:
             `Working` while the task waits or runs, and `Done` shortly after the document was written. `Failed` after an
             error: the task is then tried again with other files, or after a while if the reason may be temporary.
         """
-        identity = (task.kind, task.key)
+        identity = (*_run_of(task), task.key)
         now = time.monotonic()
         with self._lock:
             entry = self._entries.get(identity)
@@ -82,15 +87,17 @@ class DocumentQueue:
                 threading.Thread(target=self._work, name="lightning_perf analyses", daemon=True).start()
             return entry.answer
 
+    def forget(self, task: Task) -> None:
+        """Forget a finished task, so that the next request makes its document again."""
+        with self._lock:
+            entry = self._entries.get((*_run_of(task), task.key))
+            if entry is not None and isinstance(entry.answer, Done):
+                del self._entries[(*_run_of(task), task.key)]
+
     def _drop_outdated(self, task: Task) -> None:
         """Drop waiting tasks for older versions of the run's files, which change all the time during a fit."""
         for identity, entry in list(self._entries.items()):
-            same_run = (entry.task.kind, entry.task.location, entry.task.folder) == (
-                task.kind,
-                task.location,
-                task.folder,
-            )
-            if same_run and not entry.begun:
+            if _run_of(entry.task) == _run_of(task) and not entry.begun:
                 del self._entries[identity]
 
     def _work(self) -> None:

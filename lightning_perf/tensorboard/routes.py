@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,7 +11,7 @@ from werkzeug.wrappers import Request, Response
 
 from lightning_perf.project import install_command
 from lightning_perf.tensorboard import excerpt
-from lightning_perf.tensorboard.cache import Document, find, key_of
+from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.responses import (
@@ -47,6 +48,9 @@ WAIT_S = 20.0
 LARGEST_TRADEOFF_BYTES = 16 << 20
 MOST_TABLE_ROWS = 1000
 
+MOST_DAMAGED = 4
+"""A request finds at most this many damaged documents: one in each folder of the cache, and a new one."""
+
 
 class Routes:
     """Answers the tab's requests.
@@ -75,7 +79,8 @@ class Routes:
             "/data/study": self.study,
             "/data/tradeoff": self.tradeoff,
         }
-        return {route: get_only(answer) for route, answer in answers.items()}
+        # The entry holds no data. It leads to the page, which then shows why a host's name is refused.
+        return {route: get_only(answer, any_host=route == ENTRY) for route, answer in answers.items()}
 
     def entry(self, request: Request) -> Response:
         """Answer with the module that TensorBoard loads."""
@@ -222,14 +227,24 @@ class Routes:
         return run
 
     def _document(self, request: Request, run: Run, document: Document) -> Response:
-        made = self._make(run, document)
-        if isinstance(made, Working):
-            return _progress(request, made)
-        try:
-            data = made.read_bytes()
-        except OSError as error:
-            raise RefusalError(500, f"The cached document cannot be read ({error.strerror}). Try again.") from error
-        return answer_data(request, data, "application/json")
+        for _ in range(MOST_DAMAGED):
+            made = self._make(run, document)
+            if isinstance(made, Working):
+                return _progress(request, made)
+            try:
+                data = made.read_bytes()
+            except OSError:
+                data = b""
+            if is_intact(data, document):
+                return answer_data(request, data, "application/json")
+            self._discard(run, made)
+        raise RefusalError(500, f"The cached document {made} is damaged again and again. Check the disk.")
+
+    def _discard(self, run: Run, path: Path) -> None:
+        """Remove a damaged document of a run, so that the next request makes it again."""
+        discard(path)
+        with suppress(StorageError):
+            self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:
         """Return the finished document, or its progress.
