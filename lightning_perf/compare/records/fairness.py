@@ -19,8 +19,9 @@ CONSEQUENCES = {
     "train.batch_size": ("data.first_batch",),
     "data.manifest": ("data.first_batch",),
     "train.seed": SEED_FACTS,
+    "data.num_workers": ("data.persistent_workers", "data.prefetch_factor"),
 }
-"""Facts that usually differ when the fact on the left does."""
+"""Facts that usually differ when the fact on the left does: the last two exist only with worker processes."""
 
 ESSENTIAL = ("data.manifest", "model.initial_weights", "data.first_batch", "code.revision")
 """Facts that a note names when no run recorded them: the comparison then assumes that they agree."""

@@ -61,6 +61,13 @@ def test_a_batch_size_under_test_changes_the_first_batch_by_necessity(run):
     assert check_fairness(base, candidate, treatment=["batch_size"]).unfair == ()
 
 
+def test_workers_under_test_bring_their_own_settings(run):
+    base = [run(data__num_workers=0, data__persistent_workers=False)]
+    candidate = [run(data__num_workers=4, data__persistent_workers=True, data__prefetch_factor=2)]
+    assert len(check_fairness(base, candidate).unfair) == 3
+    assert check_fairness(base, candidate, treatment=["num_workers"]).unfair == ()
+
+
 def test_seeds_agree_as_a_set(run):
     base = [run(train__seed=seed) for seed in (1, 2, 3)]
     assert check_fairness(base, [run(train__seed=seed) for seed in (3, 1, 2)]).unfair == ()
