@@ -261,8 +261,8 @@ def choice_of_summary(studies: int) -> list[str]:
         rows.append((title, *cells))
     lines += _table(("candidate", *SUMMARIES), rows)
     lines.append(
-        "Lower quantiles are blind to stalls, and on a GPU to the work itself. The mean therefore decides. For runs on "
-        "a processor the report adds the 25th percentile to an inconclusive verdict."
+        "Lower quantiles are blind to stalls, and on the host's clock to the work of a GPU. The mean therefore "
+        "decides. For runs on a processor the report adds the 25th percentile to an inconclusive verdict."
     )
     return lines
 
@@ -285,7 +285,7 @@ def _run_ahead(_: Rng, times: Float64Array) -> Float64Array:
 
 HIDDEN: Mapping[str, Callable[[Rng, Float64Array], Float64Array]] = {
     "10 % of steps stall at 3 times, the others take 3 % less (mean +17 %)": _stalls,
-    "the host queues 50 steps, the GPU takes 20 % longer (mean +20 %)": _run_ahead,
+    "timed on the host, which queues 50 steps, while the GPU takes 20 % longer (mean +20 %)": _run_ahead,
     "every step takes 10 % less (mean −10 %)": _faster,
 }
 

@@ -7,12 +7,16 @@ trace.
 
 from __future__ import annotations
 
+import getpass
 import http.server
 import importlib.util
+import ipaddress
 import os
+import re
+import shlex
 import shutil
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -20,7 +24,7 @@ from urllib.parse import quote, urlsplit
 from lightning_perf.project import install_command
 from lightning_perf.run_files.traces import find_traces
 
-__all__ = ["TimelineServer", "ViewerError", "find_viewer", "view"]
+__all__ = ["TimelineServer", "ViewerError", "find_viewer", "host_name", "is_loopback", "tunnel_command", "view"]
 
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -37,6 +41,67 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; frame-ancestors 'none'"
 )
+
+
+OPEN = "/open"
+"""The address that leads to the timeline through any port, e.g. that of a tunnel."""
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s:/@\[\]]{1,255})(?::\d{1,5})?", re.IGNORECASE)
+
+
+def host_name(header: str | None) -> str:
+    """Return the name in a ``Host`` header, without the port and in lower case; empty for a bad header.
+
+    Example:
+        >>> host_name("LocalHost:6006"), host_name("[::1]:80"), host_name("a@b"), host_name(None)
+        ('localhost', '::1', '', '')
+    """
+    found = _HOST.fullmatch(header or "")
+    return found["name"].strip("[]").rstrip(".").lower() if found else ""
+
+
+def is_loopback(name: str) -> bool:
+    """Return whether a host's name can only mean the machine that asks for it.
+
+    A website that points its own name at 127.0.0.1 sends that name as the host (DNS rebinding). A tunnel
+    (``ssh -L``) keeps the name ``localhost`` and changes the port.
+
+    Example:
+        >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("evil.example")
+        (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+
+
+def tunnel_command(port: int, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the command that forwards a port of this machine to yours, or None outside an SSH session.
+
+    Args:
+        port: The port of the server on this machine.
+        environment: Environment variables. sshd sets ``SSH_CONNECTION`` to both addresses and ports.
+
+    Example:
+        >>> tunnel_command(9001, {"SSH_CONNECTION": "10.0.0.7 51000 10.0.0.5 2222", "USER": "ada"})
+        'ssh -N -L 9001:127.0.0.1:9001 -p 2222 ada@10.0.0.5'
+    """
+    connection = environment.get("SSH_CONNECTION", "").split()
+    if len(connection) != 4:
+        return None
+    address, ssh_port = connection[2:]
+    user = environment.get("USER") or environment.get("LOGNAME") or _user()
+    target = f"{user}@{address}" if user else address
+    other_port = () if ssh_port == "22" else ("-p", ssh_port)
+    return shlex.join(("ssh", "-N", "-L", f"{port}:127.0.0.1:{port}", *other_port, target))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, e.g. in a container
+        return ""
 
 
 class ViewerError(Exception):
@@ -110,7 +175,11 @@ class TimelineServer(http.server.ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The address that opens the UI with the trace, by Perfetto's ``url`` parameter."""
-        return f"{self.origin}/#!/?url={quote(self.origin + self.trace_address, safe='')}"
+        return self.address_of(self.origin)
+
+    def address_of(self, origin: str) -> str:
+        """Return the address that opens the UI with the trace, for a browser that reaches this server at an origin."""
+        return f"{origin}/#!/?url={quote(origin + self.trace_address, safe='')}"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -121,9 +190,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the file of an address, or 404."""
-        # Another website can point its name at 127.0.0.1. Its pages then send that name as the host, and are refused.
-        if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in ("127.0.0.1", "localhost")}:
-            self.send_error(403)
+        host = self.headers.get("Host")
+        if not is_loopback(host_name(host)):
+            self.send_error(403, explain="Open this server as http://127.0.0.1 or http://localhost, with its port.")
+            return
+        if urlsplit(self.path).path == OPEN:
+            self.send_response(302)
+            self.send_header("Location", self.server.address_of(f"http://{host}"))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         resource = self.server.resources.get(urlsplit(self.path).path)
         if resource is None:
@@ -171,6 +246,10 @@ def view(
         on_progress(f"Timeline of {traces[0]}")
         if len(traces) > 1:
             on_progress(f"The folder holds {len(traces)} traces. To see another one, give its file.")
+        tunnel = tunnel_command(server.server_port)
+        if tunnel is not None:
+            on_progress(f"This is an SSH session. On your own machine, run: {tunnel}")
+            on_progress(f"If that port is taken there, forward another port N and open http://127.0.0.1:N{OPEN}")
         on_progress(f"Open {server.url}")
         on_progress("Press Ctrl-C to stop the server.")
         if browser:

@@ -98,6 +98,54 @@ def test_refuses_another_site_s_name_for_this_machine(server: TimelineServer) ->
     assert ask(server, "/", host=f"localhost:{server.server_port}")[0].status == 200
 
 
+@pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1:9999", "[::1]:9999", "LOCALHOST", "127.0.0.1"])
+def test_a_tunnel_may_use_another_port(server: TimelineServer, host: str) -> None:
+    assert ask(server, "/", host=host)[0].status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "a@localhost"]
+)
+def test_refuses_hosts_that_only_look_like_this_machine(server: TimelineServer, host: str) -> None:
+    assert ask(server, "/", host=host)[0].status == 403
+    assert ask(server, "/open", host=host)[0].status == 403
+
+
+def test_open_leads_to_the_trace_through_the_port_of_a_tunnel(server: TimelineServer) -> None:
+    response, _ = ask(server, "/open", host="localhost:9999")
+    address = urlsplit(response.getheader("Location") or "")
+    assert (response.status, address.netloc, address.path) == (302, "localhost:9999", "/")
+    trace = unquote(address.fragment.partition("url=")[2])
+    assert trace == f"http://localhost:9999{server.trace_address}"
+
+
+@pytest.mark.parametrize(
+    ("connection", "command"),
+    [
+        ("10.0.0.7 51000 10.0.0.5 22", "ssh -N -L {port}:127.0.0.1:{port} ada@10.0.0.5"),
+        ("10.0.0.7 51000 10.0.0.5 2222", "ssh -N -L {port}:127.0.0.1:{port} -p 2222 ada@10.0.0.5"),
+        ("", None),
+    ],
+)
+def test_in_an_ssh_session_the_tunnel_s_command_is_printed(
+    tmp_path: Path, ui: Path, monkeypatch: pytest.MonkeyPatch, connection: str, command: str | None
+) -> None:
+    trace = tmp_path / "a.pt.trace.json"
+    trace.write_text('{"traceEvents": []}')
+    monkeypatch.setenv("SSH_CONNECTION", connection)
+    monkeypatch.setenv("USER", "ada")
+    monkeypatch.setattr("lightning_perf.view.find_viewer", lambda: ui)
+    monkeypatch.setattr(TimelineServer, "serve_forever", lambda self: None)
+    lines: list[str] = []
+    view(trace, browser=False, on_progress=lines.append)
+    (opened,) = [line for line in lines if line.startswith("Open ")]
+    tunnels = [line for line in lines if "ssh -N" in line]
+    if command is None:
+        assert tunnels == []
+    else:
+        assert tunnels[0].endswith(f"run: {command.format(port=urlsplit(opened[5:]).port)}")
+
+
 def test_lets_nobody_read_across_origins_or_load_from_elsewhere(server: TimelineServer) -> None:
     response, _ = ask(server, server.trace_address)
     assert response.getheader("Access-Control-Allow-Origin") is None

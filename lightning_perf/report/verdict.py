@@ -67,7 +67,8 @@ def judge(
         )
     if held_back:
         number = count_of(len(held_back), "finding")
-        why = f"{number} of the recorded steps held back. The first: {held_back[0].finding.title}."
+        verb = "is" if len(held_back) == 1 else "are"
+        why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
 
@@ -144,7 +145,7 @@ def _healthy(lead: RankAnalysis) -> str:
             f"The {who} computes nearly all the time, so only the computation itself can become faster. "
             f"{name} takes most, {format_duration(time_ns)} {each(lead)}."
         )
-    return "Compare with a second recording before you change anything. The tables below show the largest parts."
+    return "Compare with a second recording before you change anything. The full report shows the largest parts."
 
 
 def _costliest(lead: RankAnalysis) -> tuple[str, float] | None:

@@ -27,7 +27,18 @@ from lightning_perf.run_files.report import REPORT_NAME
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
 
-__all__ = ["CACHE_VARIABLE", "Document", "bound_folder", "cache_root", "find", "key_of", "places_of", "write"]
+__all__ = [
+    "CACHE_VARIABLE",
+    "Document",
+    "bound_folder",
+    "cache_root",
+    "discard",
+    "find",
+    "is_intact",
+    "key_of",
+    "places_of",
+    "write",
+]
 
 CACHE_VARIABLE = "LIGHTNING_PERF_CACHE"
 """Environment variable that names the user's cache folder."""
@@ -97,7 +108,43 @@ def cache_root() -> Path:
 def find(run: Run, key: str, document: Document) -> Path | None:
     """Return the path of a finished document, or None if no folder of the run has it."""
     paths = (place / f"{key}.{document}" for place in places_of(run) if _is_own_folder(place))
-    return next((path for path in paths if _status(path) is not None), None)
+    return next((path for path in paths if _version(path) not in (None, *_DAMAGED)), None)
+
+
+def is_intact(data: bytes, document: Document) -> bool:
+    """Return whether the bytes are a whole document. A full disk or a crash of the machine can leave a part of one."""
+    try:
+        if document == "study":
+            return bool(msgspec.json.decode(data, type=dict[str, msgspec.Raw]))
+        msgspec.json.decode(data, type=_ReportHead)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+class _ReportHead(msgspec.Struct):
+    schema_version: int
+    ranks: list[msgspec.Raw]
+
+
+def discard(path: Path) -> None:
+    """Remove a damaged document, so that it is made again. One that cannot be removed is not found any more."""
+    version = _version(path)
+    try:
+        path.unlink()
+    except OSError:
+        if version is not None:
+            _DAMAGED.add(version)
+
+
+_DAMAGED: set[tuple[str, int, int, int]] = set()
+"""Damaged documents that could not be removed, by path and version."""
+
+
+def _version(path: Path) -> tuple[str, int, int, int] | None:
+    """Return a value that changes when the file is written again, or None for anything but a regular file."""
+    status = _status(path)
+    return (str(path), status.st_ino, status.st_mtime_ns, status.st_size) if status is not None else None
 
 
 def write(places: Sequence[Path], key: str, documents: Sequence[tuple[Document, bytes]]) -> Path:

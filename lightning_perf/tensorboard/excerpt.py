@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["TABLES", "Rows", "TableName", "excerpt_diff", "excerpt_report", "read_rows"]
+__all__ = ["TABLES", "ReportTables", "Rows", "TableName", "excerpt_diff", "excerpt_report", "read_rows", "read_tables"]
 
 TableName = Literal["operators", "kernels"]
 TABLES: tuple[TableName, ...] = ("operators", "kernels")
@@ -75,8 +75,37 @@ def excerpt_diff(compared: bytes) -> bytes:
     return msgspec.json.encode({**document, "truncated": truncated}) if truncated else compared
 
 
+class _Section(msgspec.Struct):
+    rows: list[dict[str, Any]]
+
+
+class _Rank(msgspec.Struct):
+    operators: _Section | None = None
+    kernels: _Section | None = None
+
+
+class ReportTables(msgspec.Struct):
+    """The long tables of a report.
+
+    Attributes:
+        ranks: The tables of each rank.
+    """
+
+    ranks: list[_Rank]
+
+
+def read_tables(report: Path) -> ReportTables:
+    """Read the long tables of a whole report.
+
+    Raises:
+        msgspec.DecodeError: The file is not a report.
+        OSError: The file cannot be read.
+    """
+    return msgspec.json.decode(report.read_bytes(), type=ReportTables)
+
+
 def read_rows(
-    report: Path,
+    tables: ReportTables,
     rank: int,
     table: TableName,
     *,
@@ -86,10 +115,10 @@ def read_rows(
     descending: bool = True,
     wanted: str = "",
 ) -> Rows:
-    """Read a page of a table from a whole report.
+    """Return a page of a table.
 
     Args:
-        report: The report's file.
+        tables: The tables of the report.
         rank: The rank's index in ``ranks``.
         table: The table.
         offset: Number of rows to skip.
@@ -100,9 +129,8 @@ def read_rows(
 
     Raises:
         KeyError: The rank or table does not exist, or its rows have no such field.
-        msgspec.DecodeError: The file is not a report.
     """
-    ranks = msgspec.json.decode(report.read_bytes(), type=_Report).ranks
+    ranks = tables.ranks
     if not 0 <= rank < len(ranks):
         raise KeyError(f"rank {rank}")
     section: _Section | None = getattr(ranks[rank], table)
@@ -136,16 +164,3 @@ def _order(value: Any) -> tuple[bool, float, str]:
     if isinstance(value, (int, float)):
         return False, value, ""
     return True, 0.0, _text(value).casefold()
-
-
-class _Section(msgspec.Struct):
-    rows: list[dict[str, Any]]
-
-
-class _Rank(msgspec.Struct):
-    operators: _Section | None = None
-    kernels: _Section | None = None
-
-
-class _Report(msgspec.Struct):
-    ranks: list[_Rank]

@@ -40,9 +40,10 @@ class PerfPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def get_plugin_apps(self) -> Mapping[str, WSGIApplication]:
         """Return the tab's addresses with their applications."""
         from lightning_perf.tensorboard.document_queue import DocumentQueue
+        from lightning_perf.tensorboard.query_queue import QueryQueue
         from lightning_perf.tensorboard.routes import Routes
 
-        return Routes(self._scanner, DocumentQueue()).applications()
+        return Routes(self._scanner, DocumentQueue(), QueryQueue()).applications()
 
     def is_active(self) -> bool:
         """Whether there is anything to show. It is true until the first scan has finished."""

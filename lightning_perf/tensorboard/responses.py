@@ -6,8 +6,10 @@ import base64
 import gzip
 import hashlib
 import importlib.util
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,13 +21,14 @@ from urllib.parse import quote
 import msgspec
 from werkzeug.wrappers import Request, Response
 
-from lightning_perf.view import CONTENT_TYPES, Resource, ViewerError, find_viewer
+from lightning_perf.view import CONTENT_TYPES, Resource, ViewerError, find_viewer, host_name, is_loopback
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 __all__ = [
     "CHARTS",
+    "HOSTS_VARIABLE",
     "PAGE_POLICY",
     "Asset",
     "RefusalError",
@@ -34,6 +37,7 @@ __all__ = [
     "answer_redirect",
     "answer_stream",
     "get_only",
+    "is_trusted_host",
     "page_assets",
     "perfetto_assets",
     "plotly_file",
@@ -86,14 +90,63 @@ class RefusalError(Exception):
         self.message = message
 
 
-def get_only(answer: Callable[[Request], Response]) -> WSGIApplication:
-    """Return a WSGI application that answers GET only, with errors as JSON."""
+HOSTS_VARIABLE = "LIGHTNING_PERF_HOSTS"
+"""Environment variable with more names of this machine, joined by commas, that browsers may use for the tab."""
+
+
+def is_trusted_host(request: Request) -> bool:
+    """Return whether a request was addressed to a name of this machine. Its port does not matter.
+
+    A website can point its own name at this machine, so that its pages could read the answers (DNS rebinding). Such a
+    request carries that website's name in ``Host``. These requests are trusted:
+
+    - addressed to localhost or to an IP address, which no website can own;
+    - addressed to a name without dots, or to this machine's own name;
+    - sent by a page with HTTPS, e.g. of a notebook service that forwards to TensorBoard. Browsers add
+      ``Sec-Fetch-Site`` to those only (https://www.w3.org/TR/fetch-metadata/), and no script can set it.
+    """
+    name = host_name(request.environ.get("HTTP_HOST"))
+    if not name:
+        return False
+    if is_loopback(name) or _is_address(name) or "." not in name or request.headers.get("Sec-Fetch-Site"):
+        return True
+    named = (host.strip().lower() for host in os.environ.get(HOSTS_VARIABLE, "").split(","))
+    return name in named or name in _own_names()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    return frozenset(name.rstrip(".").lower() for name in (socket.gethostname(), socket.getfqdn()))
+
+
+def get_only(answer: Callable[[Request], Response], *, any_host: bool = False) -> WSGIApplication:
+    """Return a WSGI application that answers GET only, with errors as JSON.
+
+    Args:
+        answer: Answers a request.
+        any_host: Whether requests to any host's name are answered. For answers that are the same everywhere.
+    """
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = Request(environ)
         try:
             if request.method != "GET":
                 raise RefusalError(405, "This address accepts GET only.")
+            if not (any_host or is_trusted_host(request)):
+                name = host_name(request.environ.get("HTTP_HOST"))
+                raise RefusalError(
+                    403,
+                    f"This address names the host {name!r}, which is not a known name of this machine. Open "
+                    f"TensorBoard as localhost, or start it with {HOSTS_VARIABLE}={name or 'NAME'}.",
+                )
             response = answer(request)
         except RefusalError as refusal:
             response = answer_json(request, {"state": "failed", "message": refusal.message}, refusal.status)

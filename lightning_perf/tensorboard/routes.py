@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from werkzeug.wrappers import Request, Response
 
 from lightning_perf.project import install_command
 from lightning_perf.tensorboard import excerpt
-from lightning_perf.tensorboard.cache import Document, find, key_of
+from lightning_perf.tensorboard.cache import Document, discard, find, is_intact, key_of
 from lightning_perf.tensorboard.discovery import Run
 from lightning_perf.tensorboard.document_queue import DocumentQueue
+from lightning_perf.tensorboard.query_queue import QueryQueue
 from lightning_perf.tensorboard.responses import (
     Asset,
     RefusalError,
@@ -27,11 +29,19 @@ from lightning_perf.tensorboard.responses import (
 )
 from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError
-from lightning_perf.tensorboard.task import Done, Failed, Working, make_task
+from lightning_perf.tensorboard.task import (
+    Answered,
+    DiffQuery,
+    Done,
+    Failed,
+    Query,
+    Refused,
+    TableQuery,
+    Working,
+    make_task,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from _typeshed.wsgi import WSGIApplication
 
 __all__ = ["ENTRY", "Routes"]
@@ -47,6 +57,9 @@ WAIT_S = 20.0
 LARGEST_TRADEOFF_BYTES = 16 << 20
 MOST_TABLE_ROWS = 1000
 
+MOST_DAMAGED = 4
+"""A request finds at most this many damaged documents: one in each folder of the cache, and a new one."""
+
 
 class Routes:
     """Answers the tab's requests.
@@ -54,11 +67,13 @@ class Routes:
     Args:
         scanner: Finds the runs.
         queue: Makes documents.
+        queries: Answers queries about finished reports.
     """
 
-    def __init__(self, scanner: Scanner, queue: DocumentQueue) -> None:
+    def __init__(self, scanner: Scanner, queue: DocumentQueue, queries: QueryQueue) -> None:
         self._scanner = scanner
         self._queue = queue
+        self._queries = queries
 
     def applications(self) -> Mapping[str, WSGIApplication]:
         """Return the WSGI application of each address. ``/*`` matches any rest of the address."""
@@ -75,7 +90,8 @@ class Routes:
             "/data/study": self.study,
             "/data/tradeoff": self.tradeoff,
         }
-        return {route: get_only(answer) for route, answer in answers.items()}
+        # The entry holds no data. It leads to the page, which then shows why a host's name is refused.
+        return {route: get_only(answer, any_host=route == ENTRY) for route, answer in answers.items()}
 
     def entry(self, request: Request) -> Response:
         """Answer with the module that TensorBoard loads."""
@@ -156,47 +172,44 @@ class Routes:
     def table(self, request: Request) -> Response:
         """Answer with some rows of a long table."""
         run = self._run(request, "run", "run", "trace")
-        made = self._make(run, "report")
-        if isinstance(made, Working):
-            return _progress(request, made)
         arguments = request.args
         name = next((name for name in excerpt.TABLES if name == arguments.get("table")), None)
         if name is None:
             raise RefusalError(400, f'The argument "table" must be {" or ".join(excerpt.TABLES)}.')
-        try:
-            rows = excerpt.read_rows(
-                made,
-                _number(request, "rank", 0),
-                name,
-                offset=_number(request, "offset", 0),
-                limit=min(_number(request, "limit", 100), MOST_TABLE_ROWS),
-                sort=arguments.get("sort") or None,
-                descending=bool(_number(request, "descending", 1)),
-                wanted=arguments.get("filter", ""),
-            )
-        except KeyError as error:
-            raise RefusalError(404, f"The report has no {error.args[0]} in that table.") from error
-        except (msgspec.DecodeError, OSError) as error:
-            raise RefusalError(422, f"The cached report cannot be read ({error}). Try again.") from error
-        return answer_json(request, rows)
+        rank, offset = _number(request, "rank", 0), _number(request, "offset", 0)
+        limit = min(_number(request, "limit", 100), MOST_TABLE_ROWS)
+        descending = bool(_number(request, "descending", 1))
+
+        def query(report: str) -> TableQuery:
+            sort, wanted = arguments.get("sort") or None, arguments.get("filter", "")
+            return TableQuery(report, rank, name, offset, limit, sort, descending, wanted)
+
+        return self._query(request, [run], query)
 
     def diff(self, request: Request) -> Response:
         """Answer with the changes from one run to another."""
-        from lightning_perf.errors import TraceError
-        from lightning_perf.report.document import PerfReport, ReportError
-
         runs = [self._run(request, argument, "run", "trace") for argument in ("run", "other")]
-        made = [self._make(run, "report") for run in runs]
-        working = [state for state in made if isinstance(state, Working)]
-        if working:
-            done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
-            return _progress(request, Working(done, working[0].message))
-        try:
-            before, after = (PerfReport.from_json(path.read_bytes()) for path in made if not isinstance(path, Working))
-            compared = before.diff(after).to_json(indent=None).encode()
-        except (TraceError, ReportError, OSError, ValueError) as error:
-            raise RefusalError(422, str(error)) from error
-        return answer_data(request, excerpt.excerpt_diff(compared), "application/json")
+        return self._query(request, runs, DiffQuery)
+
+    def _query(self, request: Request, runs: Sequence[Run], query: Callable[..., Query]) -> Response:
+        """Answer a query about the reports of some runs. A worker process reads them, not this one."""
+        for _ in range(MOST_DAMAGED):
+            made = [self._make(run, "report") for run in runs]
+            working = [state for state in made if isinstance(state, Working)]
+            if working:
+                done = sum(state.done if isinstance(state, Working) else 1.0 for state in made) / len(made)
+                return _progress(request, Working(done, working[0].message))
+            answer = self._queries.ask(query(*(str(path) for path in made)))
+            if isinstance(answer, Working):
+                return _progress(request, answer)
+            if isinstance(answer, Answered):
+                return answer_data(request, answer.data, "application/json")
+            if isinstance(answer, Refused):
+                raise RefusalError(answer.status, answer.message)
+            for run, path in zip(runs, made, strict=True):
+                if isinstance(path, Path) and str(path) == answer.path:
+                    self._discard(run, path)
+        raise RefusalError(500, "The cached report is damaged again and again. Check the disk.")
 
     def trace(self, request: Request) -> Response:
         """Answer with a trace file, unchanged."""
@@ -222,14 +235,24 @@ class Routes:
         return run
 
     def _document(self, request: Request, run: Run, document: Document) -> Response:
-        made = self._make(run, document)
-        if isinstance(made, Working):
-            return _progress(request, made)
-        try:
-            data = made.read_bytes()
-        except OSError as error:
-            raise RefusalError(500, f"The cached document cannot be read ({error.strerror}). Try again.") from error
-        return answer_data(request, data, "application/json")
+        for _ in range(MOST_DAMAGED):
+            made = self._make(run, document)
+            if isinstance(made, Working):
+                return _progress(request, made)
+            try:
+                data = made.read_bytes()
+            except OSError:
+                data = b""
+            if is_intact(data, document):
+                return answer_data(request, data, "application/json")
+            self._discard(run, made)
+        raise RefusalError(500, f"The cached document {made} is damaged again and again. Check the disk.")
+
+    def _discard(self, run: Run, path: Path) -> None:
+        """Remove a damaged document of a run, so that the next request makes it again."""
+        discard(path)
+        with suppress(StorageError):
+            self._queue.forget(make_task(run, key_of(run)))
 
     def _make(self, run: Run, document: Document) -> Path | Working:
         """Return the finished document, or its progress.

@@ -1,4 +1,4 @@
-"""The messages between the server and the worker process that makes a document."""
+"""The messages between the server and the worker processes that make documents and answer queries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ import msgspec
 
 from lightning_perf.tensorboard.cache import cache_root, places_of
 from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.excerpt import TableName
 from lightning_perf.tensorboard.storage import RemoteStorage, StoredFile
 from lightning_perf.workers.channel import Message
 
-__all__ = ["Answer", "Done", "Failed", "SourceFile", "Task", "Working", "make_task"]
+__all__ = [
+    "Answer",
+    "Answered",
+    "Damaged",
+    "DiffQuery",
+    "Done",
+    "Failed",
+    "Query",
+    "Refused",
+    "Reply",
+    "SourceFile",
+    "TableQuery",
+    "Task",
+    "Working",
+    "make_task",
+]
 
 
 class SourceFile(msgspec.Struct, frozen=True):
@@ -85,6 +101,78 @@ class Failed(Message, frozen=True):
 
 
 Answer: TypeAlias = Working | Done | Failed
+
+
+class TableQuery(Message, frozen=True):
+    """Some rows of a long table. The fields are the arguments of `read_rows`.
+
+    Attributes:
+        report: The report's file.
+        rank: The rank's index.
+        table: The table.
+        offset: Number of rows to skip.
+        limit: Maximum number of rows.
+        sort: The field to sort by, or None for the order of the report.
+        descending: Whether the largest come first.
+        wanted: Words that must occur in a row.
+    """
+
+    report: str
+    rank: int
+    table: TableName
+    offset: int
+    limit: int
+    sort: str | None
+    descending: bool
+    wanted: str
+
+
+class DiffQuery(Message, frozen=True):
+    """The changes from one report to another.
+
+    Attributes:
+        before: The first report's file.
+        after: The second report's file.
+    """
+
+    before: str
+    after: str
+
+
+class Answered(Message, frozen=True):
+    """The answer to a query.
+
+    Attributes:
+        data: JSON.
+    """
+
+    data: bytes
+
+
+class Refused(Message, frozen=True):
+    """A query without an answer.
+
+    Attributes:
+        status: HTTP status.
+        message: The reason, and how to fix it.
+    """
+
+    status: int
+    message: str
+
+
+class Damaged(Message, frozen=True):
+    """A query needs a file that is damaged or missing.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: str
+
+
+Query: TypeAlias = TableQuery | DiffQuery
+Reply: TypeAlias = Answered | Refused | Damaged
 
 
 def make_task(run: Run, key: str) -> Task:

@@ -20,7 +20,7 @@ from lightning_perf.trace.column_builders import (
     Rows,
     Threads,
 )
-from lightning_perf.trace.columns import DeviceKind
+from lightning_perf.trace.columns import DeviceKind, matched_part
 from lightning_perf.trace.events import NO_RAW, Args, Complete, Label
 
 __all__ = [
@@ -116,7 +116,7 @@ def destination(category: str) -> Destination | None:
 
 def is_annotation_name(name: str) -> bool:
     """Return whether an operator of this name is really a range that the framework marked (in old recordings)."""
-    return _ANNOTATION.match(name) is not None
+    return _ANNOTATION.match(matched_part(name)) is not None
 
 
 def device_kind(destination: Destination, name: str, direction: str) -> DeviceKind:
@@ -133,6 +133,7 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
     """
     if destination is Destination.MEMSET:
         return DeviceKind.MEMSET
+    name, direction = matched_part(name), matched_part(direction)
     if destination is Destination.KERNEL:
         return DeviceKind.COLLECTIVE if _COLLECTIVE.search(name) else DeviceKind.COMPUTE
     found = _DIRECTION.search(name) or _DIRECTION.search(direction)

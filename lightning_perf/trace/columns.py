@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "MATCHED_CHARACTERS",
     "NO_ROW",
     "Annotations",
     "BoolArray",
@@ -28,7 +29,20 @@ __all__ = [
     "RuntimeCalls",
     "Spans",
     "Thread",
+    "matched_part",
 ]
+
+MATCHED_CHARACTERS = 1000
+"""Patterns see at most this many characters of a name. The time of some patterns grows faster than the name."""
+
+
+def matched_part(name: str) -> str:
+    """Return the part of a name that patterns may see: its first 1,000 characters.
+
+    A name in a file can have any length, and a hostile one could keep a pattern busy for minutes. The document still
+    has the whole name.
+    """
+    return name[:MATCHED_CHARACTERS]
 
 
 Int64Array = NDArray[np.int64]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from pathlib import Path
@@ -25,6 +25,7 @@ __all__ = [
     "WorkerFailureError",
     "WorkerProcess",
     "WorkerTimeoutError",
+    "WorkerUnwantedError",
     "wait_for_messages",
 ]
 
@@ -53,6 +54,10 @@ class WorkerFailureError(WorkerError):
 
 class WorkerTimeoutError(WorkerError):
     """The worker process sent nothing within the timeout, and was killed."""
+
+
+class WorkerUnwantedError(WorkerError):
+    """Nobody wants the result any more, so the worker process was killed."""
 
 
 class WorkerExitError(WorkerError):
@@ -167,9 +172,13 @@ class WorkerProcess:
     def receive(self, kind: type[M], /, *, timeout_s: float | None = None) -> M: ...
 
     @overload
-    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any: ...
+    def receive(
+        self, *kinds: type[Message], timeout_s: float | None = None, is_wanted: Callable[[], bool] | None = None
+    ) -> Any: ...
 
-    def receive(self, *kinds: type[Message], timeout_s: float | None = None) -> Any:
+    def receive(
+        self, *kinds: type[Message], timeout_s: float | None = None, is_wanted: Callable[[], bool] | None = None
+    ) -> Any:
         """Wait for the next message.
 
         Each call has the whole timeout, so a worker process that reports its progress may take longer in total.
@@ -177,15 +186,22 @@ class WorkerProcess:
         Args:
             kinds: Possible classes of the message.
             timeout_s: Timeout in seconds; None to wait until the worker process ends.
+            is_wanted: Called about twice per second. If it returns False, the worker process is killed.
 
         Raises:
+            WorkerUnwantedError: Nobody wants the result any more.
             WorkerFailureError: The worker process raised an error.
             WorkerTimeoutError: It sent nothing within the timeout, and has been killed.
             WorkerExitError: It has ended, or sent another message.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            while not self._connection.poll(_left_s(deadline)):
+            while True:
+                if is_wanted is not None and not is_wanted():
+                    self._kill_group()
+                    raise WorkerUnwantedError("it was stopped because nobody wants its result any more")
+                if self._connection.poll(_left_s(deadline)):
+                    break
                 if deadline is not None and time.monotonic() >= deadline:
                     self._kill_group()
                     raise WorkerTimeoutError(f"it was stopped after {timeout_s:.0f} s without an answer{self._tail()}")

@@ -102,7 +102,7 @@ def test_a_wait_in_every_recorded_step_that_the_run_does_not_have_is_held_back_w
     assert held.reason in " ".join(printed(report).split())
     assert "### Held back" in report.to_markdown()
     assert "1.0 %, 50.0 % only" in report.to_markdown()
-    assert report.verdict.why.startswith("1 finding of the recorded steps held back. The first: Input-bound: 50.0 %")
+    assert report.verdict.why.startswith("1 finding of the recorded steps is held back. The first: Input-bound: 50.0 %")
     assert PerfReport.from_json(report.to_json()).held_back == report.held_back
 
 

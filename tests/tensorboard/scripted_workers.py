@@ -14,7 +14,7 @@ from unittest import mock
 import numpy
 
 from lightning_perf.tensorboard import worker
-from lightning_perf.tensorboard.task import Done, Failed, Task, Working
+from lightning_perf.tensorboard.task import Answered, Done, Failed, Refused, TableQuery, Task, Working
 from lightning_perf.workers.channel import Channel
 from lightning_perf.workers.memory_limit import limit_memory
 
@@ -25,6 +25,14 @@ def main(channel: Channel) -> None:
     names = {"channel": channel, "task": task, "Done": Done, "Failed": Failed, "Working": Working, "Path": Path}
     exec(task.fetched, {**names, "os": os, "signal": signal, "subprocess": subprocess, "sys": sys, "time": time})
     channel.send(Done())
+
+
+def queries(channel: Channel) -> None:
+    """Run the Python code of each query, and answer with this process's ID."""
+    while True:
+        query = channel.receive(TableQuery)
+        exec(query.wanted, {"channel": channel, "Refused": Refused, "os": os, "time": time})
+        channel.send(Answered(str(os.getpid()).encode()))
 
 
 def hungry(channel: Channel) -> None:

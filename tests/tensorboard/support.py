@@ -18,10 +18,12 @@ from lightning_perf.run_files.run_record import Place
 from lightning_perf.tensorboard.discovery import Run, read_roots
 from lightning_perf.tensorboard.document_queue import DocumentQueue
 from lightning_perf.tensorboard.plugin import PerfPlugin
+from lightning_perf.tensorboard.query_queue import QueryQueue
+from lightning_perf.tensorboard.query_worker import QueryAnswerer
 from lightning_perf.tensorboard.routes import Routes
 from lightning_perf.tensorboard.scanner import Scanner
 from lightning_perf.tensorboard.storage import StorageError, StoredFile
-from lightning_perf.tensorboard.task import Answer, Task
+from lightning_perf.tensorboard.task import Answer, Query, Reply, Task, Working
 from lightning_perf.tensorboard.worker import work
 from tests.compare.support import write_run
 from tests.support.trace_builder import TraceBuilder
@@ -53,18 +55,31 @@ class StubQueue(DocumentQueue):
         return self.answer
 
 
+class InlineQueries(QueryQueue):
+    """Answers each query at once, in this process."""
+
+    def ask(self, query: Query) -> Reply | Working:
+        return QueryAnswerer().answer(query)
+
+
 class PluginUnderTest(PerfPlugin):
     """The plugin with a table that is always fresh and with the given queue."""
 
     def __init__(
-        self, logdir: str | None, queue: DocumentQueue, logdir_spec: str | None = None, fresh_s: float = 0.0
+        self,
+        logdir: str | None,
+        queue: DocumentQueue,
+        logdir_spec: str | None = None,
+        fresh_s: float = 0.0,
+        queries: QueryQueue | None = None,
     ) -> None:
         super().__init__(base_plugin.TBContext(logdir=logdir, flags=SimpleNamespace(logdir_spec=logdir_spec)))
         self._scanner = Scanner(read_roots(logdir, logdir_spec), fresh_s, fresh_looks=0.0, patience_s=60.0)
         self._queue = queue
+        self._queries = queries or InlineQueries()
 
     def get_plugin_apps(self) -> Any:
-        return Routes(self._scanner, self._queue).applications()
+        return Routes(self._scanner, self._queue, self._queries).applications()
 
 
 @dataclass
@@ -88,11 +103,15 @@ class Asker:
 
 
 def asker(
-    logdir: Path | str | None, queue: DocumentQueue | None = None, logdir_spec: str | None = None, fresh_s: float = 0.0
+    logdir: Path | str | None,
+    queue: DocumentQueue | None = None,
+    logdir_spec: str | None = None,
+    fresh_s: float = 0.0,
+    queries: QueryQueue | None = None,
 ) -> Asker:
     """A client for a log directory."""
     queue = queue or InlineQueue()
-    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, queue, logdir_spec, fresh_s)
+    plugin = PluginUnderTest(str(logdir) if logdir is not None else None, queue, logdir_spec, fresh_s, queries)
     return Asker(Client(TensorBoardWSGI([plugin])), queue)
 
 

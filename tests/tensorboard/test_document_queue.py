@@ -59,7 +59,8 @@ def test_tells_how_far_it_is_and_then_that_it_is_done(tmp_path: Path) -> None:
     assert ending(queue, task()) == Done()
 
 
-def test_one_worker_at_a_time(tmp_path: Path) -> None:
+def test_one_worker_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_perf.tensorboard.document_queue.BUSY_S", 3600.0)
     queue = Scripted(
         f"mark = os.path.join({str(tmp_path)!r}, 'running')\n"
         "os.close(os.open(mark, os.O_CREAT | os.O_EXCL))\ntime.sleep(0.1)\nos.unlink(mark)\n"

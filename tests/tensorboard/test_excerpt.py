@@ -8,7 +8,7 @@ import pytest
 
 from lightning_perf.report.build import build_report
 from lightning_perf.report.document import PerfReport
-from lightning_perf.tensorboard.excerpt import excerpt_diff, excerpt_report, read_rows
+from lightning_perf.tensorboard.excerpt import excerpt_diff, excerpt_report, read_rows, read_tables
 from tests.tensorboard.support import write_trace
 
 
@@ -77,16 +77,16 @@ def test_pages_are_those_of_the_whole_sorted_table(kept: Path, report: bytes, so
     expected = valued + [row for row in rows if row[sort] is None]
     paged: list[dict[str, Any]] = []
     for offset in range(0, 40, 8):
-        page = read_rows(kept, 0, "kernels", offset=offset, limit=8, sort=sort, descending=descending)
+        page = read_rows(read_tables(kept), 0, "kernels", offset=offset, limit=8, sort=sort, descending=descending)
         assert (page.total, page.offset) == (30, offset)
         paged += page.rows
     assert paged == expected
 
 
 def test_all_words_have_to_be_somewhere_in_a_row(kept: Path) -> None:
-    found = read_rows(kept, 0, "kernels", wanted="KERNEL op7")
+    found = read_rows(read_tables(kept), 0, "kernels", wanted="KERNEL op7")
     assert [row["name"] for row in found.rows] == ["kernel_0007"]  # the operator that launched it is in the row, too
-    assert read_rows(kept, 0, "kernels", wanted="kernel nothing").total == 0
+    assert read_rows(read_tables(kept), 0, "kernels", wanted="kernel nothing").total == 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_all_words_have_to_be_somewhere_in_a_row(kept: Path) -> None:
 )
 def test_what_is_not_there_is_named(kept: Path, rank: int, table: Any, sort: str | None, missing: str) -> None:
     with pytest.raises(KeyError, match=missing):
-        read_rows(kept, rank, table, sort=sort)
+        read_rows(read_tables(kept), rank, table, sort=sort)
 
 
 def test_a_rank_without_the_table(kept: Path, report: bytes) -> None:
@@ -103,4 +103,4 @@ def test_a_rank_without_the_table(kept: Path, report: bytes) -> None:
     document["ranks"][0]["kernels"] = None
     kept.write_text(json.dumps(document))
     with pytest.raises(KeyError, match="kernels"):
-        read_rows(kept, 0, "kernels")
+        read_rows(read_tables(kept), 0, "kernels")

@@ -80,7 +80,7 @@ def test_a_compiled_module_trains_with_a_data_module(tmp_path, monkeypatch):
     ("source", "said"),
     [
         ("tests.tune.trainings:failing", "RuntimeError: no such file: weights.pt"),
-        ("tests.tune.trainings:on_two_devices", "trials run on one device, and this Trainer has 2: give it devices=1"),
+        ("tests.tune.trainings:on_two_devices", "trials run on one device, and this Trainer has 2: set devices=1"),
         ("tests.tune.trainings:nothing", "has no nothing"),
         ("tests.tune.no_such:thing", "there is no module tests.tune.no_such"),
         (Training(nn.Linear(1, 1)), "not a LightningModule, but Linear"),

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lightning_perf.trace.columns import matched_part
+
 __all__ = [
     "RULES",
     "KernelArithmetic",
@@ -306,7 +308,7 @@ _MOVES_DATA = re.compile(
 )
 _PRODUCT_KERNEL = re.compile(
     rf"^(?!.*(?:{_HELPERS}))"
-    r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop_|implicit_?convolve|explicit_?convolve|\w+grad\w*_engine"
+    r".*(?:(?<!fb)gemm(?!v)|xmma|scudnn|hcudnn|nvjet|cijk_|igemm|tensorop_|implicit_?convolve|explicit_?convolve|(?<=\w)grad\w*_engine"
     r"|dgrad2d|conv\w*_(?:fwd|bwd|xdl)|fmha|flash_(?:fwd|bwd)|flashattn|attn_fwd|attn_bwd|sdpa|^bmm_|^triton_tem_)",
     re.IGNORECASE,
 )
@@ -320,7 +322,6 @@ _CPP_INTEGER = re.compile(r"\b(long|int|short|unsigned char|signed char|int8_t|b
 _PRODUCT = re.compile(r"gemm|conv(?!ert)|attention|attn|fmha|mma", re.IGNORECASE)
 
 
-@lru_cache(maxsize=65536)
 def kernel_arithmetic(name: str) -> KernelArithmetic:
     """Read the arithmetic from a kernel's name.
 
@@ -339,16 +340,9 @@ def kernel_arithmetic(name: str) -> KernelArithmetic:
         >>> kernel_arithmetic("my_kernel").arithmetic is None
         True
     """
-    for rule in RULES:
-        if found := rule.pattern.search(name):
-            named = found.groupdict()
-            spelling = named.get("dtype2") or named.get("dtype")
-            arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)
-            return KernelArithmetic(arithmetic, rule.tensor_cores, rule.family)
-    return _template_arithmetic(name)
+    return _kernel_arithmetic(matched_part(name))
 
 
-@lru_cache(maxsize=65536)
 def is_product(name: str) -> bool:
     """Return whether a kernel multiplies matrices (convolution and attention too), as Tensor Cores do.
 
@@ -358,10 +352,9 @@ def is_product(name: str) -> bool:
         >>> is_product("volta_sgemm_128x64_nt"), is_product("gemv2T_kernel_val<int, float>")
         (True, False)
     """
-    return _PRODUCT_KERNEL.search(name) is not None
+    return _is_product(matched_part(name))
 
 
-@lru_cache(maxsize=65536)
 def moves_data(name: str) -> bool:
     """Return whether memory bounds a kernel of a product or convolution, so that its type sets its bytes, not its rate.
 
@@ -373,6 +366,27 @@ def moves_data(name: str) -> bool:
         >>> moves_data("volta_sgemm_128x64_nt")
         False
     """
+    return _moves_data(matched_part(name))
+
+
+@lru_cache(maxsize=65536)
+def _kernel_arithmetic(name: str) -> KernelArithmetic:
+    for rule in RULES:
+        if found := rule.pattern.search(name):
+            named = found.groupdict()
+            spelling = named.get("dtype2") or named.get("dtype")
+            arithmetic = rule.arithmetic or (spelled_arithmetic(spelling) if spelling else None)
+            return KernelArithmetic(arithmetic, rule.tensor_cores, rule.family)
+    return _template_arithmetic(name)
+
+
+@lru_cache(maxsize=65536)
+def _is_product(name: str) -> bool:
+    return _PRODUCT_KERNEL.search(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def _moves_data(name: str) -> bool:
     return _MOVES_DATA.search(name) is not None
 
 

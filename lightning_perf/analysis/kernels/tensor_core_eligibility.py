@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array, matched_part
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.indexing import distinct_rows, used_codes
 from lightning_perf.trace.trace import Trace
@@ -139,7 +139,7 @@ def eligible_unused(trace: Trace, kernels: Int64Array) -> tuple[EligibleUnused, 
     if not len(rows):
         return ()
     operator = trace.links.device_operator[rows]
-    kept_in_fp32 = _inside(trace, operator, trace.names_where(lambda name: _FP32_ONLY.match(name) is not None))
+    kept_in_fp32 = _inside(trace, operator, trace.names_where(_is_fp32_only))
     known = operator != NO_ROW
     shapes = np.where(known, trace.operators.input_shapes[operator] if len(trace.operators) else 0, 0)
     caller = np.where(known, trace.operators.name[operator] if len(trace.operators) else 0, -1)
@@ -220,13 +220,19 @@ def _switches(trace: Trace, rows: Int64Array) -> NDArray[np.int8]:
     return found
 
 
+def _is_fp32_only(name: str) -> bool:
+    return _FP32_ONLY.match(matched_part(name)) is not None
+
+
 def _operator_switch(name: str) -> _Switch:
+    name = matched_part(name)
     if _MATMUL_OPERATOR.match(name):
         return _Switch.MATMUL
     return _Switch.CUDNN if _CUDNN_OPERATOR.match(name) else _Switch.NONE
 
 
 def _kernel_switch(name: str) -> _Switch:
+    name = matched_part(name)
     if _ATTENTION_KERNEL.search(name):
         return _Switch.NONE
     return _Switch.CUDNN if _CUDNN_KERNEL.search(name) else _Switch.MATMUL

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from lightning_perf.trace.columns import matched_part
+
 __all__ = ["CollectiveKind", "bus_factor", "collective_bytes", "collective_kind", "element_bytes", "is_host_collective"]
 
 CollectiveKind = Literal[
@@ -59,7 +61,7 @@ def collective_kind(name: str) -> CollectiveKind:
         >>> collective_kind("void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)")
         'all_to_all'
     """
-    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+    return next((kind for kind, pattern in _KINDS if pattern.search(matched_part(name))), "other")
 
 
 def is_host_collective(name: str) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lightning_perf.analysis.core.caching import cached_per_trace
 from lightning_perf.analysis.core.intervals import EMPTY, Intervals, merge, subtract, union
-from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans
+from lightning_perf.trace.columns import NO_ROW, BoolArray, Int64Array, Spans, matched_part
 from lightning_perf.trace.trace import Trace
 
 __all__ = [
@@ -64,7 +64,7 @@ def mark_phase(name: str) -> str | None:
     if name.startswith(OWN_PREFIX):
         phase = name[len(OWN_PREFIX) :].split("#")[0]
         return phase if phase in PHASES else None
-    return next((phase for phase, pattern in _RULES if pattern.search(name)), None)
+    return next((phase for phase, pattern in _RULES if pattern.search(matched_part(name))), None)
 
 
 def is_backward_node(name: str) -> bool:
@@ -74,7 +74,7 @@ def is_backward_node(name: str) -> bool:
         >>> is_backward_node("autograd::engine::evaluate_function: AddmmBackward0"), is_backward_node("aten::addmm")
         (True, False)
     """
-    return _BACKWARD_NODE.search(name) is not None
+    return _BACKWARD_NODE.search(matched_part(name)) is not None
 
 
 def has_own_marks(trace: Trace) -> bool:

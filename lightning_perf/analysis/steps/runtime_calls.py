@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_perf.trace.columns import NO_ROW
+from lightning_perf.trace.columns import NO_ROW, matched_part
 from lightning_perf.trace.indexing import used_codes
 from lightning_perf.trace.trace import Trace
 
@@ -51,6 +51,7 @@ def call_kind(name: str) -> RuntimeKind:
         >>> [call_kind(name).name for name in ("hipMemcpyWithStream", "cudaMemcpyAsync")]
         ['SYNC', 'OTHER']
     """
+    name = matched_part(name)
     if _SYNC.match(name):
         return RuntimeKind.SYNC
     return RuntimeKind.ALLOC if _ALLOC.match(name) else RuntimeKind.OTHER

@@ -75,7 +75,7 @@ class RunRecord:
         remarks: Observations of the device that do not invalidate the times, e.g. that it was at its power limit.
         steps: Step times, or None if they are missing.
         steps_problem: Why the step times cannot be read, if their file exists.
-        step_p25_ns: 25th percentile of the step times; None on accelerators, where the host runs ahead of the device.
+        step_p25_ns: 25th percentile of the step times of a run on a processor; None on accelerators.
         other_cpu_share: Share of the usable processors' time that other processes took during training, or None.
         cpu_throttled_share: Share of the training during which a CPU quota held the run back, or None.
         predicted_speedup: Smallest and largest step speed-up that the run's report predicts for mixed precision. None
@@ -223,5 +223,8 @@ def _step_times(path: Path) -> tuple[StepTimes | None, float | None, str | None]
     if not samples:
         return None, None, None
     times = summarize_step_times(samples)
-    kept = [s.step_ns for s in samples[times.warmup_steps :] if times.only_profiled or not s.profiled]
-    return times, float(np.percentile(kept, 25)) if times.device_mean_ns is None else None, None
+    if times.device_mean_ns is not None:
+        return times, None, None
+    counted = samples[times.warmup_steps :]
+    kept_ns = counted.step_ns if times.only_profiled else counted.step_ns[~counted.profiled]
+    return times, float(np.percentile(kept_ns, 25)), None

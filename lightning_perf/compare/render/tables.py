@@ -120,7 +120,7 @@ def result_table(comparison: Comparison) -> Table:
                     _detectable(result),
                 )
             )
-    heads = (f"against {comparison.baseline}", "change", "interval", "exact p", "Hodges–Lehmann", "could see")
+    heads = (f"against {comparison.baseline}", "change", "interval", "exact p", "Hodges–Lehmann", "detectable")
     return Table("Differences", heads, tuple(rows))
 
 

@@ -7,6 +7,7 @@ import re
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
+from lightning_perf.trace.columns import matched_part
 from lightning_perf.units import format_duration
 
 __all__ = ["channels_last"]
@@ -22,7 +23,7 @@ def channels_last(analysis: RankAnalysis) -> Finding | None:
     """
     if analysis.kernels is None:
         return None
-    rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(row.name)]
+    rows = [row for row in analysis.kernels.rows if LAYOUT_CHANGE.search(matched_part(row.name))]
     steps = max(analysis.kernels.steps, 1)
     kernel_ns = sum(row.total_ns for row in rows) / steps
     number = sum(row.calls for row in rows) / steps

@@ -197,8 +197,8 @@ def test_hardware_and_the_zone_of_equivalence_are_in_the_document(arms):
 def test_a_damaged_file_of_step_times_is_told_and_the_rest_compared(tmp_path):
     arms = {name: [write_run(tmp_path / name / str(n), train__seed=n) for n in range(3)] for name in "ab"}
     path = arms["b"][1].path.with_name("steps.rank0.jsonl")
-    lines = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join([*lines[:3], b"garbage", *lines[4:]]))
+    (line,) = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(line + b"garbage\n" + line)
     arms["b"][1] = read_record(arms["b"][1].path)
     comparison = compare_arms(arms)
     (note,) = (note for note in comparison.notes if "step times" in note)

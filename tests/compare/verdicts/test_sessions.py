@@ -12,7 +12,7 @@ from scipy import stats
 
 from lightning_perf.compare.commands.compare import exit_code
 from lightning_perf.compare.verdicts.build import compare_arms
-from lightning_perf.compare.verdicts.gates import Settings
+from lightning_perf.compare.verdicts.gates import Settings, parse_gate
 from lightning_perf.compare.verdicts.refusal import UnfairError
 from lightning_perf.compare.verdicts.sessions import find_sessions, session_means
 from lightning_perf.statistics.location import unpaired_ratio
@@ -73,7 +73,8 @@ def test_one_arm_after_the_other_gives_no_verdict_on_times(arms):
     assert "without an interval, because the arms did not alternate" in candidate.verdict.headline
     assert result.estimate.value == pytest.approx(math.exp(np.log(AMP_MS).mean() - np.log(BASE_MS).mean()))
     assert candidate.accuracy.lower_bound is not None
-    assert exit_code(comparison) == 4
+    assert exit_code(comparison) == 0  # no gate
+    assert exit_code(compare_arms(made, Settings(gates=(parse_gate("step_time<=1"),)))) == 4
     assert compare_arms(made, Settings(allow=("sessions",))).candidates[0].verdict.kind.value == "faster"
 
 

@@ -61,7 +61,7 @@ class ServerSource {
 
   /** A page of a table that is too long for the report: {rows, total}. */
   async table(query, { signal } = {}) {
-    return getJson(`data/table?${new URLSearchParams(query)}`, signal);
+    return poll(`data/table?${new URLSearchParams(query)}`, () => {}, signal);
   }
 
   /** Address of a recorded file of a run. */

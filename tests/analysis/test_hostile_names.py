@@ -1,0 +1,111 @@
+"""Names of any length: patterns see only their first characters, and documents keep them whole."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_perf.analysis.kernels import kernel_names, tensor_core_eligibility
+from lightning_perf.analysis.kernels.kernel_names import is_product, kernel_arithmetic, moves_data
+from lightning_perf.analysis.ranks import collective_names
+from lightning_perf.analysis.steps import phase_timeline, runtime_calls
+from lightning_perf.findings.kernels import channels_last
+from lightning_perf.report.build import build_report
+from lightning_perf.trace import assembly
+from lightning_perf.trace.assembly import Destination, device_kind
+from lightning_perf.trace.columns import MATCHED_CHARACTERS, matched_part
+from tests.support.trace_builder import TraceBuilder
+
+# Each repeats the start of a pattern whose time grows with the square or the cube of the name's length.
+UNITS = [
+    "grad",
+    "sm80_xmma__f32f32_f32_",
+    "bmm__E2m1",
+    "nvjet_",
+    "flash::",
+    "Cijk_Aa_Ba_H",
+    "cutlass_80_tensorop_s1688",
+]
+
+CLASSIFIERS: list[Callable[[str], Any]] = [
+    is_product,
+    moves_data,
+    kernel_arithmetic,
+    collective_names.collective_kind,
+    phase_timeline.mark_phase,
+    phase_timeline.is_backward_node,
+    runtime_calls.call_kind,
+    lambda name: device_kind(Destination.KERNEL, name, ""),
+]
+
+
+class Recorder:
+    """A compiled pattern that notes the longest text it was given."""
+
+    def __init__(self, pattern: re.Pattern[str], seen: list[int]) -> None:
+        self.pattern = pattern.pattern
+        self._pattern, self._seen = pattern, seen
+
+    def __getattr__(self, method: str) -> Callable[[str], Any]:
+        def call(text: str) -> Any:
+            self._seen.append(len(text))
+            return getattr(self._pattern, method)(text)
+
+        return call
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all texts that the patterns for names were given."""
+    lengths: list[int] = []
+    modules = (assembly, channels_last, collective_names, kernel_names, phase_timeline, runtime_calls)
+    for module in (*modules, tensor_core_eligibility):
+        for name, value in vars(importlib.import_module(module.__name__)).items():
+            if isinstance(value, re.Pattern):
+                monkeypatch.setattr(module, name, Recorder(value, lengths))
+    for module, table in ((collective_names, "_KINDS"), (phase_timeline, "_RULES")):
+        rows = [(kind, Recorder(pattern, lengths)) for kind, pattern in getattr(module, table)]
+        monkeypatch.setattr(module, table, rows)
+    return lengths
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_long_name_counts_as_its_first_characters(unit: str) -> None:
+    name = unit * (1_000_000 // len(unit))
+    for classify in CLASSIFIERS:
+        assert classify(name) == classify(name[:MATCHED_CHARACTERS])
+
+
+def test_no_pattern_sees_more_than_the_first_characters(seen: list[int]) -> None:
+    for classify in CLASSIFIERS:
+        classify("x" * 5000)
+    tensor_core_eligibility._kernel_switch("x" * 5000)
+    tensor_core_eligibility._operator_switch("aten::" + "x" * 5000)
+    assert seen
+    assert max(seen) == MATCHED_CHARACTERS
+
+
+def test_a_report_keeps_a_long_name_whole(tmp_path: Path, seen: list[int]) -> None:
+    kernel, operator = "grad" * 16_384, "aten::" + "conv" * 16_384
+    builder = TraceBuilder().gpu("GPU").step(1, 0, 100)
+    builder.op(operator, 10, 5)
+    builder.launch(kernel, call_us=11, call_duration_us=1, start_us=20, duration_us=40)
+    report = build_report([builder.write(tmp_path / "a.pt.trace.json")])
+    kernels = report.ranks[0].kernels
+    assert kernels is not None
+    assert [row.name for row in kernels.rows] == [kernel]
+    assert max(seen) <= MATCHED_CHARACTERS
+
+
+def test_the_engines_of_weight_gradients_are_products() -> None:
+    assert is_product("cudnn::cnn::wgrad_alg0_engine<float, 512>")
+    assert not is_product("grad_engine")
+
+
+def test_a_short_name_is_seen_whole() -> None:
+    assert matched_part("volta_sgemm_128x64_nt") == "volta_sgemm_128x64_nt"

@@ -1,0 +1,79 @@
+"""A damaged document in the cache is made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_perf.report.build import analyze
+from lightning_perf.tensorboard.cache import BESIDE, discard, find, is_intact, key_of, places_of, write
+from lightning_perf.tensorboard.discovery import Run
+from lightning_perf.tensorboard.document_queue import DocumentQueue
+from lightning_perf.tensorboard.storage import LocalStorage
+from tests.tensorboard.support import Asker, InlineQueue, asker, stored, write_study, write_trace
+from tests.tensorboard.test_document_queue import until
+
+DAMAGED = [b"", b'{"schema_version": 1, "ranks": [', b"\0" * 100, b"{}", b"null", b"\xff"]
+
+
+def cached(folder: Path, document: str) -> Path:
+    (path,) = (folder / BESIDE).glob(f"*.{document}")
+    return path
+
+
+def makes(tab: Asker) -> int:
+    assert isinstance(tab.queue, InlineQueue)
+    return len(tab.queue.asked)
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_page_is_made_again(logdir: Path, damage: bytes) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir)
+    report = tab.json("data/report", run="fit")
+    cached(logdir / "fit", "page").write_bytes(damage)
+    assert tab.json("data/report", run="fit") == report == json.loads(analyze(logdir / "fit").to_json())
+    assert tab.json("data/report", run="fit") == report
+    assert makes(tab) == 2
+
+
+def test_a_damaged_comparison_is_made_again(logdir: Path) -> None:
+    pytest.importorskip("scipy", reason="needs scipy: pip install scipy")
+    write_study(logdir / "amp")
+    tab = asker(logdir)
+    answer = tab.json("data/study", run="amp")
+    cached(logdir / "amp", "study").write_bytes(b'{"baseline"')
+    assert tab.json("data/study", run="amp") == answer
+
+
+def test_a_page_damaged_right_after_it_was_made_is_made_again(logdir: Path) -> None:
+    write_trace(logdir / "fit" / "a.pt.trace.json")
+    tab = asker(logdir, DocumentQueue())
+    until(lambda: tab.get("data/report", run="fit").status_code == 200)
+    cached(logdir / "fit", "page").write_bytes(b"{")
+    assert tab.get("data/report", run="fit").status_code == 202
+    until(lambda: tab.get("data/report", run="fit").status_code == 200)
+
+
+def test_a_damaged_document_that_cannot_be_removed_is_passed_over(
+    logdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (logdir / "fit").mkdir()
+    run = Run("fit", "run", LocalStorage(logdir), "fit", (stored("fit/a.pt.trace.json"),), ())
+    key = key_of(run)
+    first = write(places_of(run)[:1], key, [("page", b"{")])
+    second = write(places_of(run)[1:], key, [("page", b"{}")])
+    monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: (_ for _ in ()).throw(PermissionError()))
+    assert find(run, key, "page") == first / f"{key}.page"
+    discard(first / f"{key}.page")
+    assert find(run, key, "page") == second / f"{key}.page"
+    monkeypatch.undo()
+    write([first], key, [("page", b"{}")])
+    assert find(run, key, "page") == first / f"{key}.page"
+
+
+def test_whole_documents_are_intact() -> None:
+    assert is_intact(b'{"schema_version": 1, "ranks": []}', "page")
+    assert is_intact(b'{"baseline": "a"}', "study")
