@@ -18,8 +18,8 @@ def test_json_gives_the_same_document():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "no trade-off document"),
-        (b"[1]", "no trade-off document"),
+        (b"", "not a trade-off document"),
+        (b"[1]", "not a trade-off document"),
         (b'{"schema_version": 9}', "upgrade lightning-perf"),
         (b'{"schema_version": 0}', "measure again"),
         (b'{"schema_version": 1}', "damaged"),
