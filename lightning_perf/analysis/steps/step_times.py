@@ -58,7 +58,7 @@ class StepTimes:
         outliers: The longest of them, longest first.
         data_wait_share_steady: The same share as `data_wait_share`, without the two steps that waited longest, which
             may be hiccups.
-        periodic: Steps that take longer at regular distances; ``None`` if there are none.
+        periodic: Steps that take longer at regular distances, or ``None``.
     """
 
     steps: int
