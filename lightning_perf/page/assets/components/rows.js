@@ -46,7 +46,7 @@ export function pagedRows({ report, rank, run, source }, name, rows) {
   return serverRows(source, { run: run.name, rank: report.ranks.indexOf(rank), table: name });
 }
 
-/** A remark for a table whose rows were left out of a page file, with the command that gives all of them; else empty. */
+/** A remark if a page file has only the first rows of a table, with the command that prints all of them; else empty. */
 export function cutNote({ report, source }, name, rows) {
   const total = report.truncated?.[name];
   if (source.live || !total || total <= rows.length) return "";
