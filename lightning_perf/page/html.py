@@ -64,7 +64,11 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
     page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
-        _data_block("document", document_json.decode(), f' data-name="{html.escape(title)}" data-kind="{kind}"'),
+        _data_block(
+            "document",
+            _limit_rows(document_json, kind).decode(),
+            f' data-name="{html.escape(title)}" data-kind="{kind}"',
+        ),
         *(_data_block(f"asset-{name}", _read(name)) for name in _DATA),
         f'<script type="importmap" nonce="{nonce}">{_inert(json.dumps({"imports": _modules()}))}</script>',
         f'<script type="module" nonce="{nonce}">import "{_name(_MAIN)}";</script>',
@@ -100,6 +104,38 @@ def _head(title: str, nonce: str, style: str) -> str:
 
 def _data_block(identity: str, text: str, attributes: str = "") -> str:
     return f'<script type="application/json" id="{identity}"{attributes}>{_inert(text)}</script>'
+
+
+MOST_ROWS = 10_000
+"""Maximum number of rows of a long table in the file, for all ranks together. It bounds the file's size."""
+
+FEWEST_ROWS = 20
+"""Each rank keeps as many rows, even if there are many ranks."""
+
+
+def _limit_rows(document_json: bytes, kind: Kind) -> bytes:
+    """Leave out the cheapest rows of long tables of a report or diff.
+
+    Returns:
+        The same document. If rows were left out, its member ``truncated`` holds the largest number of rows of each such
+        table, e.g. ``{"kernels": 150000}``. The page shows these numbers.
+    """
+    if kind not in ("run", "trace", "diff") or document_json.count(b"{") <= FEWEST_ROWS:
+        return document_json
+    document = json.loads(document_json)
+    parts = [document.get("diff")] if kind == "diff" else document.get("ranks", [])
+    most = max(FEWEST_ROWS, MOST_ROWS // max(len(parts), 1))
+    truncated: dict[str, int] = {}
+    for part in parts:
+        for name, table in (part or {}).items():
+            if name in _LONG_TABLES and table is not None and len(table["rows"]) > most:
+                truncated[name] = max(truncated.get(name, 0), len(table["rows"]))
+                table["rows"] = table["rows"][:most]
+    return json.dumps({**document, "truncated": truncated}).encode() if truncated else document_json
+
+
+_LONG_TABLES = ("operators", "kernels", "operators_device", "operators_host")
+"""Tables with a row for each distinct name, the most expensive first."""
 
 
 def _inert(json_text: str) -> str:

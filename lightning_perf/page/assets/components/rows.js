@@ -1,5 +1,7 @@
 // The source of a table's rows: all of them from the document, or page by page from the server.
 
+import * as format from "../text/format.js";
+
 const PAGE_OF_ALL = 1000;
 
 /** Rows that are in the page. */
@@ -26,7 +28,7 @@ export function serverRows(source, query) {
       const rows = [];
       for (;;) {
         const answer = await page({ ...order, offset: rows.length, limit: PAGE_OF_ALL });
-        rows.push(...answer.rows);
+        for (const row of answer.rows) rows.push(row);
         if (answer.rows.length === 0 || rows.length >= answer.total) return rows;
       }
     },
@@ -42,6 +44,13 @@ export function pagedRows({ report, rank, run, source }, name, rows) {
   const total = report.truncated?.[name];
   if (!source.live || !total || total <= rows.length) return rows;
   return serverRows(source, { run: run.name, rank: report.ranks.indexOf(rank), table: name });
+}
+
+/** A remark if a page file has only the first rows of a table, with the command that prints all of them; else empty. */
+export function cutNote({ report, source }, name, rows) {
+  const total = report.truncated?.[name];
+  if (source.live || !total || total <= rows.length) return "";
+  return `The first ${format.count(rows.length)} of ${format.countOf(total, "row")}. lightning-perf analyze PATH --json prints all.`;
 }
 
 // Every word must occur in one of the row's texts, in upper or lower case.

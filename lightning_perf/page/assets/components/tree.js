@@ -189,7 +189,7 @@ function opened(rows, children) {
     const level = rows.map((row, i) => i).filter((i) => rows[i].depth === depth && children[i].length);
     const more = level.reduce((sum, i) => sum + children[i].length, 0);
     if (level.length === 0 || (depth > 0 && shown + more > OPEN_ROWS)) return open;
-    open.push(...level);
+    for (const i of level) open.push(i);
     shown += more;
   }
 }

@@ -2,8 +2,9 @@
 
 import * as column from "../components/column.js";
 import { unlessMissing } from "../components/parts.js";
-import { pagedRows } from "../components/rows.js";
+import { cutNote, pagedRows } from "../components/rows.js";
 import { tableSection } from "../components/table.js";
+import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, label, per } from "../text/labels.js";
 
@@ -22,7 +23,8 @@ function render(context) {
   const { kernels: found } = rank;
   const steps = Math.max(found.steps, 1);
   const launchers = (row) => row.launchers.map((item) => item.operator ?? "(no operator)").join(", ");
-  const most = Math.max(...found.rows.map((row) => row.share));
+  const cut = cutNote(context, "kernels", found.rows);
+  const most = largest(found.rows.map((row) => row.share));
   const parent = (name) => (name.split("_")[0] === "memcpy" ? "memcpy" : name);
   const columns = column.filled(found.rows, [
     column.text("name", "Kernel", { code: true, csv: "kernel" }),
@@ -46,7 +48,7 @@ function render(context) {
   ]);
   return tableSection("Device work by cost", {
     definition: "kernel",
-    aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in total (work that runs at the same time counts each time)`,
+    aside: `${per(rank)}, ${format.duration(found.device_ns / steps)} in total (work that runs at the same time counts each time)${cut && `. ${cut}`}`,
     id: "kernels",
     columns,
     rows: pagedRows(context, "kernels", found.rows),

@@ -3,6 +3,7 @@
 import * as column from "../components/column.js";
 import { section, unlessMissing } from "../components/parts.js";
 import { tree } from "../components/tree.js";
+import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
 
@@ -23,7 +24,7 @@ function render(context) {
   const onDevice = found.device_ns !== null;
   const outermost = found.rows.filter((row) => row.parent === null);
   const time = (key, title, definition, bar = true) => {
-    const whole = Math.max(...outermost.map((row) => row[key] ?? 0));
+    const whole = largest(outermost.map((row) => row[key] ?? 0));
     return column.perStep(
       steps,
       column.time(key, title, { definition, bar: bar && whole > 0 ? (row) => row[key] / whole : undefined }),

@@ -2,8 +2,9 @@
 
 import * as column from "../components/column.js";
 import { unlessMissing } from "../components/parts.js";
-import { pagedRows } from "../components/rows.js";
+import { cutNote, pagedRows } from "../components/rows.js";
 import { tableSection } from "../components/table.js";
+import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { per } from "../text/labels.js";
 
@@ -21,7 +22,7 @@ function render(context) {
   const steps = Math.max(found.steps, 1);
   const onDevice = found.device_ns !== null;
   const time = (key, title, definition, bars = false) => {
-    const most = bars && Math.max(1, ...found.rows.map((row) => row[key]));
+    const most = bars && largest(found.rows.map((row) => row[key]), 1);
     const bar = bars ? (row) => row[key] / most : undefined;
     return column.perStep(steps, column.time(key, title, { definition, bar }));
   };
@@ -38,12 +39,13 @@ function render(context) {
     time("host_total_ns", "Host total", "host-total-time"),
     column.perStep(steps, column.count("calls", "Calls")),
   ]);
+  const cut = cutNote(context, "operators", found.rows);
   const unattributed = found.unattributed_device_ns
     ? ` ${format.duration(found.unattributed_device_ns / steps)} of device work was not launched by an operator.`
     : "";
   return tableSection("Operators by cost", {
     definition: "operator",
-    aside: `${per(rank)} (over ${format.countOf(found.steps, "step")}).${unattributed}`,
+    aside: `${per(rank)} (over ${format.countOf(found.steps, "step")}).${unattributed}${cut && ` ${cut}`}`,
     id: "operators",
     columns,
     rows: pagedRows(context, "operators", found.rows),

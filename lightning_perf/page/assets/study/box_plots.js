@@ -2,6 +2,7 @@
 
 import { chart, chartText, ink } from "../components/chart.js";
 import { section } from "../components/parts.js";
+import { largest } from "../core/numbers.js";
 import { armAxis, looks, offset } from "./arms.js";
 import { axisScale, metricTitle, metricValue } from "./metrics.js";
 
@@ -12,7 +13,7 @@ const LOST_SHARE = 0.24; // width of the panel of collapsed runs, if other runs 
 /** The step time and the training time of every run, by arm. */
 export function timeBoxes(comparison) {
   return TIMES.filter((name) => comparison.arms.some((arm) => arm.metrics[name]?.n)).map((name) => {
-    const { factor, unit } = axisScale(name, Math.max(...comparison.arms.map((arm) => arm.metrics[name].max ?? 0)));
+    const { factor, unit } = axisScale(name, largest(comparison.arms.map((arm) => arm.metrics[name].max ?? 0)));
     const draw = () => ({
       data: comparison.arms.flatMap((arm) => row(comparison, arm, name, factor, () => true)),
       layout: {

@@ -3,6 +3,7 @@
 import { chart, chartText, ink } from "../components/chart.js";
 import { legend, section } from "../components/parts.js";
 import { h } from "../core/dom.js";
+import { largest, smallest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { armAxis, armLegend, looks } from "./arms.js";
 import { changeText, intervalText, isRatio, METRICS, metricTitle } from "./metrics.js";
@@ -227,7 +228,7 @@ function span(rows, zone) {
     within(estimate.high),
   ]);
   const values = [...ends.filter((value) => value > 0), zone, 1 / zone];
-  return [Math.min(...values), Math.max(...values)];
+  return [smallest(values), largest(values)];
 }
 
 // An arrow where an interval extends beyond the chart.

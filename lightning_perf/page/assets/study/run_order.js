@@ -2,6 +2,7 @@
 
 import { chart, chartText, ink } from "../components/chart.js";
 import { section } from "../components/parts.js";
+import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { armAxis, armLegend, looks } from "./arms.js";
 import { axisScale, metricTitle, metricValue, signedPercent } from "./metrics.js";
@@ -17,7 +18,7 @@ export function blockLines(comparison) {
     blocks.set(run.block, [...(blocks.get(run.block) ?? []), run]);
   }
   if (!comparison.blocked || blocks.size === 0) return null;
-  const most = Math.max(...[...blocks.values()].flat().map((run) => run.values[METRIC]));
+  const most = largest([...blocks.values()].flat().map((run) => run.values[METRIC]));
   const { factor, unit } = axisScale(METRIC, most);
   const draw = () => {
     const of = looks(comparison.arms);

@@ -1,6 +1,7 @@
 // Limits for latency and loss of accuracy, set on the page and kept in the address.
 
 import { h } from "../core/dom.js";
+import { largest, smallest } from "../core/numbers.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
 
@@ -70,7 +71,7 @@ export function limitControls(document, changed) {
   const drops = document.rows.map((row) => row.accuracy?.drop_points).filter(Number.isFinite);
   const { latency_ms: latency, drop_points: drop } = chosenLimits(document);
   // Rounded up, so that the right end of a slider includes every variant.
-  const [least, most] = [Math.min(...times) * 0.98, Math.max(...times) * 1.02];
+  const [least, most] = [smallest(times) * 0.98, largest(times) * 1.02];
   const ratio = most / least;
   return [
     times.length
@@ -90,7 +91,7 @@ export function limitControls(document, changed) {
           title: "Accuracy drop at most",
           unit: "points",
           value: drop,
-          ...linear(Math.max(...drops, drop ?? 0, 1)),
+          ...linear(largest(drops, Math.max(drop ?? 0, 1))),
           changed,
         })
       : null,

@@ -1,6 +1,7 @@
 // Median latency against accuracy. Areas show sizes, a staircase connects unbeaten variants, a ring marks the recommended one.
 
 import { chart, chartText, ink } from "../components/chart.js";
+import { largest, smallest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { keeps, latencyOf, slow } from "./limits.js";
 
@@ -71,8 +72,8 @@ function variant({ row, latency, x, y }, document, cell, kept) {
 
 // The area of a variant shows the size of its files.
 function diameter(row, { rows }) {
-  const largest = Math.max(...rows.map((item) => item.size_bytes ?? 1));
-  return Math.max(LEAST_PX, AREA_PX * Math.sqrt((row.size_bytes ?? 1) / largest));
+  const biggest = largest(rows.map((item) => item.size_bytes ?? 1));
+  return Math.max(LEAST_PX, AREA_PX * Math.sqrt((row.size_bytes ?? 1) / biggest));
 }
 
 function tooltip(row, latency) {
@@ -123,7 +124,7 @@ function staircase(placed, { front }) {
   for (const { x, y } of placed.filter(({ row }) => front.includes(row.variant)).toSorted((a, b) => a.x - b.x)) {
     if (best.length === 0 || y > best.at(-1).y) best.push({ x, y });
   }
-  if (best.length) best.push({ x: Math.max(...placed.map(({ x }) => x)) * 1.3, y: best.at(-1).y });
+  if (best.length) best.push({ x: largest(placed.map(({ x }) => x)) * 1.3, y: best.at(-1).y });
   return {
     type: "scatter",
     mode: "lines",
@@ -147,8 +148,8 @@ function limitLines({ latency_ms: most, drop_points: drop }, { rows: [original] 
 
 // Every interval of accuracy, with room for names.
 function yRange(placed) {
-  const low = Math.min(...placed.map(({ row }) => 100 * row.accuracy.low));
-  const high = Math.max(...placed.map(({ row }) => 100 * row.accuracy.high));
+  const low = smallest(placed.map(({ row }) => 100 * row.accuracy.low));
+  const high = largest(placed.map(({ row }) => 100 * row.accuracy.high));
   const room = 0.08 * (high - low || 1);
   return [low - room, high + room];
 }
@@ -156,8 +157,8 @@ function yRange(placed) {
 // 1, 2 and 5 of each power of ten, with their units.
 function timeTicks(placed) {
   const ends = placed.flatMap(({ latency }) => [latency.p10_ms, slow(latency)]);
-  const low = Math.log10(Math.min(...ends) / 1.25);
-  const high = Math.log10(Math.max(...ends) * 1.45);
+  const low = Math.log10(smallest(ends) / 1.25);
+  const high = Math.log10(largest(ends) * 1.45);
   const decades = Array.from({ length: Math.ceil(high) - Math.floor(low) + 1 }, (_, i) => Math.floor(low) + i);
   const digits = high - low > 1 && innerWidth < 700 ? [1] : [1, 2, 5];
   const tickvals = decades.flatMap((decade) => digits.map((digit) => digit * 10 ** decade));
@@ -173,7 +174,7 @@ function timeTicks(placed) {
 function names(all, document, cell, heights) {
   const width = Math.min(innerWidth, 1480) - (innerWidth > 820 ? 330 : 110);
   const { range } = timeTicks(all);
-  const [bottom, top] = heights ?? [Math.min(...all.map(({ y }) => y)) - 1, Math.max(...all.map(({ y }) => y)) + 1];
+  const [bottom, top] = heights ?? [smallest(all.map(({ y }) => y)) - 1, largest(all.map(({ y }) => y)) + 1];
   const important = ({ row }) =>
     row === document.rows[0] || row.variant === document.recommendation?.variant || cell.front.includes(row.variant);
   const placed = all.length > (innerWidth < 700 ? MOST_NAMES / 2 : MOST_NAMES) ? all.filter(important) : all;

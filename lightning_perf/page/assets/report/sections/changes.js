@@ -5,6 +5,7 @@ import * as column from "../../components/column.js";
 import { legend, notice, section } from "../../components/parts.js";
 import { table } from "../../components/table.js";
 import { h } from "../../core/dom.js";
+import { largest } from "../../core/numbers.js";
 import * as format from "../../text/format.js";
 import { label, place } from "../../text/labels.js";
 
@@ -57,7 +58,7 @@ export function changesPart({ id, title, changes, noun, labels = null, definitio
   return section(
     title,
     { definition, aside: `${format.change(changes.change_ns)} per step in total` },
-    bars ? largest(rows, noun) : null,
+    bars ? largestChanges(rows, noun) : null,
     total > changes.rows.length
       ? notice(`This table lists the ${format.count(changes.rows.length)} largest of ${format.count(total)} changes.`)
       : null,
@@ -70,7 +71,7 @@ export function outcome(verdict) {
   return verdict === "incomparable" ? null : h("span", { class: `outcome ${verdict}` }, verdict);
 }
 
-function largest(rows, noun) {
+function largestChanges(rows, noun) {
   const shown = rows.filter((row) => row.verdict !== "same").slice(0, MOST_BARS);
   if (shown.length < 2) return null;
   const comparable = rows.every((row) => row.verdict !== "incomparable");
@@ -111,7 +112,7 @@ function largest(rows, noun) {
 function columnsOf(rows, noun, labels) {
   const time = (key, title) => column.time(key, title, { csv: `${key}_per_step` });
   const calls = (key, title) => column.count(key, title, { csv: `${key}_per_step` });
-  const most = Math.max(...rows.map((row) => Math.abs(row.change_ns)), 1);
+  const most = largest(rows.map((row) => Math.abs(row.change_ns)), 1);
   const names = {
     csv: noun,
     code: labels === null,

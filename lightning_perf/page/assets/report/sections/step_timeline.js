@@ -2,6 +2,7 @@
 
 import { swatch } from "../../components/parts.js";
 import { fill, h, svg } from "../../core/dom.js";
+import { largest } from "../../core/numbers.js";
 import { paint } from "../../core/theme.js";
 import * as format from "../../text/format.js";
 import { label } from "../../text/labels.js";
@@ -105,7 +106,7 @@ function lane(title, content, most = null) {
 
 // A step function as a filled area.
 function area(series, begin, end, color) {
-  const most = Math.max(1, ...series.value);
+  const most = largest(series.value, 1);
   const x = (time) => ((time - begin) / (end - begin)) * WIDTH;
   const y = (value) => 100 - (100 * value) / most;
   let path = `M${x(series.time_ns[0])},100`;
