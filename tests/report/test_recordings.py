@@ -51,8 +51,8 @@ class Watched(WorkerProcess):
         super().__init__(*arguments)
         self.started.append(self)
 
-    def receive(self, *kinds: Any, timeout_s: float | None = None) -> Any:
-        answer = super().receive(*kinds, timeout_s=timeout_s)
+    def receive(self, *kinds: Any, **options: Any) -> Any:
+        answer = super().receive(*kinds, **options)
         if self.blow is not None:
             os.kill(self.pid, self.blow)
             assert dies(self.pid)
