@@ -349,13 +349,14 @@ def test_nvml_answers_for_the_trainings_device(tmp_path: Path) -> None:
 
 def test_levers_are_tried_where_memory_holds_one_training_only() -> None:
     """The training takes more than half of the memory: its twin must not make it fail."""
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(12e9 / total)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    ballast = torch.empty(max(free_bytes - 12_000_000_000, 0), dtype=torch.uint8, device="cuda")
     try:
         settings = TuneSettings(levers=("tf32",), rounds=6, window_s=0.05, minutes=3)
         result = run_campaign("tests.on_gpu:large_training", settings, print)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+        del ballast
+        torch.cuda.empty_cache()
     assert result.trials
     assert all(trial.outcome is not Outcome.FAILED for trial in result.trials)
 
