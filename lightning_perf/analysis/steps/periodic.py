@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_perf.trace.columns import Int64Array
+from lightning_perf.trace.columns import BoolArray, Int64Array
 
 __all__ = ["PeriodicSteps", "find_period"]
 
 LONGER = 0.25
 LONGER_NS = 1_000_000
 """Excess over the median from which a step counts as long: a share of it, and a time."""
+
+LIMIT_SCALES = (1, 2, 4, 8)
+"""Multiples of that excess that are tried, the smallest first."""
 
 LEAST_LONG = 4
 """Long steps that a period needs."""
@@ -67,8 +70,15 @@ def find_period(number: Int64Array, step_ns: Int64Array) -> PeriodicSteps | None
     """
     if len(number) <= LEAST_LONG:
         return None
-    usual = float(np.median(step_ns))
-    long = step_ns - usual > max(LONGER * usual, LONGER_NS)
+    excess_ns = step_ns - float(np.median(step_ns))
+    limit_ns = max(LONGER * float(np.median(step_ns)), LONGER_NS)
+    # On a busy machine many steps are somewhat long. A higher limit leaves those with a cause of their own.
+    found = (_period_of(number, step_ns, excess_ns > scale * limit_ns) for scale in LIMIT_SCALES)
+    return next((periodic for periodic in found if periodic is not None), None)
+
+
+def _period_of(number: Int64Array, step_ns: Int64Array, long: BoolArray) -> PeriodicSteps | None:
+    """Find the period of the steps that are marked as long."""
     if int(long.sum()) < LEAST_LONG:
         return None
     distances = Counter(np.diff(number[long]).tolist())
