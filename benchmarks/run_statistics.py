@@ -199,19 +199,36 @@ def _least_coverage(n: int) -> float:
 
 def main() -> None:
     """Run the simulation, print the tables and write them to a file."""
-    parser = argparse.ArgumentParser(description="Coverage and false positives of the statistics, by simulation.")
+    write_simulation(
+        "Coverage and false positives of the statistics, by simulation.",
+        "# Statistics of repeated runs: coverage and false positives",
+        "Written by `python -m benchmarks.run_statistics`. The slower tests use a quarter of the studies.",
+        RESULTS,
+        report,
+    )
+
+
+def write_simulation(description: str, title: str, source: str, results: Path, report: Callable[[int], str]) -> None:
+    """Parse the command line of a simulation, run it, and print and write its page.
+
+    Args:
+        description: Shown by ``--help``.
+        title: The page's first line.
+        source: The command, and how to read the tables.
+        results: Where to write if ``--output`` does not say.
+        report: Returns the tables as Markdown, from the number of simulated studies per cell.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="Markdown file to write (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=results, help="Markdown file to write (default: %(default)s)")
     arguments = parser.parse_args()
     begin = time.process_time()
     tables = report(arguments.studies)
     error = 100 * (0.95 * 0.05 / arguments.studies) ** 0.5
     head = (
-        "# Statistics of repeated runs: coverage and false positives\n\n"
-        "Written by `python benchmarks/run_statistics.py`. "
-        f"{arguments.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), a quarter of "
-        f"that for the slower tests; seeded. Python {platform.python_version()}, numpy {np.__version__}, "
-        f"scipy {scipy.__version__}; {time.process_time() - begin:.0f} s of CPU time.\n\n"
+        f"{title}\n\n{source} {arguments.studies:,} simulated studies per cell (standard error {error:.2f} points at "
+        f"95 %), seeded. Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
+        f"{time.process_time() - begin:.0f} s of CPU time.\n\n"
     )
     arguments.output.write_text(head + tables, encoding="utf-8")
     print(head + tables)

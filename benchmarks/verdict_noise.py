@@ -19,16 +19,14 @@ Run as ``python -m benchmarks.verdict_noise``: prints Markdown tables and writes
 
 from __future__ import annotations
 
-import argparse
-import platform
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
+from benchmarks.run_statistics import write_simulation
 from lightning_perf.compare.verdicts.pair import RANK_BLOCKS
 from lightning_perf.statistics.distributions import t_quantile
 from lightning_perf.statistics.ranks import signed_rank_counts
@@ -83,7 +81,7 @@ def draw_noise(kind: str, rng: Rng, studies: int, blocks: int) -> Float64Array:
             noise = level + rng.normal(0, 0.04, runs) + rng.normal(0, 0.005, steps)
         case "busy machine":
             share = (rng.random(runs) < 1 / 3) * rng.beta(1, 2, runs)
-            busy = scipy.special.ndtr(_autocorrelated(rng, steps, 0.9)) < share
+            busy = ndtr(_autocorrelated(rng, steps, 0.9)) < share
             slower = busy * np.log(rng.uniform(1.2, 2.0, runs))
             noise = level + slower + rng.normal(0, 0.01, runs) + rng.normal(0, 0.02, steps)
         case _:
@@ -297,22 +295,13 @@ def report(studies: int) -> str:
 
 def main() -> None:
     """Run the simulation, print the tables and write them to a file."""
-    parser = argparse.ArgumentParser(description="Coverage, false verdicts and power of compare, by simulation.")
-    parser.add_argument("--studies", type=int, default=4000, help="simulated studies per cell (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="Markdown file to write (default: %(default)s)")
-    arguments = parser.parse_args()
-    begin = time.process_time()
-    tables = report(arguments.studies)
-    error = 100 * (0.95 * 0.05 / arguments.studies) ** 0.5
-    head = (
-        "# Verdicts under nine kinds of noise\n\n"
-        "Written by `python -m benchmarks.verdict_noise`, which describes the kinds of noise. "
-        f"{arguments.studies:,} simulated studies per cell (standard error {error:.2f} points at 95 %), seeded. Python "
-        f"{platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}; "
-        f"{time.process_time() - begin:.0f} s of CPU time.\n\n"
+    write_simulation(
+        "Coverage, false verdicts and power of compare, by simulation.",
+        "# Verdicts under nine kinds of noise",
+        "Written by `python -m benchmarks.verdict_noise`, which describes the kinds of noise.",
+        RESULTS,
+        report,
     )
-    arguments.output.write_text(head + tables, encoding="utf-8")
-    print(head + tables)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "neither a file nor a folder"), (b"", "empty"), (b"hello", ""), (b'{"a": 1}', "")],
+    [(None, "no such file or folder"), (b"", "empty"), (b"hello", ""), (b'{"a": 1}', "")],
 )
 def test_bad_input_is_a_message_and_code_2(
     tmp_path: Path, content: bytes | None, problem: str, capsys: pytest.CaptureFixture[str]

@@ -242,7 +242,7 @@ def test_analyze_without_a_path_and_without_a_run_says_how_to_record_one(
 
 @pytest.mark.parametrize(
     ("names", "code"),
-    [("high", 1), ("moderate", 1), ("low", 1), ("input-bound", 1), ("launch-bound", 0), ("launch-bound,high", 1)],
+    [("high", 1), ("moderate", 1), ("low", 1), ("input-bound", 1), ("periodic-steps", 0), ("launch-bound,high", 1)],
 )
 def test_fail_on_a_rule_or_a_severity(trace: Path, names: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = (finding for finding in lightning_perf.analyze(trace).findings if finding.kind == "input-bound")

@@ -179,7 +179,7 @@ def test_a_missing_ui_is_said_with_the_command_that_installs_it(monkeypatch: pyt
 
 
 def test_a_missing_trace_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="neither a file nor a folder"):
+    with pytest.raises(TraceError, match="no such file or folder"):
         view(tmp_path / "missing.json", browser=False)
 
 

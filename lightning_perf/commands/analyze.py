@@ -143,9 +143,9 @@ def _relative(path: Path) -> Path:
 def _check_names(names: tuple[str, ...]) -> None:
     if not names:
         return
-    from lightning_perf.findings.registry import RULES, RUN_RULES
+    from lightning_perf.findings.pages import read_symptoms
 
-    rules = sorted(rule.__name__.replace("_", "-") for rule in (*RULES, *RUN_RULES))
+    rules = read_symptoms()
     for name in names:
         if name not in SEVERITIES and name not in rules:
             raise TraceError(

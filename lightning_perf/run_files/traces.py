@@ -107,8 +107,8 @@ def find_traces(path: str | os.PathLike[str]) -> tuple[Path, ...]:
         if path.is_file():
             return (path,)
         if not path.is_dir():
-            found = "there is neither a file nor a folder here" if not path.exists() else "this is not a regular file"
-            raise TraceError(path, found, "Pass a trace (.json or .json.gz) or the folder of one run")
+            found = "no such file or folder" if not path.exists() else "this is not a regular file"
+            raise TraceError(path, found, "Give a trace (.json or .json.gz) or the folder of one run")
         here = _traces_in(path)
         if here:
             return here

@@ -251,7 +251,7 @@ def _load(order: Order) -> Any:
     seed_everything(order.seed, workers=True, verbose=False)
     if order.source is not None:
         try:
-            made = find_object(order.source, "TRAINING")
+            made = find_object(order.source, "PKG:NAME")
         except InferenceError as error:
             raise NoTrainingError(str(error)) from error
         return as_training(made() if callable(made) else made)

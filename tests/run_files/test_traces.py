@@ -59,7 +59,7 @@ def test_links_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"missing\.json: there is neither a file nor a folder here\. Pass a trace"):
+    with pytest.raises(TraceError, match=r"missing\.json: no such file or folder\. Give a trace"):
         find_traces(tmp_path / "missing.json")
 
 

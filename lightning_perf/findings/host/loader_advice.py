@@ -137,7 +137,7 @@ def _workers(analysis: RankAnalysis, facts: DataLoading | None, fetch_ns: float,
         needed = math.ceil(fetch_ns / rest_ns) if rest_ns > 0 else cores
         count = max(1, min(needed, cores - 1))
         evidence.append(
-            f"The data of a step take {format_duration(fetch_ns)}, the rest of the step "
+            f"Loading the data of each step takes {format_duration(fetch_ns)}, the rest of the step "
             f"{format_duration(max(rest_ns, 0.0))}. {_processes(needed)} would keep up, and there "
             f"{'is' if cores == 1 else 'are'} {counted(cores, 'core')}."
         )

@@ -31,7 +31,9 @@ def find_object(text: str, option: str) -> Any:
     """
     module_name, colon, name = text.partition(":")
     if not colon or not module_name or not name:
-        raise InferenceError(f"{option} {text}: expected package.module:name. {_FORM}.{_file_hint(text)}")
+        raise InferenceError(
+            f"{option} '{text}': expected package.module:name, e.g. mypackage.models:Net.{_file_hint(text)}"
+        )
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

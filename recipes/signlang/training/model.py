@@ -1,13 +1,14 @@
-"""Build the networks: ResNets with fresh weights, two small CNNs, and the classifier to deploy."""
+"""Build the networks: ResNets with fresh weights, the small CNN, and the classifier to deploy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torchvision
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "NormalisedCNN", "SignClassifier", "SmallCNN", "build_model"]
+__all__ = ["MODELS", "SignClassifier", "SmallCNN", "build_model"]
 
 
 class SmallCNN(nn.Sequential):
@@ -21,20 +22,18 @@ class SmallCNN(nn.Sequential):
     Args:
         classes: Number of labels.
         image_size: Width and height of the pictures in pixels; at least 18.
+        normalised: Whether a batch norm follows each convolution: it trains faster, and distillation stays stable.
     """
 
-    def __init__(self, classes: int, image_size: int) -> None:
+    def __init__(self, classes: int, image_size: int, *, normalised: bool = False) -> None:
         side = _side(image_size)
         super().__init__(
             nn.BatchNorm2d(1, affine=False),
-            nn.Conv2d(1, 32, 3),
-            nn.ReLU(inplace=True),
+            *_convolution(1, 32, normalised),
             nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 3),
-            nn.ReLU(inplace=True),
+            *_convolution(32, 64, normalised),
             nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, 3),
-            nn.ReLU(inplace=True),
+            *_convolution(64, 64, normalised),
             nn.Dropout(0.25),
             nn.Flatten(),
             nn.Linear(64 * side * side, 128),
@@ -44,36 +43,9 @@ class SmallCNN(nn.Sequential):
         )
 
 
-class NormalisedCNN(nn.Sequential):
-    """The article's CNN with a batch norm after each convolution: it trains faster, and distillation stays stable.
-
-    Inputs, outputs and arguments are the ones of `SmallCNN`.
-
-    Args:
-        classes: Number of labels.
-        image_size: Width and height of the pictures in pixels; at least 18.
-    """
-
-    def __init__(self, classes: int, image_size: int) -> None:
-        side = _side(image_size)
-        super().__init__(
-            nn.BatchNorm2d(1, affine=False),
-            *_normalised(1, 32),
-            nn.MaxPool2d(2),
-            *_normalised(32, 64),
-            nn.MaxPool2d(2),
-            *_normalised(64, 64),
-            nn.Dropout(0.25),
-            nn.Flatten(),
-            nn.Linear(64 * side * side, 128),
-            nn.ReLU(inplace=True),
-            nn.Dropout(0.5),
-            nn.Linear(128, classes),
-        )
-
-
-def _normalised(channels: int, filters: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(channels, filters, 3, bias=False), nn.BatchNorm2d(filters), nn.ReLU(inplace=True)
+def _convolution(channels: int, filters: int, normalised: bool) -> tuple[nn.Module, ...]:
+    norms = (nn.BatchNorm2d(filters),) if normalised else ()
+    return nn.Conv2d(channels, filters, 3, bias=not normalised), *norms, nn.ReLU(inplace=True)
 
 
 def _side(image_size: int) -> int:
@@ -104,7 +76,7 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet34": _resnet(torchvision.models.resnet34),
     "resnet50": _resnet(torchvision.models.resnet50),
     "cnn": SmallCNN,
-    "cnn-bn": NormalisedCNN,
+    "cnn-bn": partial(SmallCNN, normalised=True),
 }
 
 

@@ -296,15 +296,15 @@ def test_the_pictures_that_choose_a_temperature_are_captures_of_the_training(che
 
 def test_the_normalised_cnn_is_a_choice():
     from recipes.signlang.commands.options import MODELS as CHOICES
-    from recipes.signlang.training.model import MODELS, NormalisedCNN
+    from recipes.signlang.training.model import MODELS, SmallCNN
 
     assert tuple(MODELS) == CHOICES
     network = MODELS["cnn-bn"](3, SIZE)
-    assert isinstance(network, NormalisedCNN)
+    assert isinstance(network, SmallCNN)
     assert sum(isinstance(layer, torch.nn.BatchNorm2d) for layer in network) == 4
     assert network(torch.rand(2, 1, SIZE, SIZE)).shape == (2, 3)
     with pytest.raises(ValueError, match="at least 18 pixels, got 17"):
-        NormalisedCNN(3, 17)
+        MODELS["cnn-bn"](3, 17)
 
 
 @pytest.mark.slow
