@@ -18,22 +18,21 @@ Run as ``benchmarks/gpu.sh STAGE --out DIR``. ``--tiny`` runs the same on a CPU 
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.options import make_parser
+from lightning_perf.workers.command import StoppedError, run_command
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
@@ -41,12 +40,12 @@ NEEDED = ("cloudpickle", "lightning", "matplotlib", "msgspec", "pytest", "rich",
 """Packages without which no stage works."""
 
 STAGE_S = 480.0
-"""Seconds that a stage may take. A step gets no more than is left of them."""
+"""Maximum time of a stage. A step gets at most the rest of it."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much the steps do: on a GPU, or just enough to show on a CPU that they work."""
+    """How much work the steps do: on a GPU, or on a CPU just enough to show that they run."""
 
     device: str
     model: str
@@ -69,15 +68,14 @@ class Step:
     """One command of a stage.
 
     Attributes:
-        name: Its name, as ``--only`` takes it.
-        command: Arguments for Python. ``{work}`` is a scratch folder, ``{out}`` the folder of results.
-        limit_s: Most seconds that it may take.
-        pages: Markdown files below ``{work}`` that become sections of the stage's page.
-        raw: JSON or JSON Lines files below ``{work}`` that go into the stage's raw figures.
-        kept: Files below ``{work}`` to copy to the results.
-        output_is_page: Whether its output is a section of the page, too.
-        accepted: Exit codes that are no failure.
-        environment: Variables that it runs with.
+        name: Its name, for ``--only``.
+        command: Arguments for Python. ``{work}`` is a scratch folder.
+        limit_s: Its timeout in seconds.
+        pages: Markdown files in the scratch folder that become sections of the stage's page.
+        raw: JSON or JSON Lines files in the scratch folder that go into the stage's raw figures.
+        kept: Files in the scratch folder to copy to the results.
+        output_is_page: Whether its output becomes a section of the page too.
+        environment: Environment variables to set.
     """
 
     name: str
@@ -87,7 +85,6 @@ class Step:
     raw: Sequence[str] = ()
     kept: Sequence[str] = ()
     output_is_page: bool = False
-    accepted: Sequence[int] = (0,)
     environment: Mapping[str, str] | None = None
 
 
@@ -100,17 +97,8 @@ def first(sizes: Sizes) -> list[Step]:
         Step(
             "headline",
             [
-                *(
-                    "-m",
-                    "benchmarks.gpu_precision",
-                    "--device",
-                    sizes.device,
-                    "--models",
-                    "resnet50",
-                    "--batches",
-                    "256",
-                ),
-                *("--channels-last-only", "--keep-traces", "--out", "{work}/headline", *tiny),
+                *("-m", "benchmarks.gpu_precision", "--device", sizes.device, "--models", "resnet50"),
+                *("--batches", "256", "--channels-last-only", "--keep-traces", "--out", "{work}/headline", *tiny),
             ],
             240,
             pages=["headline.md"],
@@ -202,7 +190,6 @@ def rest(sizes: Sizes) -> list[Step]:
             STAGE_S,
             pages=["study/comparison.md"],
             raw=["study/comparison.json"],
-            accepted=[0, 4],  # 4: inconclusive, which three runs may well be
         ),
     ]
 
@@ -238,12 +225,12 @@ def run_stage(name: str, steps: Sequence[Step], out: Path, *, stage_s: float) ->
         work = Path(folder)
         for step in steps:
             began = time.monotonic()
-            code, output = _run(step, work, out, log, min(step.limit_s, deadline - began))
+            code, output = _run(step, work, log, min(step.limit_s, deadline - began))
             seconds = time.monotonic() - began
             sections = [(work / file).read_text(encoding="utf-8") for file in step.pages if (work / file).exists()]
-            if step.output_is_page and code in step.accepted:
+            if step.output_is_page and code == 0:
                 sections.append(f"```text\n{output.strip()[-6000:]}\n```\n")
-            if code not in step.accepted:
+            if code != 0:
                 ended = "timed out" if code is None else f"exit code {code}"
                 failed.append(f"{step.name}: {ended} after {seconds:.0f} s")
                 sections.append(f"**{failed[-1]}**\n\n```text\n{output.strip()[-4000:]}\n```\n")
@@ -258,39 +245,29 @@ def run_stage(name: str, steps: Sequence[Step], out: Path, *, stage_s: float) ->
     return page.read_text(encoding="utf-8"), failed
 
 
-def _run(step: Step, work: Path, out: Path, log: Path, limit_s: float) -> tuple[int | None, str]:
-    """Run a step; return its exit code, `None` if it took too long, and its output."""
+def _run(step: Step, work: Path, log: Path, limit_s: float) -> tuple[int | None, str]:
+    """Run a step and return its exit code, which is None after a timeout, and its output."""
     if limit_s < 5:
         return None, "The stage had no time left."
-    command = [sys.executable, *(part.format(work=work, out=out) for part in step.command)]
+    command = [sys.executable, *(part.format(work=work) for part in step.command)]
     environment = {**os.environ, "WORK": str(work), "PYTHONUNBUFFERED": "1", **(step.environment or {})}
     output = work / f"{step.name}.txt"
-    with output.open("w", encoding="utf-8") as file:
-        # A group of its own: a step's processes must not outlive it.
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-        code: int | None
-        try:
-            code = process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            code = None
-    # Progress bars write their line again and again: the last state is enough.
+    stop = threading.Event()
+    timer = threading.Timer(limit_s, stop.set)
+    timer.start()
+    code: int | None
+    try:
+        with output.open("wb") as file:
+            code = run_command(command, folder=str(ROOT), environment=environment, log=file, stop=stop)
+    except StoppedError:
+        code = None
+    finally:
+        timer.cancel()
+    # A progress bar writes its line many times. Keep the last state.
     text = re.sub(r"[^\n]*\r(?!\n)", "", output.read_bytes().decode("utf-8", "replace"))
     with log.open("a", encoding="utf-8") as file:
         file.write(f"==== {step.name}: {' '.join(command)}\n{text}\n")
     return code, text
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to stop, as Ctrl-C does; kill its group if it has not done so after ten seconds."""
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=10)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _raw_lines(step: str, path: Path) -> list[str]:
@@ -314,7 +291,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("stage", nargs="?", choices=[*STAGES, "all"], default="all", help="stage (default: all)")
     parser.add_argument("--out", type=Path, help="folder of results (default: benchmarks/results/gpu)")
     parser.add_argument("--only", metavar="STEP", help="run this step of the stage alone; `--list` shows them")
-    parser.add_argument("--seconds", type=float, default=STAGE_S, help="most seconds of a stage (default: 480)")
+    parser.add_argument(
+        "--seconds", type=float, default=STAGE_S, help="time limit of a stage, in s (default: 480)"
+    )
     parser.add_argument("--list", action="store_true", help="list the stages and their steps")
     parser.add_argument("--tiny", action="store_true", help="run on a CPU, at sizes that only show that it works")
     options = parser.parse_args(arguments)

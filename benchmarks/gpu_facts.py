@@ -83,12 +83,8 @@ def _nvml_facts(uuid: str) -> dict[str, Any]:
         "max_sm_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "throttle_reasons": lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-        "violation_power_ns": lambda: (
-            nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_POWER).violationTime
-        ),
-        "violation_thermal_ns": lambda: (
-            nvml.nvmlDeviceGetViolationStatus(handle, nvml.NVML_PERF_POLICY_THERMAL).violationTime
-        ),
+        "violation_power_ns": lambda: violation_ns(nvml.NVML_PERF_POLICY_POWER),
+        "violation_thermal_ns": lambda: violation_ns(nvml.NVML_PERF_POLICY_THERMAL),
         "processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
         "energy_mj": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle),
         "mig": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
