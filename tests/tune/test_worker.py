@@ -93,7 +93,7 @@ def test_what_cannot_train_says_why(source, said, scout, tmp_path):
     assert isinstance(answer, Failure)
     assert said in answer.reason
     assert "\n" not in answer.reason
-    assert (answer.error == "NoTrainingError") == answer.reason.startswith("TRAINING ")
+    assert (answer.error == "NoTrainingError") == answer.reason.startswith("PKG:NAME ")
 
 
 def test_a_lever_that_turns_out_not_to_apply(tmp_path):
