@@ -23,7 +23,7 @@ from torchvision import models
 
 from benchmarks.options import make_parser
 from benchmarks.versions import versions_text
-from lightning_perf.environment import cpu_name
+from lightning_perf.machine.environment import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "fused_optimizer.md"
 METHOD = 1

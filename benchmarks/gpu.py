@@ -291,9 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("stage", nargs="?", choices=[*STAGES, "all"], default="all", help="stage (default: all)")
     parser.add_argument("--out", type=Path, help="folder of results (default: benchmarks/results/gpu)")
     parser.add_argument("--only", metavar="STEP", help="run this step of the stage alone; `--list` shows them")
-    parser.add_argument(
-        "--seconds", type=float, default=STAGE_S, help="time limit of a stage, in s (default: 480)"
-    )
+    parser.add_argument("--seconds", type=float, default=STAGE_S, help="time limit of a stage, in s (default: 480)")
     parser.add_argument("--list", action="store_true", help="list the stages and their steps")
     parser.add_argument("--tiny", action="store_true", help="run on a CPU, at sizes that only show that it works")
     options = parser.parse_args(arguments)

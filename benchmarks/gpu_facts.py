@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.options import make_parser
 from benchmarks.versions import device_name, known_versions
-from lightning_perf.environment import cpu_name
-from lightning_perf.hardware import find_device
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.machine.hardware import find_device
 
 SIDE, TINY_SIDE = 8192, 256
 REPEATS = 10

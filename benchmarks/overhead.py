@@ -53,7 +53,7 @@ from benchmarks.options import make_parser
 from benchmarks.quiet import QUIET_TRAINER, be_quiet
 from benchmarks.versions import known_versions
 from lightning_perf import PerfCallback
-from lightning_perf.environment import cpu_name
+from lightning_perf.machine.environment import cpu_name
 from lightning_perf.statistics.location import paired_ratio
 from lightning_perf.statistics.ranks import walsh_interval
 from lightning_perf.statistics.values import Estimate

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.options import make_parser
-from lightning_perf.page_faults import KEEP_MEMORY, allocator_name, count_page_faults, page_fault_ns
+from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, count_page_faults, page_fault_ns
 
 RESULTS = Path(__file__).parent / "results" / "page_faults.md"
 METHOD = 1

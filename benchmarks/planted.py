@@ -36,7 +36,7 @@ from benchmarks.step_clock import StepClock
 from benchmarks.versions import device_name, versions_text
 from lightning_perf import PerfCallback
 from lightning_perf.findings.finding import Finding
-from lightning_perf.page_faults import allocator_name
+from lightning_perf.machine.page_faults import allocator_name
 from lightning_perf.report.build import build_report
 from lightning_perf.statistics.location import interval, paired_difference
 from lightning_perf.statistics.values import Estimate

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import Dataset
 
-from lightning_perf.page_faults import KEEP_MEMORY
+from lightning_perf.machine.page_faults import KEEP_MEMORY
 from recipes.signlang.data.data_module import Batch, MemoryPictures
 from recipes.signlang.training.module import SignModule
 

@@ -163,7 +163,7 @@ def main() -> None:
     if arguments.corpus is None:
         parser.error("name the folder that holds traces/")
     from benchmarks.replicate import replicate
-    from lightning_perf.environment import cpu_name
+    from lightning_perf.machine.environment import cpu_name
 
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ import torch
 import torchvision
 
 from benchmarks.options import make_parser
-from lightning_perf.environment import cpu_name
+from lightning_perf.machine.environment import cpu_name
 from recipes.signlang.data.image_set import ImageSet, read_image_set
 from recipes.signlang.data.split import Split, split_images
 from recipes.signlang.settings import SplitKind, TrainSettings

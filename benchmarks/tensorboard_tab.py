@@ -29,7 +29,7 @@ sys.path[0] = str(HERE.parent)
 
 from benchmarks.options import make_parser  # noqa: E402
 from benchmarks.replicate import replicate  # noqa: E402
-from lightning_perf.environment import cpu_name  # noqa: E402
+from lightning_perf.machine.environment import cpu_name  # noqa: E402
 
 METHOD = 1
 """Version of the method: figures of different versions are not comparable."""

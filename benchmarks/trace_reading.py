@@ -152,7 +152,7 @@ def linear_fit(events: list[float], seconds: list[float]) -> dict[str, float]:
 
 def environment(hta_python: str | None) -> dict[str, Any]:
     """Hardware and versions."""
-    from lightning_perf.environment import cpu_name
+    from lightning_perf.machine.environment import cpu_name
 
     versions = {}
     for package in ("msgspec", "numpy", "isal", "torch-tb-profiler"):

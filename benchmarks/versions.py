@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.environment import cpu_name, version_facts
+from lightning_perf.machine.environment import cpu_name, version_facts
 
 __all__ = ["device_name", "known_versions", "versions_text"]
 

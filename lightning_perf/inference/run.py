@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from lightning_perf import __version__
-from lightning_perf.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.inference.campaign import Campaign, Place
 from lightning_perf.inference.counting.count import count_model
 from lightning_perf.inference.counting.document import Count
@@ -32,6 +31,7 @@ from lightning_perf.inference.transforms.base import FineTune
 from lightning_perf.inference.variants.build import check_subject
 from lightning_perf.inference.variants.chains import Chains
 from lightning_perf.inference.variants.variant import default_variants, parse_variants
+from lightning_perf.machine.environment import cpu_name, device_facts, host_notes, version_facts
 from lightning_perf.run_files.atomic import write_document
 
 __all__ = [

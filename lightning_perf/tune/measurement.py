@@ -54,7 +54,8 @@ def is_gain(ratio: Estimate, noise: Estimate) -> bool:
     """Return whether the interval is below 1, and the ratio beyond the noise of the training against itself.
 
     Two processes of one training differ by more than their windows show, e.g. by the memory that glibc returns
-    (`lightning_perf.page_faults`). The interval does not contain that difference; the training against itself does.
+    (`lightning_perf.machine.page_faults`). The interval does not contain that difference; the training against
+    itself does.
     """
     if ratio.value is None or ratio.high is None:
         return False

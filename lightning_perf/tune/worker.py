@@ -265,7 +265,7 @@ def _load(order: Order) -> Any:
 def _machine(training: Any) -> Machine:
     import torch
 
-    from lightning_perf.environment import cpu_name
+    from lightning_perf.machine.environment import cpu_name
     from lightning_perf.tune.fit import trainer_class
 
     given = {name: value for name, value in training.trainer.items() if name in ("accelerator", "devices")}

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-import lightning_perf.processor as processor_module
+import lightning_perf.machine.processor as processor_module
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
-from lightning_perf.page_faults import allocator_name
+from lightning_perf.machine.page_faults import allocator_name
 from lightning_perf.report.build import build_report
 from tests.callbacks.perf_training import assert_nested, fit, quick
 from tests.callbacks.training import (

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lightning_perf import environment
 from lightning_perf.compare.study.results import OPTIONS_NAME
 from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
+from lightning_perf.machine import environment
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample
 from lightning_perf.run_files.journal import STUDY_NAME
@@ -150,7 +150,7 @@ def test_every_fact_is_listed(run: Path) -> None:
         for fact in line.facts
     }
     pattern = r"(?:train|model|data|device|flags|host|code|version)\.[a-z]\w*[a-z]"
-    constant = strings(pattern, "environment.py") | strings(pattern, "callbacks/run_record")
+    constant = strings(pattern, "machine/environment.py") | strings(pattern, "callbacks/run_record")
     packages = {f"version.{package}" for package in environment.PACKAGES}
     assert {"train.seed", "data.first_batch", "host.cpu"} <= recorded
     assert "device.driver" in constant

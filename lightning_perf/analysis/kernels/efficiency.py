@@ -20,7 +20,7 @@ from lightning_perf.analysis.kernels.flops import (
 )
 from lightning_perf.analysis.kernels.kernel_names import is_product
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
-from lightning_perf.hardware import find_device
+from lightning_perf.machine.hardware import find_device
 from lightning_perf.trace.columns import NO_ROW, BoolArray, Int32Array, Int64Array
 from lightning_perf.trace.indexing import distinct, used_codes
 from lightning_perf.trace.trace import Trace

@@ -30,7 +30,7 @@ from lightning_perf.analysis.kernels.kernel_names import kernel_arithmetic, move
 from lightning_perf.analysis.kernels.tensor_core_eligibility import device_properties
 from lightning_perf.analysis.steps.breakdown import Breakdown
 from lightning_perf.analysis.steps.phase_timeline import PHASES, launch_phases
-from lightning_perf.hardware import DevicePeak, find_device, is_amd, product_speed_up
+from lightning_perf.machine.hardware import DevicePeak, find_device, is_amd, product_speed_up
 from lightning_perf.trace.columns import NO_ROW, Int64Array
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.trace.indexing import distinct_rows
@@ -49,8 +49,9 @@ FROM_FP32 = (2.0, 4.0)
 """Smallest and largest speed-up of FP32 products without Tensor Cores, if the device is not known."""
 
 FROM_FP32_BY_CAPABILITY = {(7, 0): 8.8, (8, 0): 17.6, (9, 0): 16.2, (10, 0): 33.0}
-"""Largest speed-up of such products by compute capability, for a device without a row in `lightning_perf.hardware`,
-such as a slice of one (MIG). The values are those of V100, A100, H100 and B200, by `product_speed_up`."""
+"""Largest speed-up of such products by compute capability, for a device without a row in
+`lightning_perf.machine.hardware`, such as a slice of one (MIG). The values are those of V100, A100, H100 and B200,
+by `product_speed_up`."""
 
 FROM_TENSOR_CORES = (1.2, 2.0)
 """Smallest and largest speed-up of matrix products in TF32. Peak rates are 2 times apart, and 16-bit operands have half

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.profiler import profile as autograd_profile
 from torch.profiler import ProfilerActivity, profile
 
-from lightning_perf.processor import processor_facts
+from lightning_perf.machine.processor import processor_facts
 from lightning_perf.trace.metadata import LOADER_KEY, PROCESSOR_KEY
 
 __all__ = ["RecorderWatch", "RecordingOptions", "new_recorder", "recorder_is_taken"]

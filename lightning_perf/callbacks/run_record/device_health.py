@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lightning_perf.callbacks.lightning_compat import Trainer
-from lightning_perf.environment import nvml_uuid
+from lightning_perf.machine.environment import nvml_uuid
 
 __all__ = ["PERIOD_S", "DeviceHealth", "gpu_uuids"]
 

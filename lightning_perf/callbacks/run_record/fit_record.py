@@ -20,7 +20,7 @@ from lightning_perf.callbacks.run_record.run_facts import (
     surroundings_facts,
     training_facts,
 )
-from lightning_perf.environment import host_notes
+from lightning_perf.machine.environment import host_notes
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
 __all__ = ["FitRecord"]

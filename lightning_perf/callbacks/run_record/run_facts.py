@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.compare.records.fingerprint import hash_files, hash_tensors
-from lightning_perf.environment import device_facts, flag_facts, host_facts, variable_facts, version_facts
+from lightning_perf.machine.environment import device_facts, flag_facts, host_facts, variable_facts, version_facts
 from lightning_perf.revision import git_revision
 from lightning_perf.run_files.run_record import FactValue
 

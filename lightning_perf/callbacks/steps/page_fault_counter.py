@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lightning_perf.analysis.steps.step_times import WARMUP_STEPS
 from lightning_perf.callbacks.steps.fit_state import FitState, StepObserver
-from lightning_perf.page_faults import count_page_faults
+from lightning_perf.machine.page_faults import count_page_faults
 
 __all__ = ["PageFaultCounter"]
 

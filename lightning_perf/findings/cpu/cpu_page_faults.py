@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.savings import share_of_step, step_ns, worth_it
-from lightning_perf.page_faults import KEEP_MEMORY
+from lightning_perf.machine.page_faults import KEEP_MEMORY
 from lightning_perf.units import format_count, format_duration
 
 __all__ = ["cpu_page_faults"]

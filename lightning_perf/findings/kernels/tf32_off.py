@@ -6,7 +6,7 @@ from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.findings.finding import Finding, finding
 from lightning_perf.findings.kernels.half_precision import device_in_use
 from lightning_perf.findings.savings import counted, device_saving_ns, each, step_ns, worth_it
-from lightning_perf.hardware import find_device, is_amd, product_speed_up
+from lightning_perf.machine.hardware import find_device, is_amd, product_speed_up
 from lightning_perf.trace.description import DeviceProperties
 from lightning_perf.units import format_duration
 
@@ -14,9 +14,9 @@ __all__ = ["tf32_off"]
 
 DATA_CENTRE = (2.0, 8.8)
 OTHERS = (1.0, 2.2)
-"""Least and most speed-up of FP32 products by TF32 on devices without a row in `lightning_perf.hardware`, such as MIG
-slices and laptop GPUs. Devices of compute capability 8.0, 9.0 and 10.0 have peak rates about 8 times apart (A100: 156
-and 19.5 TFLOP/s), all others at most 2 times."""
+"""Least and most speed-up of FP32 products by TF32 on devices without a row in `lightning_perf.machine.hardware`,
+such as MIG slices and laptop GPUs. Devices of compute capability 8.0, 9.0 and 10.0 have peak rates about 8 times apart
+(A100: 156 and 19.5 TFLOP/s), all others at most 2 times."""
 
 
 def tf32_off(analysis: RankAnalysis) -> Finding | None:

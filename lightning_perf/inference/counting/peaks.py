@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from lightning_perf.environment import cpu_name
-from lightning_perf.hardware import find_device
 from lightning_perf.inference.counting.roofline import Peaks
 from lightning_perf.inference.model.subject import cpu_threads
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.machine.hardware import find_device
 
 __all__ = ["find_peaks", "measure_peaks"]
 

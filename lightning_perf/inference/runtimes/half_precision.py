@@ -11,7 +11,7 @@ from lightning_perf.inference.errors import variant_errors
 from lightning_perf.inference.model.subject import Subject, on_device
 from lightning_perf.inference.runtimes.base import Call, Runtime
 from lightning_perf.inference.runtimes.eager import copied, load_module, module_call, save_module
-from lightning_perf.processor import BF16_FLAGS, FP16_FLAGS, cpu_flags
+from lightning_perf.machine.processor import BF16_FLAGS, FP16_FLAGS, cpu_flags
 
 __all__ = [
     "Bf16",

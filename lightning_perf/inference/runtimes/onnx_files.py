@@ -22,7 +22,7 @@ from lightning_perf.inference.runtimes.torch_export import (
     require_calibration,
     tracing,
 )
-from lightning_perf.processor import cpu_flags
+from lightning_perf.machine.processor import cpu_flags
 
 __all__ = [
     "FOR_CPU",

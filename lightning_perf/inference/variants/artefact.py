@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lightning_perf import __version__
-from lightning_perf.environment import version_facts
 from lightning_perf.inference.errors import InferenceError, VariantError
 from lightning_perf.inference.model.subject import shape_text
+from lightning_perf.machine.environment import version_facts
 from lightning_perf.run_files.atomic import write_document
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning_perf.page_faults import KEEP_MEMORY, allocator_name, keep_memory
+from lightning_perf.machine.page_faults import KEEP_MEMORY, allocator_name, keep_memory
 from lightning_perf.tune.errors import NotApplicableError
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.tune.training import Training

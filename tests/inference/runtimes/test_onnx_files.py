@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_perf import processor
 from lightning_perf.inference.runtimes import onnx_files as onnx_quantize
 from lightning_perf.inference.runtimes.onnx_files import FOR_TENSORRT, weights_apart, write_onnx, write_qdq_onnx
 from lightning_perf.inference.runtimes.onnxruntime import load_session
 from lightning_perf.inference.runtimes.registry import find_runtime
+from lightning_perf.machine import processor
 from tests.inference.runtimes.support import CPU, pictures, residual_network, subject_of, trained_network
 
 onnx = pytest.importorskip("onnx", reason="needs onnx")

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from lightning_perf.hardware import DEVICES, find_device
+from lightning_perf.machine.hardware import DEVICES, find_device
 
 
 @pytest.mark.parametrize(

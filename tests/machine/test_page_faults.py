@@ -8,15 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import page_faults
-from lightning_perf.page_faults import KEEP_MEMORY, allocator_name, count_page_faults, keep_memory, page_fault_ns
+from lightning_perf.machine import page_faults
+from lightning_perf.machine.page_faults import (
+    KEEP_MEMORY,
+    allocator_name,
+    count_page_faults,
+    keep_memory,
+    page_fault_ns,
+)
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 GLIBC = pytest.mark.skipif(allocator_name() != "glibc", reason="needs glibc's allocator")
 
 BLOCKS = """
 import ctypes, sys
-from lightning_perf.page_faults import count_page_faults, keep_memory
+from lightning_perf.machine.page_faults import count_page_faults, keep_memory
 if "keep" in sys.argv:
     assert keep_memory()
 libc = ctypes.CDLL(None)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_perf import processor
-from lightning_perf.processor import cpu_flags, processor_facts, usable_cores
+from lightning_perf.machine import processor
+from lightning_perf.machine.processor import cpu_flags, processor_facts, usable_cores
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx512_bf16 amx_bf16\n\nprocessor\t: 1\nflags\t\t: other\n"

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from lightning_perf import environment
-from lightning_perf.environment import device_facts, flag_facts, host_facts, host_notes, variable_facts, version_facts
+from lightning_perf.machine import environment
+from lightning_perf.machine.environment import (
+    device_facts,
+    flag_facts,
+    host_facts,
+    host_notes,
+    variable_facts,
+    version_facts,
+)
 
 
 def test_versions_are_those_that_are_installed(monkeypatch):

@@ -6,8 +6,8 @@ import math
 import os
 from pathlib import Path
 
-from lightning_perf.environment import cpu_name
-from lightning_perf.page_faults import allocator_name, page_fault_ns
+from lightning_perf.machine.environment import cpu_name
+from lightning_perf.machine.page_faults import allocator_name, page_fault_ns
 
 __all__ = ["BF16_FLAGS", "FP16_FLAGS", "cpu_flags", "processor_facts", "usable_cores", "usable_cpus"]
 
