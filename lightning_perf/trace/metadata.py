@@ -16,7 +16,7 @@ from lightning_perf.trace.salvage import lenient_json
 
 __all__ = ["LOADER_KEY", "LOOP_KEY", "PROCESSOR_KEY", "read_metadata"]
 
-PROCESSOR_KEY = "lightning_perf.machine.processor"
+PROCESSOR_KEY = "lightning_perf.processor"
 LOADER_KEY = "lightning_perf.loader"
 LOOP_KEY = "lightning_perf.loop"
 """Where `PerfCallback` notes the processor."""
