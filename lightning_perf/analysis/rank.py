@@ -16,6 +16,7 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
 from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.call_tree import CallTree, call_tree
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
@@ -69,6 +70,7 @@ class RankAnalysis:
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
+        call_tree: Operators by call path.
     """
 
     rank: int | None
@@ -101,6 +103,7 @@ class RankAnalysis:
     graph_regions: GraphRegionTable | None = None
     counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
+    call_tree: CallTree | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -146,4 +149,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         graph_regions=graph_regions(trace),
         counters=hardware_counters(trace),
         workload=workload(trace),
+        call_tree=call_tree(trace) if len(trace.operators) else None,
     )

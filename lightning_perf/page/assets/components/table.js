@@ -7,7 +7,7 @@ import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
 import { section } from "./parts.js";
 import { localRows } from "./rows.js";
-import { heading, markSorted, searchField } from "./table_controls.js";
+import { columnChoice, heading, markSorted, scrollFrame, searchField } from "./table_controls.js";
 
 const SIZES = [25, 100, 500];
 const SEARCH_FROM = 8; // from this number of rows on, there are controls to search and export
@@ -26,10 +26,11 @@ export function tableSection(title, { definition = null, aside = null, caption =
  *
  * @param id Its name in the address and in the exported file.
  * @param caption Its description.
- * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row)}.
- *   The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
+ * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row),
+ *   optional}. The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
  *   The name in the exported file is `csv`, with its unit.
- *   With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure.
+ *   With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure. A column with the number
+ *   `optional` is hidden on narrower pages until the reader chooses it. The exported file has all columns.
  * @param rows The rows, or a source from `rows.js`.
  * @param sort The initial order, by default that of the rows.
  * @param descending Whether it starts with the largest.
@@ -40,7 +41,9 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
   const key = (name) => `${id}.${name}`;
   const body = h("tbody");
-  const heads = new Map();
+  const heads = new Map(columns.map((column) => [column.key, head(column)]));
+  const titles = h("tr");
+  const choice = columnChoice(columns, key("columns"), () => refresh());
   const foot = h("div", { class: "table-foot" });
   let asked = 0;
 
@@ -72,7 +75,9 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     const pages = Math.max(1, Math.ceil(answer.total / now.size));
     if (now.page >= pages) return change({ page: pages });
     scroll.classList.toggle("tall", answer.rows.length > SIZES[0]);
-    fill(body, answer.rows.length ? answer.rows.map(line) : nothing(now.filter));
+    const shown = choice.shown();
+    fill(titles, shown.map((column) => heads.get(column.key)));
+    fill(body, answer.rows.length ? answer.rows.map((row) => line(row, shown)) : nothing(now.filter, shown.length));
     fill(foot, paging(now, answer.total, pages));
   }
 
@@ -85,11 +90,11 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     return refresh();
   }
 
-  function line(row) {
+  function line(row, shown) {
     return h(
       "tr",
       {},
-      columns.map((column, i) => cell(column, row, i === 0)),
+      shown.map((column, i) => cell(column, row, i === 0)),
     );
   }
 
@@ -110,22 +115,20 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     );
   }
 
-  function nothing(filter) {
+  function nothing(filter, width) {
     return h(
       "tr",
       {},
-      h("td", { colspan: columns.length, class: "nothing" }, filter ? "No row matches your search." : "No rows."),
+      h("td", { colspan: width, class: "nothing" }, filter ? "No row matches your search." : "No rows."),
     );
   }
 
   function head(column) {
-    const cell = heading(column, () => {
+    return heading(column, () => {
       const now = options();
       const down = now.sort === column.key ? !now.descending : column.kind === "number";
       change({ sort: column.key, order: down ? "down" : "up" });
     });
-    heads.set(column.key, cell);
-    return cell;
   }
 
   function paging(now, total, pages) {
@@ -173,18 +176,23 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     "table",
     {},
     h("caption", { class: "unseen" }, caption),
-    h("thead", {}, h("tr", {}, columns.map(head))),
+    h("thead", {}, titles),
     body,
   );
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, grid);
+  const { frame, scroll } = scrollFrame(caption, grid);
+  fill(titles, choice.shown().map((column) => heads.get(column.key)));
   refresh();
   return h(
     "div",
     { class: "table", id: `table-${id}` },
-    small || !searchable ? null : h("div", { class: "table-tools" }, search),
-    scroll,
+    tools(small || !searchable ? null : search, choice.control),
+    frame,
     foot,
   );
+}
+
+function tools(...controls) {
+  return controls.some(Boolean) ? h("div", { class: "table-tools row" }, controls) : null;
 }
 
 /** A figure with its interval. A line may break before the bracket of the interval, or else before its second end. */
@@ -195,7 +203,7 @@ function ends(figure) {
 
 const LONG = 64;
 
-/** A name. A long one is cut to two lines and opens when the reader presses it. */
+/** A name. A long one is cut to one line and opens when the reader presses it. */
 function name(text, code = false) {
   const kind = code ? "name code" : "name";
   if (text.length <= LONG) return h("span", { class: kind }, text);
