@@ -46,7 +46,9 @@ def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> Cal
     node_of_row = np.full(len(names), NO_ROW, dtype=np.int32)
     rows = np.flatnonzero(wanted)
     waiting, level = rows[above[rows] >= 0], rows[above[rows] < 0]
-    name, parent, depth = [], [], []
+    name: list[Int64Array] = []
+    parent: list[Int64Array] = []
+    depth: list[Int64Array] = []
     size = np.int64(int(names.max(initial=0)) + 1)
     nodes = 0
     while len(level):  # as many rounds as calls are nested
@@ -59,5 +61,5 @@ def call_paths(names: Int32Array, parents: Int32Array, wanted: BoolArray) -> Cal
         nodes += len(keys)
         placed = node_of_row[above[waiting]] >= 0
         waiting, level = waiting[~placed], waiting[placed]
-    empty = [np.zeros(0, dtype=np.int64)]
-    return CallPaths(node_of_row, *(np.concatenate(part or empty) for part in (name, parent, depth)))
+    none = np.zeros(0, dtype=np.int64)
+    return CallPaths(node_of_row, *(np.concatenate([none, *part]) for part in (name, parent, depth)))

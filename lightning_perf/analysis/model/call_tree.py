@@ -1,4 +1,4 @@
-"""The call tree of operators: which operator calls which, and what each call path costs."""
+"""The call tree of operators: which operator calls which, and the cost of each call path."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def by_stack(
     for g, listed in _most(group[rows], node, host_self[rows], device_self[rows]).items():
         stacks = []
         for at, calls, host, device in listed:
-            frames = []
+            frames: list[str] = []
             while at != NO_ROW and len(frames) < MOST_FRAMES:
                 name = trace.names[paths.name[at]]
                 if _FRAME.match(name[:1000]):

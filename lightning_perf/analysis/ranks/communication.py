@@ -207,7 +207,8 @@ def _annotations(trace: Trace, rows: Int64Array) -> tuple[Int64Array, Int64Array
 def _annotated_rows(trace: Trace, duration_ns: Int64Array, annotation: Int64Array) -> list[CollectiveRow]:
     """Return one row per name, types and shapes of the annotations."""
     marks = trace.annotations
-    keys = np.stack([column[annotation] for column in (marks.name, marks.input_types, marks.input_shapes)])
+    columns = (marks.name, marks.input_types, marks.input_shapes)
+    keys = np.stack([column[annotation].astype(np.int64) for column in columns])
     found = []
     for times, (code, types, shapes) in _by_key(duration_ns, keys):
         name = trace.names[code].partition(":")[2]

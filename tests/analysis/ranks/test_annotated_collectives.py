@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.trace_builder import TraceBuilder
 
 def annotated(name: str, types: list[str], dims: list[list[int]]) -> TraceBuilder:
     builder = TraceBuilder().step(1, 0, 1000)
-    inputs = {"Input type": types, "Input Dims": dims}
+    inputs: dict[str, Any] = {"Input type": types, "Input Dims": dims}
     builder.host("user_annotation", name, 10, 50, **inputs).annotation("nccl:unrelated", 100, 20)
     return builder.launch("ncclKernel_X", call_us=20, call_duration_us=5, start_us=40, duration_us=200)
 

@@ -5,7 +5,7 @@ import { fill, h } from "../core/dom.js";
 import { SourceError } from "../core/source.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
-import { section } from "./parts.js";
+import { section, swatch } from "./parts.js";
 import { localRows } from "./rows.js";
 import { columnChoice, heading, markSorted, scrollFrame, searchField } from "./table_controls.js";
 
@@ -15,10 +15,11 @@ const SEARCH_FROM = 8; // from this number of rows on, there are controls to sea
 /**
  * A section with one table and nothing else.
  *
- * `definition` and `aside` belong to the section, and the others to the table. By default its caption is the title.
+ * `definition`, `aside` and `before` (the content above the table) belong to the section, and the others to the table.
+ * By default its caption is the title.
  */
-export function tableSection(title, { definition = null, aside = null, caption = title, ...more }) {
-  return section(title, { definition, aside }, table({ caption, ...more }));
+export function tableSection(title, { definition = null, aside = null, caption = title, before = null, ...more }) {
+  return section(title, { definition, aside }, before, table({ caption, ...more }));
 }
 
 /**
@@ -29,14 +30,16 @@ export function tableSection(title, { definition = null, aside = null, caption =
  * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row),
  *   optional}. The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
  *   The name in the exported file is `csv`, with its unit.
- *   With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure. A column with the number
+ *   `swatch(row)` names the color of a square before the text. With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure. A column with the number
  *   `optional` is hidden on narrower pages until the reader chooses it. The exported file has all columns.
  * @param rows The rows, or a source from `rows.js`.
  * @param sort The initial order, by default that of the rows.
  * @param descending Whether it starts with the largest.
  * @param searchable Whether it can be searched.
+ * @param details Returns a function that builds the content below a row when the reader opens it, or null for a row
+ *   without more to show.
  */
-export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true }) {
+export function table({ id, caption, columns, rows, sort = null, descending = true, searchable = true, details = null }) {
   const source = Array.isArray(rows) ? localRows(columns, rows) : rows;
   const small = Array.isArray(rows) && rows.length < SEARCH_FROM;
   const key = (name) => `${id}.${name}`;
@@ -77,7 +80,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     scroll.classList.toggle("tall", answer.rows.length > SIZES[0]);
     const shown = choice.shown();
     fill(titles, shown.map((column) => heads.get(column.key)));
-    fill(body, answer.rows.length ? answer.rows.map((row) => line(row, shown)) : nothing(now.filter, shown.length));
+    fill(body, answer.rows.length ? answer.rows.map((row) => lines(row, shown)) : nothing(now.filter, shown.length));
     fill(foot, paging(now, answer.total, pages));
   }
 
@@ -90,15 +93,24 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
     return refresh();
   }
 
-  function line(row, shown) {
-    return h(
+  function lines(row, shown) {
+    const more = details?.(row) ?? null;
+    if (more === null) return h("tr", {}, shown.map((column, i) => cell(column, row, i === 0)));
+    const below = h(
       "tr",
-      {},
-      shown.map((column, i) => cell(column, row, i === 0)),
+      { class: "details", hidden: true },
+      h("td", { colspan: shown.length }, h("div", { class: "details-box" })),
     );
+    const open = (event) => {
+      below.hidden = !below.hidden;
+      event.currentTarget.setAttribute("aria-expanded", String(!below.hidden));
+      const box = below.querySelector(".details-box");
+      if (!below.hidden && !box.childElementCount) box.append(...[more()].flat(Infinity).filter(Boolean));
+    };
+    return [h("tr", {}, shown.map((column, i) => cell(column, row, i === 0, i === 0 ? open : null))), below];
   }
 
-  function cell(column, row, first) {
+  function cell(column, row, first, open = null) {
     const value = column.value(row);
     const shown = column.show ? column.show(value, row) : (value ?? format.NOT_AVAILABLE);
     const part = column.bar?.(row);
@@ -110,7 +122,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string"
-        ? name(shown, column.code)
+        ? swatched(column.swatch?.(row), name(shown, column.code, open))
         : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
     );
   }
@@ -191,6 +203,10 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   );
 }
 
+function swatched(color, content) {
+  return color ? h("span", { class: "named" }, swatch(color), content) : content;
+}
+
 function tools(...controls) {
   return controls.some(Boolean) ? h("div", { class: "table-tools row" }, controls) : null;
 }
@@ -202,10 +218,19 @@ function ends(figure) {
 }
 
 const LONG = 64;
+const SHORT = 24; // stays on one line
 
 /** A name. A long one is cut to one line and opens when the reader presses it. */
-function name(text, code = false) {
+function name(text, code = false, open = null) {
   const kind = code ? "name code" : "name";
+  if (open) {
+    return h(
+      "button",
+      { type: "button", class: `${kind} long more`, "aria-expanded": "false", title: text, on: { click: open } },
+      text,
+    );
+  }
+  if (text.length <= SHORT) return h("span", { class: `${kind} short` }, text);
   if (text.length <= LONG) return h("span", { class: kind }, text);
   const toggle = (event) => {
     const open = event.currentTarget.getAttribute("aria-expanded") === "true";

@@ -12,13 +12,13 @@ const OPEN_ROWS = 40; // outer levels start open as long as at most this number 
  * Create a tree.
  *
  * `rows`: {depth, parent}, each before its children. `parent` is an index of `rows` or null.
- * `columns`: as for `table`. The first one has the names.
+ * `columns`: as for `table`. The first one has the names. With `closed` only the outermost rows are shown at first.
  */
-export function tree({ id, caption, columns, rows, sort, noun }) {
+export function tree({ id, caption, columns, rows, sort, noun, closed = false }) {
   const children = rows.map(() => []);
   const roots = [];
   rows.forEach((row, i) => (row.parent === null ? roots : children[row.parent]).push(i));
-  const open = new Set(opened(rows, children));
+  const open = new Set(closed ? [] : opened(rows, children));
   const body = h("tbody");
   const heads = new Map(columns.map((column) => [column.key, head(column)]));
   const titles = h("tr", { role: "row" });
