@@ -16,6 +16,7 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
 from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.call_tree import CallTree, call_tree
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
@@ -86,8 +87,12 @@ class RankAnalysis:
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
+<<<<<<< HEAD
         timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
         clocks: The clock of each file; empty in reports of older versions.
+=======
+        call_tree: Operators by call path.
+>>>>>>> w/page
     """
 
     rank: int | None
@@ -120,8 +125,12 @@ class RankAnalysis:
     graph_regions: GraphRegionTable | None = None
     counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
+<<<<<<< HEAD
     timeline: Timeline | None = None
     clocks: tuple[SourceClock, ...] = ()
+=======
+    call_tree: CallTree | None = None
+>>>>>>> w/page
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -167,9 +176,13 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         graph_regions=graph_regions(trace),
         counters=hardware_counters(trace),
         workload=workload(trace),
+<<<<<<< HEAD
         timeline=timeline(trace),
         clocks=tuple(
             SourceClock(clock.begin_ns - trace.begin_ns, clock.begin_ns - clock.base_time_ns, clock.begin_ns)
             for clock in trace.clocks
         ),
+=======
+        call_tree=call_tree(trace) if len(trace.operators) else None,
+>>>>>>> w/page
     )
