@@ -293,4 +293,4 @@ def _perfetto_policy(page: Path) -> str:
     scripts = re.findall(r"<script\b[^>]*>(.+?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = "".join(f" 'sha256-{digest}'" for digest in hashes)
-    return PAGE_POLICY.replace("script-src 'self'", f"script-src 'self' 'unsafe-eval'{allowed}")
+    return PAGE_POLICY.replace("script-src 'self'", f"script-src 'self' 'wasm-unsafe-eval'{allowed}")
