@@ -36,8 +36,8 @@ CONTENT_TYPES = {
     ".woff2": "font/woff2",
 }
 
-# The UI compiles WebAssembly but needs no `eval`. Without the policy it looks for analytics, and for a trace processor on
-# another port. Nothing leaves this server.
+# The UI compiles WebAssembly but needs no `eval`. Without the policy it looks for analytics, and for a trace processor
+# on another port. Nothing leaves this server.
 CONTENT_SECURITY_POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; connect-src 'self' data: blob:; frame-ancestors 'none'"
