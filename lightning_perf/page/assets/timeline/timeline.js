@@ -146,7 +146,7 @@ export function timelineElement(context, found) {
       : null,
     hover,
     plot,
-    legend(chosen.lanes.categories.names.map((name) => ({ label: label("categories", name), color: name }))),
+    legends(chosen),
     axis.cuts.length
       ? notice(`${format.countOf(axis.cuts.length, "long pause")} between recorded steps take less room than their time.`)
       : null,
@@ -405,6 +405,21 @@ export function timelineElement(context, found) {
     const next = ranks[ranks.indexOf(chosen) + by];
     if (next) chooseRank(next);
   }
+}
+
+// The colors of the lanes, with the names that occur.
+function legends({ lanes }) {
+  const rows = [
+    ["Category", lanes.categories, "categories"],
+    ["Phase", lanes.phases, "phases"],
+    ["Idle while", lanes.idle, "gaps"],
+  ];
+  const items = (lane, table) => lane.names.map((name) => ({ label: label(table, name), color: name }));
+  return h(
+    "dl",
+    { class: "tl-legends" },
+    rows.map(([title, lane, table]) => lane && [h("dt", {}, title), h("dd", {}, legend(items(lane, table)))]),
+  );
 }
 
 /** The name of a rank in the timeline. */
