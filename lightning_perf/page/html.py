@@ -29,6 +29,7 @@ _DATA = ("text/definitions.json", "text/labels.json")
 _MAIN = "app/main.js"
 _IMPORT = re.compile(r'(?<=from ")\.{1,2}/(?P<path>[\w./-]+\.js)(?=";)')
 _STYLESHEET = re.compile(r' *<link rel="stylesheet" href="static/(?P<name>[\w./-]+)" />\n')
+_BLOCK_COMMENT = re.compile(r"^ */\*.*?\*/ *$", re.DOTALL | re.MULTILINE)
 _PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
@@ -81,7 +82,7 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
         (b'<!doctype html>', False)
     """
     nonce = secrets.token_urlsafe(16)
-    style = "\n".join(_read(name) for name in _STYLESHEET.findall(_read("index.html")))
+    style = "\n".join(_without_comments(_read(name)) for name in _STYLESHEET.findall(_read("index.html")))
     page = _PRELOAD.sub("", _STYLESHEET.sub("", _read("index.html")))
     page = page.replace("<title>lightning_perf</title>", _head(title, nonce, style))
     body = [
@@ -90,14 +91,15 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
             _limit_rows(document_json, kind).decode(),
             f' data-name="{html.escape(title)}" data-kind="{kind}"',
         ),
-        *(_data_block(f"asset-{name}", _read(name)) for name in _DATA),
+        *(_data_block(f"asset-{name}", _compact(_read(name))) for name in _DATA),
         f'<script type="text/plain" id="modules">{_packed_modules()}</script>',
         f'<script nonce="{nonce}">{_START}</script>',
     ]
     charts = _plotly()
     if charts is not None:
         # After the modules, so that they do not wait for it. It is unpacked when the first chart comes into sight.
-        body.append(f'<script type="text/plain" id="plotly">{charts}</script>')
+        size, text = charts
+        body.append(f'<script type="text/plain" id="plotly" data-bytes="{size}">{text}</script>')
     return page.replace(_MODULE, "\n".join(body)).encode(errors="replace")
 
 
@@ -159,6 +161,10 @@ _LONG_TABLES = ("operators", "kernels", "operators_device", "operators_host")
 """Tables with a row for each distinct name, the most expensive first."""
 
 
+def _compact(json_text: str) -> str:
+    return json.dumps(json.loads(json_text), ensure_ascii=False, separators=(",", ":"))
+
+
 def _inert(json_text: str) -> str:
     """Escape JSON so that nothing in it ends its element or starts a comment. Its meaning stays the same."""
     return json_text.replace("<", "\\u003c")
@@ -187,7 +193,13 @@ def _bind(path: str) -> tuple[str, list[str]]:
         imported.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group())))
         return _name(imported[-1])
 
-    return _IMPORT.sub(rename, _read(path)), imported
+    return _IMPORT.sub(rename, _without_comments(_read(path))), imported
+
+
+def _without_comments(source: str) -> str:
+    """Remove indentation, empty lines and whole-line comments from a module or style sheet: a fifth of its size."""
+    lines = (line.strip() for line in _BLOCK_COMMENT.sub("", source).splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("// "))
 
 
 def _name(path: str) -> str:
@@ -199,11 +211,16 @@ def _read(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str | None:
-    """Return Plotly's script, packed, or ``None`` if it is not installed. The package is found without importing it."""
+def _plotly() -> tuple[int, str] | None:
+    """Return the size of Plotly's packed script, and its text; or ``None`` if it is not installed.
+
+    The package is found without importing it.
+    """
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         script = Path(folder) / "package_data" / "plotly.min.js"
         if script.is_file():
-            return base64.b64encode(gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)).decode()
+            packed = gzip.compress(script.read_bytes(), compresslevel=9, mtime=0)
+            # A fifth of base 64's overhead less. "<" would have to be escaped, so a comma takes its place.
+            return len(packed), base64.b85encode(packed, pad=True).replace(b"<", b",").decode()
     return None

@@ -2,6 +2,7 @@
 
 import { chart, ink } from "../components/chart.js";
 import * as column from "../components/column.js";
+import { term } from "../components/definitions.js";
 import { section, stack, tiles, unlessMissing } from "../components/parts.js";
 import { table } from "../components/table.js";
 import { h } from "../core/dom.js";
@@ -50,6 +51,7 @@ function one(device, rank) {
     ]),
     curve(device, rank, name),
     device.alive?.length ? alive(device, name) : null,
+    device.operators?.length ? operators(device, name) : null,
   );
 }
 
@@ -155,6 +157,25 @@ function alive(device, name) {
         column.colored("category", "For", (row) => row.category, { value: (row) => label("memory", row.category) }),
         column.count("blocks", "Blocks"),
         column.bytes("bytes", "Size", { bar: (row) => row.bytes / device.peak_allocated_bytes }),
+      ],
+    }),
+  ];
+}
+
+function operators(device, name) {
+  return [
+    h("h3", {}, term("Allocator events by operator", "operator-memory")),
+    table({
+      id: `memory-operators-${device.device ?? "host"}`,
+      caption: `${name}: allocator events by operator`,
+      rows: device.operators,
+      sort: "allocated_bytes",
+      columns: [
+        column.text("operator", "Operator", { code: true, value: (row) => row.operator ?? "(no operator)" }),
+        column.bytes("allocated_bytes", "Allocated", { bar: (row) => row.allocated_bytes / (device.operators[0].allocated_bytes || 1) }),
+        column.bytes("growth_bytes", "Growth"),
+        column.count("allocations", "Allocations"),
+        column.count("frees", "Frees"),
       ],
     }),
   ];
