@@ -176,6 +176,11 @@ class Fit:
         """Whether the fit has neither a whole step nor a trace."""
         return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
 
+    @property
+    def profiling(self) -> bool:
+        """Whether the profiler warms up or records now."""
+        return self._state.profiling
+
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
         notes = [self._shortened] if self._shortened is not None else []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.fit_monitors import FitMonitors
+from lightning_perf.callbacks.forecast.monitor import check_share
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
@@ -69,6 +72,8 @@ class PerfCallback(LightningCallback):
             `CaptureOptions`.
         max_overhead: The most that the profiler may cost: a fraction of the fit's time (0.02) or a
             `datetime.timedelta`. A window that would exceed it is left out, except the first one. None for no limit.
+        forecast: Forecast how FP16, BF16, FP8, MXFP8 and NVFP4 would round each layer. True spends at most 1 % of the
+            fit's time on samples; a number sets another share.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
@@ -105,6 +110,7 @@ class PerfCallback(LightningCallback):
         with_flops: bool = False,
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
+        forecast: bool | float = False,
         ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         fingerprint: Literal["full", "light"] = "full",
@@ -121,6 +127,7 @@ class PerfCallback(LightningCallback):
         self._captures = capture_config(capture_slow_steps)
         check_budget(max_overhead)
         self._max_overhead = max_overhead
+        self._forecast_share = check_share(forecast)
         self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         if report not in REPORTS:
@@ -132,6 +139,7 @@ class PerfCallback(LightningCallback):
         self._log_metrics = log_metrics
         self._trainer_log: TrainerLog | None = None
         self._fit: Fit | None = None
+        self._monitors: FitMonitors | None = None
         self._record: FitRecord | None = None
         self._rank_files: RankFiles | None = None
         self._precision = EmbeddedPrecision(
@@ -149,6 +157,7 @@ class PerfCallback(LightningCallback):
         # `log` and `log_dict` are put there by the Trainer and lead to the whole module.
         return {name: value for name, value in self.__dict__.items() if name not in ("log", "log_dict")} | {
             "_fit": None,
+            "_monitors": None,
             "_record": None,
             "_rank_files": None,
             "_trainer_log": None,
@@ -211,6 +220,7 @@ class PerfCallback(LightningCallback):
             )
         except Exception as error:
             errors.report("this fit is not profiled", error)
+        self._start_monitors(trainer, pl_module, folder, errors)
         self._record.training_begins()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Module) -> None:
@@ -224,6 +234,8 @@ class PerfCallback(LightningCallback):
             self._record.batch_begins(batch)
         if self._precision.monitors is not None:
             self._precision.monitors.on_train_batch_start(batch, batch_idx)
+        if self._monitors is not None:
+            self._monitors.on_batch_start(batch, batch_idx)
         if self._fit is not None:
             self._fit.on_batch_start(batch)
 
@@ -252,6 +264,8 @@ class PerfCallback(LightningCallback):
         """End the batch, and with it perhaps the step."""
         if self._precision.monitors is not None:
             self._precision.monitors.on_train_batch_end(outputs)
+        if self._monitors is not None:
+            self._monitors.on_batch_end(outputs)
         if self._fit is not None:
             self._fit.on_batch_end(automatic=bool(pl_module.automatic_optimization))
 
@@ -267,6 +281,7 @@ class PerfCallback(LightningCallback):
         self._close_log()
         if self._record is not None:
             self._record.metrics_complete()
+        self._end_monitors()
         self._precision.call(self._precision.callback.on_train_end, trainer, pl_module)
         if self._rank_files is not None:
             self._rank_files.ends()
@@ -286,6 +301,7 @@ class PerfCallback(LightningCallback):
         self._precision.call(self._precision.callback.on_exception, trainer, pl_module, exception)
         if self._fit is not None:
             self._fit.finish()
+        self._end_monitors()
         self._close_log()
         if self._record is not None:
             self._record.fails(exception)
@@ -296,6 +312,7 @@ class PerfCallback(LightningCallback):
 
     def teardown(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Remove everything that the callback added to the Trainer."""
+        self._end_monitors()
         self._precision.call(self._precision.callback.teardown, trainer, pl_module, stage)
         if self._fit is not None:
             self._fit.finish()
@@ -303,6 +320,25 @@ class PerfCallback(LightningCallback):
         self._close_log()
         self._trainer_log = self._record = None
         self._rank_files = None
+
+    def _start_monitors(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
+        self._end_monitors()
+        if self._forecast_share is None or study_folder() is not None:
+            return
+        fit = self._fit
+        self._monitors = FitMonitors(
+            trainer,
+            module,
+            folder=folder,
+            errors=errors,
+            forecast=self._forecast_share,
+            profiling=lambda: fit is not None and fit.profiling,
+        )
+
+    def _end_monitors(self) -> None:
+        monitors, self._monitors = self._monitors, None
+        if monitors is not None:
+            monitors.finish()
 
     def _close_log(self) -> None:
         if self._trainer_log is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_perf import __version__
+from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -25,6 +26,7 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -181,6 +183,7 @@ def build_report(
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     trusted = trust(ranks, samples, windows)
+    forecasted, forecast_notes = _forecast(folder, precision, lead)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -204,6 +207,7 @@ def build_report(
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
+            *forecast_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -215,6 +219,7 @@ def build_report(
         captures=captures,
         who_waits=who_waits(compared),
         held_back=checked.held_back,
+        forecast=forecasted,
     )
 
 
@@ -251,6 +256,24 @@ def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]
         return WINDOWS.read(same[0]), []
     except TraceError as error:
         return (), [f"The profiler's cost is left out: {error}"]
+
+
+def _forecast(
+    folder: Path | None, precision: RunPrecision | None, lead: RankAnalysis | None
+) -> tuple[Forecast | None, list[str]]:
+    """Read the samples for the forecast of number formats, of the first rank."""
+    files = FORECAST.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        samples = FORECAST.read(files[0])
+    except TraceError as error:
+        return None, [f"The forecast of number formats is left out: {error}"]
+    measured = None
+    if lead is not None:
+        names = [device.name for device in lead.metadata.devices if device.name]
+        measured = product_time(lead.kernels, names[0] if names else None, lead.breakdown.wall.mean_ns)
+    return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured), []
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

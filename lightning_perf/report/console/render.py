@@ -19,6 +19,7 @@ from lightning_perf.analysis.trust import Trust
 from lightning_perf.findings.finding import Finding
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
+from lightning_perf.report.console.forecast import forecast_section
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
 from lightning_perf.report.console.precision import precision_section
 from lightning_perf.report.console.rank import rank_sections
@@ -173,6 +174,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield from _section("Captures", captures_section(report.captures))
     if report.precision is not None:
         yield from _section("Precision", precision_section(report.precision, top))
+    if report.forecast is not None:
+        yield from _section("Forecast of number formats", forecast_section(report.forecast, top))
     if report.sources:
         yield Text("\nTraces", style="bold")
         yield from _sources(report)

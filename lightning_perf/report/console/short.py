@@ -67,6 +67,8 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
         yield hanging("Note ", prose(note), style="yellow")
     if len(report.notes) > MAX_NOTES:
         yield Text(f"       {count_of(len(report.notes) - MAX_NOTES, 'more note')} in the full report", style="dim")
+    if report.forecast is not None:
+        yield hanging("FP8  ", prose(" ".join(report.forecast.advice[:2])), style="bold")
     if folder is not None:
         command = Text.assemble("Full report: ", plain(f"lightning-perf analyze {shlex.quote(str(folder))}", "cyan"))
         command.no_wrap = True
