@@ -14,6 +14,7 @@ from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.commands import analyze, diff, view
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
+from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
@@ -48,6 +49,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
+    "estimates": estimates,
 }
 
 
@@ -95,14 +97,15 @@ def _discard_output() -> None:
 def _is_expected(error: Exception) -> bool:
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
-    return isinstance(error, expected)
+    expected = (CompareError, EstimatesError, InferenceError, MissingExtraError, PageError, TraceError, TuneError)
+    return isinstance(error, (*expected, ViewerError))
 
 
 def _parser() -> argparse.ArgumentParser:
