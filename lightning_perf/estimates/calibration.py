@@ -63,7 +63,7 @@ class Summary:
 
     Attributes:
         rule: ID of the rule; ``None`` for all rules together.
-        source: ``probed`` or ``general``.
+        source: ``probed``, ``general`` or ``recording``.
         count: Measured estimates.
         inside: Gains inside their ranges.
         above: Gains certainly above.

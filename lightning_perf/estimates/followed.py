@@ -98,7 +98,8 @@ def read_facts(folder: Path) -> tuple[str | None, Facts]:
 
 def source_of(finding: Finding) -> Source:
     """Return the source of a finding's estimate."""
-    return "probed" if getattr(finding, "source", "general") == "probed" else "general"
+    basis: Source = getattr(finding, "basis", "general")
+    return basis
 
 
 def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple[EstimateOutcome, ...]:

@@ -29,8 +29,8 @@ __all__ = [
 
 ESTIMATES_NAME = "estimates.jsonl"
 
-Source = Literal["probed", "general"]
-"""The origin of an estimate: recorded operators that ran again on this device, or factors for all networks."""
+Source = Literal["probed", "general", "recording"]
+"""The origin of an estimate: operators that ran again on this device, factors for all networks, or recorded times."""
 
 Method = Literal["tune", "diff", "compare", "study", "second fit", "benchmark"]
 """How the gain was measured."""
@@ -48,7 +48,7 @@ class EstimateOutcome:
         step_ms: Step time before the change, in milliseconds.
         low_ms: Least estimated saving in milliseconds per step.
         high_ms: Most estimated saving in milliseconds per step.
-        source: ``probed`` or ``general``.
+        source: ``probed``, ``general`` or ``recording``.
         gain_ms: Measured gain in milliseconds per step; negative if the step became slower. If the batch size changed,
             the gain is that for as many samples as a step had before.
         gain_low_ms: Lower end of its 95 % interval; ``None`` for a measurement without one.

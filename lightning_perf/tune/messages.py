@@ -46,7 +46,7 @@ class Prediction(Message, frozen=True):
         kind: Its kind.
         low: Least predicted saving as a share of the step.
         high: Most.
-        source: ``probed`` for operators that ran again on this device, ``general`` for factors of all networks.
+        source: Source of the estimate.
     """
 
     kind: str

@@ -51,7 +51,7 @@ class Trial:
             batch size, of the times per sample. None if not measured.
         lines: The lines for the user's code.
         rule: ID of the rule that gave the prediction; None without a prediction.
-        source: Its source, ``probed`` or ``general``; None without a prediction.
+        source: Its source: ``probed``, ``general`` or ``recording``; None without a prediction.
         on_top_of: The levers of the setting that it was measured against.
     """
 

@@ -17,7 +17,12 @@ from lightning_perf.run_files.report import write_report
 from lightning_perf.run_files.run_record import RUN_RECORD, RunStarted
 from tests.findings.host_recordings import convolving, on_processor
 
-FACTS: dict[str, Any] = {"model.class": "Net", "model.parameters": 1234, "train.precision": "32-true", "version.torch": "2.15.0"}
+FACTS: dict[str, Any] = {
+    "model.class": "Net",
+    "model.parameters": 1234,
+    "train.precision": "32-true",
+    "version.torch": "2.15.0",
+}
 
 
 def record(

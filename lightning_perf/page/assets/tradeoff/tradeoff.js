@@ -46,9 +46,9 @@ function render({ report }) {
       h("div", { class: "controls" }, cellChoice(report), limitControls(report, changed)),
       status,
       legend([
-        { label: "the original", color: "input" },
+        { label: "the original", color: "original" },
         { label: "unbeaten", color: "accent" },
-        { label: "beaten by another", color: "host_other" },
+        { label: "beaten by another", color: "beaten" },
         { label: "ringed: recommended", color: "good" },
       ]),
       h(

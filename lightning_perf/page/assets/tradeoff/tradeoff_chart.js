@@ -50,7 +50,7 @@ export function tradeoffChart(document, cell, limits) {
 }
 
 function variant({ row, latency, x, y }, document, cell, kept) {
-  const color = ink(row === document.rows[0] ? "input" : cell.front.includes(row.variant) ? "accent" : "host_other");
+  const color = ink(row === document.rows[0] ? "original" : cell.front.includes(row.variant) ? "accent" : "beaten");
   const accuracy = row.accuracy;
   return {
     type: "scatter",

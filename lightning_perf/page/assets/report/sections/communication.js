@@ -35,7 +35,7 @@ export function communication(rank, several) {
           ]),
           timeStack(
             [
-              { label: "overlapped", value: found.overlapped_ns, color: "device_compute" },
+              { label: "overlapped", value: found.overlapped_ns, color: "overlapped" },
               { label: "exposed", value: found.exposed_ns, color: "communication" },
             ],
             steps,
