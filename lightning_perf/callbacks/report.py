@@ -72,6 +72,9 @@ def report_fit(
     except Exception as error:
         fit.errors.report("the report could not be made", error)
         return
+    if fit.folder is not None and (checked := _check_estimates(fit.errors, fit.folder, report)):
+        _give(fit.errors, "notes are not saved", write_notes, fit.folder, (*fit.notes(), *checked))
+        report = replace(report, notes=(*report.notes, *checked))
     # Each step has its own try: with a full disk the report still reaches the console.
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
@@ -102,6 +105,23 @@ def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:
     if report.trust is None:
         return report
     return replace(report, trust=replace(report.trust, analysis_ns=time.perf_counter_ns() - begin_ns))
+
+
+def _check_estimates(errors: ErrorReporter, folder: Path, report: PerfReport) -> tuple[str, ...]:
+    """Store the estimates of an earlier fit that this fit followed, and return a note on each."""
+    try:
+        from lightning_perf.estimates.followed import ReportedRun, check_pair, describe_outcome, find_previous
+        from lightning_perf.run_files.estimates import add_outcomes
+
+        run = ReportedRun.of(report, folder)
+        for previous in find_previous(folder):
+            outcomes = check_pair(previous, run, "second fit")
+            if outcomes:
+                add_outcomes(folder, outcomes)
+                return tuple(map(describe_outcome, outcomes))
+    except Exception as error:
+        errors.report("the estimates of earlier fits are not checked", error)
+    return ()
 
 
 def report_metrics(report: PerfReport) -> dict[str, float]:
