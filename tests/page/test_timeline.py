@@ -220,6 +220,12 @@ def test_names_lead_to_their_tables_and_back(one: Any) -> None:
     one.page.wait_for_selector("#table-kernels tbody th")
     assert state(one)["kernels.search"] == "gemm"
     assert one.texts("#table-kernels tbody th") == ["gemm"]
+    assert one.page.input_value("#table-kernels input[type=search]") == "gemm"  # although the table is short
+    one.page.click("#table-kernels tbody .go")
+    one.page.wait_for_selector(".tl-name:has-text('gemm')")
+    assert "200 bins" in one.page.inner_text(".tl")
+    assert "gemm" in one.page.inner_text(".tl-details")  # the bin with the most of it is chosen
+    one.page.go_back()
     one.page.go_back()
     one.page.wait_for_selector(".tl-bin-head")
     one.page.click(".tl-facts .find >> nth=0")

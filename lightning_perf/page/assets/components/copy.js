@@ -4,14 +4,28 @@ import { fill, h } from "../core/dom.js";
 
 const SHOWN_MS = 1500;
 
-/** A button that copies a text. `text` may be a function that returns it. */
-export function copyButton(text, { name = "Copy this line", shown = "Copy" } = {}) {
-  const button = h("button", { type: "button", class: "copy", "aria-label": name, title: name }, shown);
+/**
+ * A button that copies a text. `text` may be a function that returns it.
+ *
+ * Without `shown` it has a sign of the style sheet, so that it adds nothing to a sentence that somebody copies.
+ */
+export function copyButton(text, { name = "Copy this line", shown = "" } = {}) {
+  const kind = shown ? "copy" : "copy sign";
+  const button = h("button", { type: "button", class: kind, "aria-label": name, title: name }, shown);
   button.addEventListener("click", async (event) => {
     event.stopPropagation();
     const done = await copy(typeof text === "function" ? text() : text);
-    fill(button, done ? "Copied" : "Not allowed");
-    setTimeout(() => fill(button, shown), SHOWN_MS);
+    const answer = done ? "Copied" : "Your browser does not allow scripts to copy";
+    button.classList.toggle("done", done);
+    button.setAttribute("aria-label", answer);
+    button.title = answer;
+    if (shown) fill(button, done ? "Copied" : "Not allowed");
+    setTimeout(() => {
+      button.classList.remove("done");
+      button.setAttribute("aria-label", name);
+      button.title = name;
+      fill(button, shown);
+    }, SHOWN_MS);
   });
   return button;
 }

@@ -7,12 +7,8 @@ import { address, link } from "../core/state.js";
 import * as format from "../text/format.js";
 import { label } from "../text/labels.js";
 import { partsOf, spanOf } from "./lanes.js";
+import { markAddress, tableLink } from "./links.js";
 import { fileAt, openDock, perfettoAddress, rangeIn, tracesOf } from "./perfetto.js";
-
-/** The address of the table row of a kernel, operator or module. */
-export function tableLink(view, name) {
-  return link({ view, [`${view}.search`]: name });
-}
 
 /** One sentence about a bin, for readers who hear the page. */
 export function describeBin(item, bin, marked) {
@@ -44,7 +40,7 @@ export function binDetails(context, item, bin, rankName) {
     list(partsOf(item.lanes[lane], bin), ({ name, share }) => [
       h("a", { href: tableLink(lane, name), title: name }, h("code", {}, name)),
       h("span", { class: "faint" }, format.share(share)),
-      h("a", { class: "find", href: link({ view: "timeline", rank: item.row, "time.find": `${lane}:${name}` }) }, "mark"),
+      h("a", { class: "find", href: markAddress(lane, name, { rank: item.row }) }, "mark"),
     ]);
   return [
     h(

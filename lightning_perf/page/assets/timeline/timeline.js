@@ -210,7 +210,7 @@ export function timelineElement(context, found) {
   function zoomTo(next) {
     range = next;
     draw();
-    save();
+    saveSoon();
   }
 
   function zoom(factor, about) {
@@ -222,19 +222,16 @@ export function timelineElement(context, found) {
     zoomTo(clampRange({ from: range.from + by, to: range.to + by }, axis.least));
   }
 
-  // Browsers refuse many changes of the address in a short time.
+  // Browsers refuse many changes of the address in a short time, such as those of a drag.
+  function saveSoon() {
+    clearTimeout(saving);
+    saving = setTimeout(() => element.isConnected && save(), SAVE_MS);
+  }
+
   function save() {
     clearTimeout(saving);
-    saving = setTimeout(() => {
-      if (!element.isConnected) return;
-      write(
-        {
-          ...addressed(range, chosen.shift),
-          "time.at": at === null ? null : Math.round(at - chosen.shift),
-        },
-        { quiet: true },
-      );
-    }, SAVE_MS);
+    const instant = at === null ? null : Math.round(at - chosen.shift);
+    write({ ...addressed(range, chosen.shift), "time.at": instant }, { quiet: true });
   }
 
   function choose(time, { follow = false } = {}) {

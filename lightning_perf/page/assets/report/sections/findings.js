@@ -62,7 +62,7 @@ function evidenceLink(finding, row) {
   const view = viewOf(finding.kind);
   if (!view) return null;
   const rank = row === null ? {} : { rank: row };
-  return h("p", { class: "evidence-link" }, h("a", { href: link({ ...rank, ...view.state }) }, `See ${view.title}`));
+  return h("p", {}, h("a", { class: "evidence", href: link({ ...rank, ...view.state }) }, `See ${view.title}`));
 }
 
 // The rule's ID, with a link to the page that explains it. Other addresses than those on GitHub become no link.
