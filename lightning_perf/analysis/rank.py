@@ -28,6 +28,7 @@ from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
@@ -69,6 +70,7 @@ class RankAnalysis:
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
+        probe: The recorded operators, run again in other settings; ``None`` if that was not done.
     """
 
     rank: int | None
@@ -101,6 +103,7 @@ class RankAnalysis:
     graph_regions: GraphRegionTable | None = None
     counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
+    probe: Probe | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
