@@ -181,6 +181,11 @@ class Fit:
         """Whether the profiler warms up or records now."""
         return self._state.profiling
 
+    @property
+    def has_trace(self) -> bool:
+        """Whether this rank has written a trace."""
+        return self._profiler is not None and bool(self._profiler.files)
+
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
         notes = [self._shortened] if self._shortened is not None else []
