@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.run_files.account import FitAccount
 from lightning_perf.run_files.notes import write_notes
 from lightning_perf.run_files.report import write_report
 
@@ -48,7 +49,7 @@ def report_fit(
     wait_s: float,
     show: ReportLength,
     trainer_log: TrainerLog | None,
-) -> None:
+) -> PerfReport | None:
     """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
     Args:
@@ -59,6 +60,9 @@ def report_fit(
         wait_s: Longest wait for other ranks, in seconds.
         show: How much of the report to print.
         trainer_log: Where the report's scalars are logged; None to log none.
+
+    Returns:
+        The report, or None if it could not be made.
     """
     try:
         from lightning_perf.report.build import LiveFit
@@ -71,7 +75,7 @@ def report_fit(
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as error:
         fit.errors.report("the report could not be made", error)
-        return
+        return None
     # Each step has its own try: with a full disk the report still reaches the console.
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
@@ -80,6 +84,25 @@ def report_fit(
         _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
     if trainer_log is not None:
         _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
+    return report
+
+
+def complete_report(folder: Path, report: PerfReport, account: FitAccount, errors: ErrorReporter) -> None:
+    """Write a report again, with the account of the whole fit. It was made before the fit was over.
+
+    Args:
+        folder: The folder of the fit.
+        report: The report.
+        account: The account, to the return of `Trainer.fit`.
+        errors: Where a failure is reported.
+    """
+    _give(errors, "report.json lacks the end of the fit", _write_completed, folder, report, account)
+
+
+def _write_completed(folder: Path, report: PerfReport, account: FitAccount) -> None:
+    from lightning_perf.analysis.steps.fit_time import summarize_account
+
+    write_report(folder, replace(report, fit_time=summarize_account(account)))
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:

@@ -13,6 +13,7 @@ from lightning_perf import __version__
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
@@ -25,6 +26,7 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.account import account_paths, read_account
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -180,6 +182,7 @@ def build_report(
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
+    fit_time, account_notes = _fit_time(folder)
     trusted = trust(ranks, samples, windows)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
@@ -204,6 +207,7 @@ def build_report(
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
+            *account_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -215,7 +219,19 @@ def build_report(
         captures=captures,
         who_waits=who_waits(compared),
         held_back=checked.held_back,
+        fit_time=fit_time,
     )
+
+
+def _fit_time(folder: Path | None) -> tuple[FitTime | None, list[str]]:
+    """Read the account of the fit, of the same rank as the step times: the first one."""
+    paths = account_paths(folder) if folder is not None else ()
+    if not paths:
+        return None, []
+    try:
+        return summarize_account(read_account(paths[0])), []
+    except TraceError as error:
+        return None, [f"The account of the fit is left out: {error}"]
 
 
 def _logged_rank(folder: Path | None) -> int | None:
