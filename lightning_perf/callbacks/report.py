@@ -101,8 +101,10 @@ def complete_report(folder: Path, report: PerfReport, account: FitAccount, error
 
 def _write_completed(folder: Path, report: PerfReport, account: FitAccount) -> None:
     from lightning_perf.analysis.steps.fit_time import summarize_account
+    from lightning_perf.findings.registry import find_in_fit
 
-    write_report(folder, replace(report, fit_time=summarize_account(account)))
+    fit_time = summarize_account(account)
+    write_report(folder, replace(report, fit_time=fit_time, fit_findings=find_in_fit(fit_time)))
 
 
 def build_fit_report(folder: Path | None, live: LiveFit) -> PerfReport:

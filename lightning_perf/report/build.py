@@ -17,7 +17,7 @@ from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -183,6 +183,7 @@ def build_report(
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     fit_time, account_notes = _fit_time(folder)
+    fit_findings = find_in_fit(fit_time)
     trusted = trust(ranks, samples, windows)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
@@ -199,7 +200,14 @@ def build_report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
-        verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
+        verdict=judge(
+            lead,
+            checked.findings,
+            step_times,
+            held_back=checked.held_back,
+            headline=checked.headline,
+            fit_findings=fit_findings,
+        ),
         notes=(
             *notes,
             *_notes(ranks, errors),
@@ -220,6 +228,7 @@ def build_report(
         who_waits=who_waits(compared),
         held_back=checked.held_back,
         fit_time=fit_time,
+        fit_findings=fit_findings,
     )
 
 

@@ -84,6 +84,7 @@ class PerfReport(PageDocument, SavedDocument):
         who_waits: Which rank the others wait for and which has the most work, in sentences; empty for a run of one.
         held_back: Findings of the recorded steps that the whole run or the state of the machine contradicts.
         fit_time: Where the time of the whole fit went, of the rank with the step times; ``None`` without an account.
+        fit_findings: Causes of lost time in the whole fit, the largest saving first. Their savings are of the fit.
 
     Example:
         >>> import lightning_perf
@@ -109,6 +110,7 @@ class PerfReport(PageDocument, SavedDocument):
     who_waits: tuple[str, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
     fit_time: FitTime | None = None
+    fit_findings: tuple[Finding, ...] = ()
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

@@ -86,7 +86,7 @@ class LoaderStart:
 
 @dataclass(frozen=True)
 class AccountFacts:
-    """Settings of the Trainer that explain an entry. A setting that cannot be read is None.
+    """Settings of the Trainer that explain an entry. None stands for a setting that cannot be read.
 
     Attributes:
         check_val_every_n_epoch: The Trainer's argument of this name.
@@ -155,7 +155,7 @@ class FitAccount:
         return sum(entry.time_ns for entry in self.entries if entry.group == group)
 
     def entry(self, group: Group, name: str) -> AccountEntry:
-        """Return an entry; one of zero if there is none of this name."""
+        """Return an entry; one of zero if no entry has this name."""
         found = (entry for entry in self.entries if entry.group == group and entry.name == name)
         return next(found, AccountEntry(group, name, 0, 0))
 

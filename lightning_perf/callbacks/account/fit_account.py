@@ -53,8 +53,8 @@ class FitAccountant:
     """Divides the time of a fit among entries, from the Trainer's calls of its profiler and our own hooks.
 
     The Trainer calls its profiler around every hook and most of its own actions. Each such action is pushed on a stack.
-    Time outside of all actions belongs to the part of the fit that is active, which is the stack's base: set-up, sanity
-    check, first step, training steps, epoch boundaries, validation, or tear-down.
+    Time outside of all actions belongs to the stack's base, the part of the fit that is active. The parts are set-up,
+    sanity check, first step, training steps, epoch boundaries, validation, and tear-down.
 
     An error in here ends the account, and the training continues.
 
@@ -484,7 +484,7 @@ class FitAccountant:
 
 @dataclass
 class _Start:
-    """A start of worker processes whose first batch has not come yet. `LoaderStart` describes most fields.
+    """A start of worker processes, until its first batch has come. `LoaderStart` describes most fields.
 
     Attributes:
         before_ns: Time of earlier starts in the same entry.

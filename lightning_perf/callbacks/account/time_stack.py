@@ -65,7 +65,7 @@ class TimeStack:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this is the thread whose time is divided."""
+        """Whether the current thread is the one that the stack follows."""
         return threading.get_ident() == self._thread
 
     def entry(self, group: Group, name: str) -> int:
