@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
@@ -56,6 +57,7 @@ class Fit:
         max_overhead: The most that the profiler may cost; None for no limit.
         ranks: The ranks that record; None for all.
         trainer_log: Where step times are logged; None to log none.
+        account: Keeps the account of the fit; None to keep none.
     """
 
     def __init__(
@@ -71,8 +73,11 @@ class Fit:
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
         trainer_log: TrainerLog | None = None,
+        account: FitAccountant | None = None,
     ) -> None:
         self.folder = folder
+        self._account = account
+        self._samples: int | None = 0
         self.errors = errors
         self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
         self._refusal = _refusal(trainer, folder, ranks)
@@ -144,12 +149,15 @@ class Fit:
         )
         self._observing = True
         self._hook_times = hook_times
+        if account is not None:
+            account.detach()  # two layers of hooks would cost twice
         self._profiler_hooks = ProfilerHooks(
             trainer.profiler,
             on_start=self._tracker.on_action_start,
             on_stop=self._tracker.on_action_end,
             on_error=self._give_up,
             times=hook_times,
+            account=account,
         )
         self._optimizer_hooks = OptimizerHooks(
             on_start=self._tracker.on_optimizer_step_start,
@@ -164,6 +172,8 @@ class Fit:
 
     def _on_sample(self, sample: StepSample) -> None:
         self._log.add(sample)
+        if self._samples is not None:
+            self._samples = None if sample.samples is None else self._samples + sample.samples
         if self._captures is not None:
             self._captures.add(sample)
 
@@ -259,10 +269,14 @@ class Fit:
                 self._log.write()
             except Exception as error:
                 self._give_up(error)
+            if self._account is not None and self._state.whole_steps:
+                self._account.steps, self._account.samples = self._state.whole_steps, self._samples
         self._observing = False
 
     def _remove_hooks(self) -> None:
         self._profiler_hooks.remove()
+        if self._account is not None:
+            self._account.attach()
         self._optimizer_hooks.remove()
         if self._profiler is not None:
             self._profiler.close()

@@ -14,10 +14,11 @@ from lightning_perf.analysis.precision.forecast import Forecast, forecast, produ
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -26,6 +27,7 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.account import account_paths, read_account
 from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
@@ -184,6 +186,8 @@ def build_report(
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
+    fit_time, account_notes = _fit_time(folder)
+    fit_findings = find_in_fit(fit_time)
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
     found = find(ranks, compared)
@@ -201,7 +205,14 @@ def build_report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
-        verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
+        verdict=judge(
+            lead,
+            checked.findings,
+            step_times,
+            held_back=checked.held_back,
+            headline=checked.headline,
+            fit_findings=fit_findings,
+        ),
         notes=(
             *notes,
             *_notes(ranks, errors),
@@ -211,6 +222,7 @@ def build_report(
             *capture_notes,
             *forecast_notes,
             *probe_notes,
+            *account_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -223,7 +235,20 @@ def build_report(
         who_waits=who_waits(compared),
         held_back=checked.held_back,
         forecast=forecasted,
+        fit_time=fit_time,
+        fit_findings=fit_findings,
     )
+
+
+def _fit_time(folder: Path | None) -> tuple[FitTime | None, list[str]]:
+    """Read the account of the fit, of the same rank as the step times: the first one."""
+    paths = account_paths(folder) if folder is not None else ()
+    if not paths:
+        return None, []
+    try:
+        return summarize_account(read_account(paths[0])), []
+    except TraceError as error:
+        return None, [f"The account of the fit is left out: {error}"]
 
 
 def _logged_rank(folder: Path | None) -> int | None:
