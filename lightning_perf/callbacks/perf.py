@@ -20,6 +20,7 @@ from lightning_perf.callbacks.report import ReportLength, print_line, report_fit
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
+from lightning_perf.callbacks.training_loop import TrainerLoop
 from lightning_perf.run_files.run_record import study_folder
 
 __all__ = ["PerfCallback"]
@@ -198,7 +199,7 @@ class PerfCallback(LightningCallback):
         )
         try:
             self._fit = Fit(
-                trainer,
+                TrainerLoop(trainer),
                 schedule=self._schedule,
                 chosen=self._chosen,
                 options=self._options,
