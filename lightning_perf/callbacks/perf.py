@@ -26,6 +26,7 @@ from lightning_perf.callbacks.report import ReportLength, complete_report, print
 from lightning_perf.callbacks.run_record.fit_record import FitRecord
 from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
+from lightning_perf.callbacks.training_loop import TrainerLoop
 from lightning_perf.run_files.account import FitAccount, write_account
 from lightning_perf.run_files.run_record import study_folder
 
@@ -254,7 +255,7 @@ class PerfCallback(LightningCallback):
         )
         try:
             self._fit = Fit(
-                trainer,
+                TrainerLoop(trainer),
                 schedule=self._schedule,
                 chosen=self._chosen,
                 options=self._options,

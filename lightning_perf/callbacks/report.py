@@ -44,7 +44,7 @@ ReportLength: TypeAlias = Literal["full", "short", "none"]
 def report_fit(
     fit: Fit,
     files: RankFiles | None,
-    trainer: Trainer,
+    trainer: Trainer | None,
     *,
     precision: RunPrecision | None,
     wait_s: float,
@@ -58,7 +58,7 @@ def report_fit(
     Args:
         fit: The fit.
         files: Waits for the files of the other ranks; None to skip the wait.
-        trainer: The Trainer.
+        trainer: The Trainer; None for a loop without one.
         precision: The precision of the fit, with the results of its monitors.
         wait_s: Longest wait for other ranks, in seconds.
         show: How much of the report to print.
@@ -90,9 +90,10 @@ def report_fit(
     if fit.folder is not None:
         _give(fit.errors, "the report is not saved", write_report, fit.folder, report)
     if show != "none":
-        _give(fit.errors, "the progress bar is not stopped before the report", stop_live_bar, trainer)
+        if trainer is not None:
+            _give(fit.errors, "the progress bar is not stopped before the report", stop_live_bar, trainer)
         _give(fit.errors, "the report is not shown", print_fit_report, report, fit.folder, show)
-    if trainer_log is not None:
+    if trainer_log is not None and trainer is not None:
         _give(fit.errors, "the report is not logged", log_report, report, trainer_log, trainer)
     return report
 

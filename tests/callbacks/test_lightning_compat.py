@@ -52,7 +52,7 @@ def test_without_either_the_error_says_what_to_install() -> None:
     code = """
 import sys
 sys.modules.update({name: None for name in ("lightning", "lightning.pytorch", "pytorch_lightning")})
-import lightning_perf.callbacks.lightning_compat
+import lightning_perf.callbacks.perf
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert install_command("train") in done.stderr
