@@ -12,6 +12,7 @@ from typing import Protocol
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.commands import analyze, diff, view
+from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
 from lightning_perf.exit_codes import ExitCode
@@ -39,6 +40,7 @@ class _Command(Protocol):
 
 _COMMANDS: Mapping[str, _Command] = {
     "demo": demo,
+    "run": launch,
     "analyze": analyze,
     "diff": diff,
     "view": view,
@@ -93,6 +95,7 @@ def _discard_output() -> None:
 
 
 def _is_expected(error: Exception) -> bool:
+    from lightning_perf.commands.run import LaunchError
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
     from lightning_perf.inference.errors import InferenceError
@@ -101,8 +104,8 @@ def _is_expected(error: Exception) -> bool:
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
-    return isinstance(error, expected)
+    expected = (CompareError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError, TuneError)
+    return isinstance(error, (*expected, ViewerError))
 
 
 def _parser() -> argparse.ArgumentParser:

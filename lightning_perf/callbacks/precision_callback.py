@@ -11,10 +11,12 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
+from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
 from lightning_perf.callbacks.precision.switch import (
     PRECISIONS,
     PrecisionError,
     PrecisionSwitch,
+    check_clipping,
     check_optimizers,
     check_weights,
     plugin_module,
@@ -47,7 +49,9 @@ class PrecisionCallback(LightningCallback):
     validate, test and predict. Checkpoints hold the scaler's state under Lightning's own name. Results are the same bit
     for bit, with one exception: in automatic optimization autocast's weight cache is on, as in plain torch. A weight
     that is used n times in a forward pass is then cast once, and its n gradients are added up in half precision.
-    Without `precision` the callback adopts the Trainer's precision and monitors it.
+    Without `precision` the callback adopts the Trainer's precision and monitors it. If the
+    Trainer was built with ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override
+    those of a checkpoint, except the scale itself.
 
     Under ``16-mixed`` it follows the loss scale and skipped steps on the host, and checks gradients for underflow on
     sampled steps. Neither makes the host wait for the device. Events are saved as ``loss_scale.rank0.jsonl`` and
@@ -59,7 +63,11 @@ class PrecisionCallback(LightningCallback):
         keep_fp32: Layers that compute in FP32: names as in ``named_modules()``, with ``*`` (dots too), ``?`` and
             ``[…]``, or classes of layers.
         tf32: ``on`` or ``off`` sets TF32 for FP32 products and convolutions during the run; None leaves it alone.
-        init_scale: First loss scale of ``16-mixed``; None for torch's own, 65536.
+        init_scale: First loss scale of ``16-mixed``; None for torch's default, 65536.
+        growth_factor: Factor by which the loss scale grows; None for torch's default, 2.
+        backoff_factor: Factor by which the loss scale shrinks after an overflow; None for torch's default, 0.5.
+        growth_interval: Steps without overflow after which the loss scale grows; None for torch's default, 2000.
+        scaler_enabled: False to train in ``16-mixed`` without a loss scale; None for torch's default, True.
         underflow_every_n_steps: Check gradients for underflow every so many steps under ``16-mixed``; 0 for never.
         locate_overflows: Number of overflows to find the origin of, by running their batch again; 0 for none.
         guard_steps: Number of first steps to replay in FP32. This tells whether mixed precision changes the run more
@@ -84,6 +92,10 @@ class PrecisionCallback(LightningCallback):
         keep_fp32: Sequence[LayerPattern] = (),
         tf32: Literal["on", "off"] | None = None,
         init_scale: float | None = None,
+        growth_factor: float | None = None,
+        backoff_factor: float | None = None,
+        growth_interval: int | None = None,
+        scaler_enabled: bool | None = None,
         underflow_every_n_steps: int = 100,
         locate_overflows: int = 0,
         guard_steps: int = 0,
@@ -98,15 +110,25 @@ class PrecisionCallback(LightningCallback):
             raise TypeError(f"keep_fp32={keep_fp32!r} is one name: give a sequence, keep_fp32=[{keep_fp32!r}]")
         if keep_fp32 and precision == "32-true":
             raise ValueError("keep_fp32 was given with precision='32-true', where all layers are in FP32: leave it out")
-        if init_scale is not None and (precision != "16-mixed" or not init_scale > 0):
-            raise ValueError("init_scale is the first loss scale of precision='16-mixed': give both, and a scale > 0")
+        scaler = ScalerSettings(
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=scaler_enabled,
+        )
+        if scaler.given and precision not in ("16-mixed", None):
+            raise ValueError(
+                f"{scaler} was given with precision={precision!r}, which scales no loss: give precision='16-mixed', or "
+                "leave the scaler's settings out"
+            )
         self._keep_fp32 = tuple(keep_fp32)
         self._tf32 = tf32
         self._options = MonitorOptions(
             underflow_every_n_steps=underflow_every_n_steps, locate_overflows=locate_overflows, guard_steps=guard_steps
         )
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
-        self._switch = PrecisionSwitch(precision, init_scale=init_scale)
+        self._switch = PrecisionSwitch(precision, scaler=scaler)
         self._log_metrics = log_metrics
         self._own_log: TrainerLog | None = None
         self._tf32_override: Tf32Override | None = None
@@ -144,7 +166,8 @@ class PrecisionCallback(LightningCallback):
     def on_fit_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Check the precision before the first step, and keep layers in FP32."""
         self._begin(trainer, pl_module)
-        if self._switch.requested is not None:  # otherwise the callback only observes
+        check_clipping(trainer, self._precision_of(trainer))  # also where it only observes: Lightning would raise later
+        if self._switch.requested is not None:
             check_weights(pl_module, self._precision_of(trainer))
             check_optimizers(trainer, self._precision_of(trainer))
 
@@ -190,6 +213,7 @@ class PrecisionCallback(LightningCallback):
             trainer_log: Where the loss scale is logged; None to log none.
         """
         self.loss_scale = self.underflow = self.numerics = None
+        self._switch.apply_scaler_factors()
         self.monitors = NumericsMonitors(
             trainer,
             pl_module,
@@ -379,7 +403,7 @@ class EmbeddedPrecision:
         try:
             hook(*args, **kwargs)
         except Exception as error:
-            if self.asked:
+            if self.asked or isinstance(error, PrecisionError):  # the training cannot run
                 raise
             self._failed = True
             self.monitors = None

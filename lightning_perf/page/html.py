@@ -33,6 +33,27 @@ _BLOCK_COMMENT = re.compile(r"^ */\*.*?\*/ *$", re.DOTALL | re.MULTILINE)
 _PRELOAD = re.compile(r' *<link rel="modulepreload" href="static/[\w./-]+" />\n')
 _MODULE = f'<script type="module" src="static/{_MAIN}"></script>'
 
+# Unpacks the modules, gives each an address in an import map, and starts the first. Packed, they take a quarter of the
+# room. A module that is imported by an allowed one needs no nonce of its own.
+_START = f"""
+{{
+  const nonce = document.currentScript.nonce;
+  const add = (type, text) => {{
+    const script = document.createElement("script");
+    Object.assign(script, {{ type, nonce, textContent: text }});
+    document.body.append(script);
+  }};
+  const packed = Uint8Array.from(atob(document.getElementById("modules").textContent), (char) => char.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  new Response(stream).json().then((modules) => {{
+    const address = (source) => `data:text/javascript;charset=utf-8,${{encodeURIComponent(source)}}`;
+    const imports = Object.fromEntries(Object.entries(modules).map(([name, source]) => [name, address(source)]));
+    add("importmap", JSON.stringify({{ imports }}));
+    add("module", 'import "page/{_MAIN}";');
+  }});
+}}
+"""
+
 # Everything is in the file. Plotly's own style element needs 'unsafe-inline' for styles.
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -71,8 +92,8 @@ def render_html(document_json: bytes, kind: Kind, title: str) -> bytes:
             f' data-name="{html.escape(title)}" data-kind="{kind}"',
         ),
         *(_data_block(f"asset-{name}", _compact(_read(name))) for name in _DATA),
-        f'<script type="importmap" nonce="{nonce}">{_inert(json.dumps({"imports": _modules()}))}</script>',
-        f'<script type="module" nonce="{nonce}">import "{_name(_MAIN)}";</script>',
+        f'<script type="text/plain" id="modules">{_packed_modules()}</script>',
+        f'<script nonce="{nonce}">{_START}</script>',
     ]
     charts = _plotly()
     if charts is not None:
@@ -149,19 +170,19 @@ def _inert(json_text: str) -> str:
     return json_text.replace("<", "\\u003c")
 
 
-def _modules() -> dict[str, str]:
-    """Return the page's modules as ``data:`` addresses, by their names in the import map."""
+@lru_cache(maxsize=1)
+def _packed_modules() -> str:
+    """Return the page's modules as JSON, ``{name in the import map: source}``, in gzip and base64."""
     modules: dict[str, str] = {}
     waiting = [_MAIN]
     while waiting:
         path = waiting.pop()
         if _name(path) in modules:
             continue
-        source, imported = _bind(path)
-        encoded = base64.b64encode(source.encode()).decode()
-        modules[_name(path)] = f"data:text/javascript;charset=utf-8;base64,{encoded}"
+        modules[_name(path)], imported = _bind(path)
         waiting += imported
-    return modules
+    packed = gzip.compress(json.dumps(modules, sort_keys=True).encode(), compresslevel=9, mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def _bind(path: str) -> tuple[str, list[str]]:

@@ -141,4 +141,4 @@ def test_the_timeline_opens_perfetto_with_the_chosen_file(server: Server, report
     server.page.click("text=Show it here")
     address = server.page.get_attribute("iframe", "src")
     assert address.startswith("perfetto/index.html#!/?url=http%3A%2F%2Fperf.test%2F")
-    assert address.endswith("trace%3Frun%3Da%2Brun%2B%2526%2Bmore%26file%3D1")
+    assert address.endswith("trace%3Frun%3Da%2Brun%2B%2526%2Bmore%26file%3D1&mode=embedded")

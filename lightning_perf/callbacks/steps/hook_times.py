@@ -15,7 +15,7 @@ __all__ = ["HookTimes"]
 MAX_HOOKS = 8
 """Hooks that are noted in a trace, the slowest first."""
 
-_OWN = {"PerfCallback", "PrecisionCallback"}
+_OWN = {"InjectedCallback", "PerfCallback", "PrecisionCallback"}
 
 _HOOK = re.compile(r"^\[(?:Callback|LightningModule|LightningDataModule)\](?P<owner>\w+).*\.(?P<hook>\w+)$")
 

@@ -3,6 +3,7 @@
 import { h, prose } from "../core/dom.js";
 import { paint } from "../core/theme.js";
 import * as format from "../text/format.js";
+import { copyButton } from "./copy.js";
 import { term } from "./definitions.js";
 
 /** A titled part of a view. `definition`: key of the title's definition; `aside`: a remark next to the title. */
@@ -154,7 +155,7 @@ export function facts(rows) {
   );
 }
 
-/** A command to copy. */
+/** A command with a button that copies it. */
 export function command(text) {
-  return h("pre", { class: "command", tabindex: "0" }, h("code", {}, text));
+  return h("div", { class: "command-line" }, h("pre", { class: "command", tabindex: "0" }, h("code", {}, text)), copyButton(text));
 }

@@ -7,7 +7,7 @@ import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
 import { section, swatch } from "./parts.js";
 import { localRows } from "./rows.js";
-import { columnChoice, heading, markSorted, scrollFrame, searchField } from "./table_controls.js";
+import { columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
 
 const SIZES = [25, 100, 500];
 const SEARCH_FROM = 8; // from this number of rows on, there are controls to search and export
@@ -30,7 +30,8 @@ export function tableSection(title, { definition = null, aside = null, caption =
  * @param columns {key, title, kind: "text" or "number", value(row), show(value, row), csv, definition, code, bar(row),
  *   optional}. The column sorts, searches and exports by `value`, and shows the text or node that `show` returns.
  *   The name in the exported file is `csv`, with its unit.
- *   `swatch(row)` names the color of a square before the text. With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure. A column with the number
+ *   `swatch(row)` names the color of a square before the text. With `code` the text is set as code, and `bar` is a share, 0 to 1, behind the figure.
+ *   `go(row)` returns the address of the row on the timeline. A column with the number
  *   `optional` is hidden on narrower pages until the reader chooses it. The exported file has all columns.
  * @param rows The rows, or a source from `rows.js`.
  * @param sort The initial order, by default that of the rows.
@@ -122,7 +123,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string"
-        ? swatched(column.swatch?.(row), name(shown, column.code, open))
+        ? [swatched(column.swatch?.(row), name(shown, column.code, open)), timelineLink(column, row)]
         : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
     );
   }
@@ -197,7 +198,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   return h(
     "div",
     { class: "table", id: `table-${id}` },
-    tools(small || !searchable ? null : search, choice.control),
+    tools((small && !options().filter) || !searchable ? null : search, choice.control),
     frame,
     foot,
   );

@@ -113,3 +113,10 @@ export function scrollFrame(caption, content) {
   observer.observe(content);
   return { frame, scroll };
 }
+
+/** The link from a row to the timeline, for a column with `go(row)`, which returns its address or null. */
+export function timelineLink(column, row) {
+  const address = column.go?.(row);
+  const title = `Show ${column.value(row)} on the timeline`;
+  return address ? h("a", { class: "go", href: address, title, "aria-label": title }) : null;
+}

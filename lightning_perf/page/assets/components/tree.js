@@ -4,7 +4,7 @@ import { download, toCsv } from "../core/csv.js";
 import { fill, h } from "../core/dom.js";
 import { read, write } from "../core/state.js";
 import * as format from "../text/format.js";
-import { columnChoice, heading, markSorted, scrollFrame, searchField } from "./table_controls.js";
+import { columnChoice, heading, markSorted, scrollFrame, searchField, timelineLink } from "./table_controls.js";
 
 const OPEN_ROWS = 40; // outer levels start open as long as at most this number of rows is visible
 
@@ -95,7 +95,7 @@ export function tree({ id, caption, columns, rows, sort, noun, closed = false })
       return h(
         "th",
         { scope: "row", role: "rowheader", class: "words" },
-        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text)),
+        h("span", { class: "branch", style: { "--depth": row.depth } }, mark, h("span", { class: "name code" }, text), timelineLink(columns[0], row)),
       );
     });
     const properties = {

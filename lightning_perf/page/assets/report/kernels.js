@@ -8,6 +8,7 @@ import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, label, per } from "../text/labels.js";
 import { units } from "../text/vendor.js";
+import { markLinks } from "../timeline/links.js";
 
 export const kernels = { id: "kernels", title: "Kernels", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
@@ -28,7 +29,7 @@ function render(context) {
   const most = largest(found.rows.map((row) => row.share));
   const parent = (name) => (name.split("_")[0] === "memcpy" ? "memcpy" : name);
   const columns = column.filled(found.rows, [
-    column.text("name", "Kernel", { code: true, csv: "kernel", swatch: (row) => parent(row.category) }),
+    column.text("name", "Kernel", { code: true, csv: "kernel", go: markLinks(rank, "kernels"), swatch: (row) => parent(row.category) }),
     column.perStep(steps, column.time("total_ns", "Time")),
     column.share("share", "Share", { bar: (row) => row.share / most }),
     column.perStep(steps, column.count("calls", "Calls")),

@@ -10,6 +10,7 @@ import { largest } from "../core/numbers.js";
 import * as format from "../text/format.js";
 import { label, per } from "../text/labels.js";
 import { units } from "../text/vendor.js";
+import { markLinks } from "../timeline/links.js";
 
 export const operators = { id: "operators", title: "Operators", kinds: ["run", "trace"], ...unlessMissing(reason, render) };
 
@@ -31,7 +32,7 @@ function render(context) {
   };
   const memory = memoryColumns(rank, steps);
   const columns = column.filled(found.rows, [
-    column.text("name", "Operator", { code: true, csv: "operator" }),
+    column.text("name", "Operator", { code: true, csv: "operator", go: markLinks(rank, "operators") }),
     column.text("input_shapes", "Input shapes", { code: true, value: shapesOf, optional: 1300 }),
     ...(onDevice
       ? [

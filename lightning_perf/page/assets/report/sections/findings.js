@@ -1,8 +1,11 @@
 // Findings: the problem, its evidence, the fix and the estimated saving.
 
+import { codeLine } from "../../components/copy.js";
 import { h } from "../../core/dom.js";
+import { link } from "../../core/state.js";
 import * as format from "../../text/format.js";
 import { per } from "../../text/labels.js";
+import { viewOf } from "./finding_views.js";
 
 /** The findings of a report, the most to save first; savings are parts of the step of the rank that each is about. */
 export function findingsList({ findings, ranks, lead }) {
@@ -12,7 +15,10 @@ export function findingsList({ findings, ranks, lead }) {
   return h(
     "div",
     { class: "findings" },
-    findings.map((finding, i) => one(finding, i + 1, { ofWhat, several, whoseStep: whose(finding, rank) })),
+    findings.map((finding, i) => {
+      const row = ranks.findIndex((item) => item.rank === finding.rank);
+      return one(finding, i + 1, { ofWhat, several, whoseStep: whose(finding, rank), row: row < 0 ? null : row });
+    }),
   );
 }
 
@@ -32,7 +38,7 @@ function whose(finding, rank) {
   return !rank || finding.rank === null || finding.rank === rank.rank ? "" : ` of rank ${finding.rank}'s`;
 }
 
-function one(finding, number, { ofWhat, several, whoseStep }) {
+function one(finding, number, { ofWhat, several, whoseStep, row }) {
   return h(
     "article",
     { class: `finding ${finding.severity}`, "aria-labelledby": `finding-${number}` },
@@ -47,7 +53,16 @@ function one(finding, number, { ofWhat, several, whoseStep }) {
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, h("b", {}, "Fix: "), withCode(finding.action)),
     saving(finding, ofWhat, whoseStep),
+    evidenceLink(finding, row),
   );
+}
+
+// The view with the figures behind a finding.
+function evidenceLink(finding, row) {
+  const view = viewOf(finding.kind);
+  if (!view) return null;
+  const rank = row === null ? {} : { rank: row };
+  return h("p", {}, h("a", { class: "evidence", href: link({ ...rank, ...view.state }) }, `See ${view.title}`));
 }
 
 // The rule's ID, with a link to the page that explains it. Other addresses than those on GitHub become no link.
@@ -85,13 +100,13 @@ function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, of
   ];
 }
 
-// Calls and settings in a sentence, as `DataLoader(…, num_workers=4)`, are set as code.
+// Calls and settings in a sentence, as `DataLoader(…, num_workers=4)`, are set as code and can be copied.
 function withCode(text) {
   const code = /[A-Za-z_][\w.]*\((?:[^()]|\([^()]*\))*\)|\b[A-Za-z_]+(?:\.[a-z_]+)*=[\w"'.]*[\w"']/g;
   const parts = [];
   let from = 0;
   for (const found of text.matchAll(code)) {
-    parts.push(text.slice(from, found.index), h("code", {}, found[0]));
+    parts.push(text.slice(from, found.index), codeLine(found[0]));
     from = found.index + found[0].length;
   }
   return [...parts, text.slice(from)];

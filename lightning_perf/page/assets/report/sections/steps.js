@@ -5,6 +5,7 @@ import * as column from "../../components/column.js";
 import { notice, section, stack, swatch } from "../../components/parts.js";
 import { table, tableSection } from "../../components/table.js";
 import { h } from "../../core/dom.js";
+import { link } from "../../core/state.js";
 import * as format from "../../text/format.js";
 import { label, per } from "../../text/labels.js";
 
@@ -30,7 +31,10 @@ export function steps(rank) {
   });
   const outliers = times.outliers.map((step) =>
     notice(
-      `Step ${step.number} is an outlier: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}.`,
+      [
+        `Step ${step.number} is an outlier: ${format.duration(step.wall_ns)}, ${format.change(step.excess_ns)}, mostly in ${label("categories", step.category)}. `,
+        stepLink(rank, step.number),
+      ],
     ),
   );
   return section(
@@ -39,6 +43,13 @@ export function steps(rank) {
     chart({ title: "Step time by category, with one bar per step. The table has the means.", draw, height }),
     outliers,
   );
+}
+
+function stepLink({ breakdown: times }, number) {
+  const step = times.steps.find((item) => item.number === number);
+  if (!step) return null;
+  const end = step.start_ns + step.wall_ns;
+  return h("a", { href: link({ view: "timeline", "time.from": step.start_ns, "time.to": end }) }, "Show it on the timeline");
 }
 
 /** The mean step time by category, as a table. */
