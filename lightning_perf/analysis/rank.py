@@ -87,12 +87,9 @@ class RankAnalysis:
         graph_regions: Named regions of CUDA graphs; ``None`` without names.
         counters: Hardware counters; ``None`` where none were recorded.
         workload: The training that was recorded: devices, layers and input shapes.
-<<<<<<< HEAD
         timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
         clocks: The clock of each file; empty in reports of older versions.
-=======
         call_tree: Operators by call path.
->>>>>>> w/page
     """
 
     rank: int | None
@@ -125,12 +122,9 @@ class RankAnalysis:
     graph_regions: GraphRegionTable | None = None
     counters: HardwareCounters | None = None
     workload: Workload = field(default_factory=Workload)
-<<<<<<< HEAD
     timeline: Timeline | None = None
     clocks: tuple[SourceClock, ...] = ()
-=======
     call_tree: CallTree | None = None
->>>>>>> w/page
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
@@ -176,13 +170,10 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
         graph_regions=graph_regions(trace),
         counters=hardware_counters(trace),
         workload=workload(trace),
-<<<<<<< HEAD
         timeline=timeline(trace),
         clocks=tuple(
             SourceClock(clock.begin_ns - trace.begin_ns, clock.begin_ns - clock.base_time_ns, clock.begin_ns)
             for clock in trace.clocks
         ),
-=======
         call_tree=call_tree(trace) if len(trace.operators) else None,
->>>>>>> w/page
     )
