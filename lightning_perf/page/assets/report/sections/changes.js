@@ -17,21 +17,26 @@ export function categoriesSideBySide({ categories }) {
   const rows = categories.rows
     .filter((row) => row.before_ns || row.after_ns)
     .toSorted((a, b) => place("categories", a.name) - place("categories", b.name));
+  const whole = rows.filter((row) => !/^(memcpy|runtime)_/.test(row.name));
+  const totals = ["before_ns", "after_ns"].map((key) => whole.reduce((sum, row) => sum + (row[key] ?? 0), 0));
+  const axis = format.timeAxis(largest(totals));
   const draw = () => ({
     data: rows.map((row) => ({
       type: "bar",
       orientation: "h",
       name: label("categories", row.name),
       y: ["before", "after"],
-      x: [row.before_ns, row.after_ns].map((time) => (time ?? 0) / 1e6),
-      customdata: [row.before_ns, row.after_ns].map(format.duration),
+      x: [row.before_ns, row.after_ns].map((time) => (time ?? 0) / axis.size_ns),
+      customdata: [row.before_ns, row.after_ns].map(
+        (time, i) => `${format.duration(time)} of ${format.duration(totals[i])} in total`,
+      ),
       hovertemplate: "%{fullData.name}: %{customdata}<extra>%{y}</extra>",
       marker: { color: ink(colorOf(row.name)), line: { width: 1, color: ink("panel") } },
     })),
     layout: {
       barmode: "stack",
       showlegend: false,
-      xaxis: { title: "ms per step" },
+      xaxis: { title: `${axis.name} per step` },
       yaxis: { autorange: "reversed" },
     },
   });
