@@ -12,6 +12,7 @@ import { makeBrush } from "./brush.js";
 import { binDetails, describeBin } from "./details.js";
 import { drawMarks, drawParts, drawSeries, drawSteps, palette } from "./drawing.js";
 import { binAt, binsWith, spanOf, stepAt } from "./lanes.js";
+import { followDock } from "./perfetto.js";
 
 const MOST_RANKS = 16; // lanes of more ranks do not fit a screen
 const ZOOM = 1.6; // per key or press
@@ -245,6 +246,8 @@ export function timelineElement(context, found) {
     showBin();
     showCursor();
     save();
+    const bin = binAt(chosen, at);
+    if (bin >= 0) followDock(context, chosen, spanOf(chosen, bin));
   }
 
   function showBin() {
