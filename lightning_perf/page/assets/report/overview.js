@@ -7,6 +7,7 @@ import { label } from "../text/labels.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
 import { findingsList, heldBackList } from "./sections/findings.js";
+import { fitTime } from "./sections/fit_time.js";
 import { stepTimes } from "./sections/step_times.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
 import { trustLine, windowsPart } from "./sections/trust.js";
@@ -20,11 +21,19 @@ function render({ report, rank }) {
     rank && summary(report, rank),
     rank && chartAndTable(steps(rank), breakdown(rank)),
     report.findings.length ? section("Findings", { definition: "finding" }, findingsList(report)) : null,
+    report.fit_findings?.length
+      ? section(
+          "Findings of the whole fit",
+          { definition: "time-of-the-whole-fit" },
+          findingsList({ ...report, findings: report.fit_findings, first: report.findings.length + 1 }),
+        )
+      : null,
     report.held_back?.length
       ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
       : null,
     rank && [phases(rank), arithmetic(rank)],
     capturesPart(report.captures),
+    report.fit_time && fitTime(report.fit_time),
     report.step_times && stepTimes(report.step_times),
     windowsPart(report.trust),
     sources(report),

@@ -5,14 +5,14 @@ import * as format from "../../text/format.js";
 import { per } from "../../text/labels.js";
 
 /** The findings of a report, the most to save first; savings are parts of the step of the rank that each is about. */
-export function findingsList({ findings, ranks, lead }) {
+export function findingsList({ findings, ranks, lead, first = 1 }) {
   const rank = ranks[lead];
   const ofWhat = rank ? per(rank) : "per step";
   const several = (rank?.metadata.world_size ?? 1) > 1;
   return h(
     "div",
     { class: "findings" },
-    findings.map((finding, i) => one(finding, i + 1, { ofWhat, several, whoseStep: whose(finding, rank) })),
+    findings.map((finding, i) => one(finding, i + first, { ofWhat, several, whoseStep: whose(finding, rank) })),
   );
 }
 
@@ -46,7 +46,7 @@ function one(finding, number, { ofWhat, several, whoseStep }) {
     ),
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, h("b", {}, "Fix: "), withCode(finding.action)),
-    saving(finding, ofWhat, whoseStep),
+    saving(finding, finding.per === "fit" ? "of the fit" : ofWhat, whoseStep),
   );
 }
 
@@ -56,7 +56,7 @@ function ruleLink({ kind, page }) {
   return h("a", { class: "rule", href: page, target: "_blank", rel: "noreferrer" }, kind);
 }
 
-function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, ofWhat, whoseStep) {
+function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model, per: unit = "step" }, ofWhat, whoseStep) {
   if (low === null || high === null) return null;
   const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
   const share = (part_ms) => format.share(part_ms / step_ms);
@@ -76,7 +76,7 @@ function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, of
       step_ms
         ? h(
             "span",
-            { class: "saving-scale", title: "estimated saving as a share of the step", "aria-hidden": "true" },
+            { class: "saving-scale", title: `estimated saving as a share of the ${unit}`, "aria-hidden": "true" },
             h("span", { style: ends }),
           )
         : null,
