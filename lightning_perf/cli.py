@@ -20,6 +20,7 @@ from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.tune import command as tune
 
@@ -45,6 +46,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "analyze": analyze,
     "diff": diff,
     "view": view,
+    "probe": probe,
     "tune": tune,
     "compare": compare,
     "study": study,

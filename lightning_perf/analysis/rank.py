@@ -29,6 +29,7 @@ from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
@@ -88,6 +89,7 @@ class RankAnalysis:
         workload: The training that was recorded: devices, layers and input shapes.
         timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
         clocks: The clock of each file; empty in reports of older versions.
+        probe: The recorded operators, run again in other settings; ``None`` if that was not done.
     """
 
     rank: int | None
@@ -122,6 +124,7 @@ class RankAnalysis:
     workload: Workload = field(default_factory=Workload)
     timeline: Timeline | None = None
     clocks: tuple[SourceClock, ...] = ()
+    probe: Probe | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:

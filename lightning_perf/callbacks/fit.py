@@ -176,6 +176,11 @@ class Fit:
         """Whether the fit has neither a whole step nor a trace."""
         return not self._state.whole_steps and not (self._profiler is not None and self._profiler.files)
 
+    @property
+    def has_trace(self) -> bool:
+        """Whether this rank has written a trace."""
+        return self._profiler is not None and bool(self._profiler.files)
+
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
         notes = [self._shortened] if self._shortened is not None else []

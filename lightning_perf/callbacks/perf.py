@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
@@ -12,6 +13,7 @@ from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
+from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe, probe_seconds
 from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
 from lightning_perf.callbacks.recording.overhead_budget import check_budget
 from lightning_perf.callbacks.recording.schedule import Schedule
@@ -74,6 +76,9 @@ class PerfCallback(LightningCallback):
             it is not empty. Default: ``perf`` in the Trainer's log directory.
         fingerprint: ``full`` hashes the initial weights and the data sets for the run record, before the first step.
             ``light`` skips these hashes. Then ``compare`` cannot tell whether two runs had the same data and weights.
+        probe: Run the recorded operators again after the fit, in a worker process, to estimate the savings of findings
+            on this device. True for 5 s, a number for other seconds, False for never. None probes after fits of one
+            rank in which 5 s are at most a tenth of the time.
         report: How much to print at the end of the fit. ``short``: the verdict, the findings' titles and the command
             for the full report. ``full``: all of it. ``none``: nothing.
         log_metrics: Log step times to the Trainer's loggers, as ``perf/…`` in the rows that the Trainer logs.
@@ -108,6 +113,7 @@ class PerfCallback(LightningCallback):
         ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         fingerprint: Literal["full", "light"] = "full",
+        probe: ProbeOption = None,
         report: ReportLength = "short",
         log_metrics: bool = True,
     ) -> None:
@@ -120,6 +126,9 @@ class PerfCallback(LightningCallback):
         )
         self._captures = capture_config(capture_slow_steps)
         check_budget(max_overhead)
+        check_probe(probe)
+        self._probe = probe
+        self._began_s = 0.0
         self._max_overhead = max_overhead
         self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
@@ -176,6 +185,7 @@ class PerfCallback(LightningCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: Module) -> None:
         """Start to observe the fit."""
+        self._began_s = time.perf_counter()
         if self._fit is not None:  # the last fit ended without `teardown`: another callback failed in `on_exception`
             self._fit.finish()
             self._fit = None
@@ -316,6 +326,8 @@ class PerfCallback(LightningCallback):
         if fit is None or not trainer.is_global_zero or (failed and fit.is_empty):
             return
         wait_s = FAILED_WAIT_S if failed else RANKS_WAIT_S
+        fit_s = time.perf_counter() - self._began_s
+        probe_s = 0.0 if failed else probe_seconds(self._probe, fit_s, int(trainer.world_size))
         report_fit(
             fit,
             files,
@@ -324,4 +336,6 @@ class PerfCallback(LightningCallback):
             wait_s=wait_s,
             show=self._report,
             trainer_log=log,
+            probe_s=probe_s,
+            probe_requested=self._probe is not None,
         )

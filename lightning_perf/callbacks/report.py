@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.probe_fit import probe_fit
 from lightning_perf.run_files.notes import write_notes
 from lightning_perf.run_files.report import write_report
 
@@ -48,6 +49,8 @@ def report_fit(
     wait_s: float,
     show: ReportLength,
     trainer_log: TrainerLog | None,
+    probe_s: float = 0.0,
+    probe_requested: bool = False,
 ) -> None:
     """Report on a fit that has ended, on its rank 0. An error in here is reported and not raised.
 
@@ -59,6 +62,8 @@ def report_fit(
         wait_s: Longest wait for other ranks, in seconds.
         show: How much of the report to print.
         trainer_log: Where the report's scalars are logged; None to log none.
+        probe_s: Time to run the recorded operators again; 0 to leave that out.
+        probe_requested: Whether the user asked for that.
     """
     try:
         from lightning_perf.report.build import LiveFit
@@ -68,6 +73,8 @@ def report_fit(
             _give(fit.errors, "notes are not saved", write_notes, fit.folder, notes)
         if files is not None and fit.folder is not None:
             notes += files.wait(wait_s).notes(fit.folder)
+        if probe_s and fit.folder is not None and fit.has_trace:
+            probe_fit(fit.folder, probe_s, fit.errors, requested=probe_requested)
         report = build_fit_report(fit.folder, LiveFit(notes, precision, fit.unsaved_samples()))
     except Exception as error:
         fit.errors.report("the report could not be made", error)

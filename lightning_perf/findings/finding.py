@@ -8,9 +8,19 @@ from typing import Literal
 
 from lightning_perf.findings.pages import rule_page_url
 
-__all__ = ["Finding", "Severity", "finding", "middle_of", "severity_of"]
+__all__ = ["BASIS_TEXT", "Basis", "Finding", "Severity", "finding", "middle_of", "severity_of"]
 
 Severity = Literal["high", "moderate", "low"]
+
+Basis = Literal["recording", "general", "probed"]
+"""The basis of an estimate: times of the recording, factors that hold for all networks, or a probe of this network."""
+
+BASIS_TEXT: dict[Basis, str] = {
+    "recording": "",
+    "general": ", general range, not probed",
+    "probed": ", probed on this device",
+}
+"""What a reader sees of the basis, at the end of the estimate."""
 
 MIN_SHARE = 0.03
 MODERATE_SHARE = 0.05
@@ -37,6 +47,8 @@ class Finding:
         model: How the saving was estimated: the share that can shrink, and its factor.
         rank: The rank that it was found on; ``None`` if the recording does not say.
         step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
+        basis: ``probed`` if the saving was measured on this device with the recorded operators, ``general`` if it is a
+            range for all networks that a probe would narrow, ``recording`` for all other estimates.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
     """
 
@@ -50,6 +62,7 @@ class Finding:
     model: str
     rank: int | None = None
     step_ms: float | None = None
+    basis: Basis = "recording"
     page: str = ""
 
     def __post_init__(self) -> None:
@@ -88,6 +101,7 @@ def finding(
     step_ns: float,
     model: str,
     rank: int | None,
+    basis: Basis = "recording",
 ) -> Finding:
     """Make a finding with an estimated saving and the severity that follows from it.
 
@@ -100,6 +114,7 @@ def finding(
         step_ns: Mean step time of the rank.
         model: How the saving was estimated.
         rank: The rank that it was found on.
+        basis: The basis of the estimate.
     """
     low, high = (min(saving, step_ns) if step_ns > 0 else saving for saving in sorted(saving_ns))
     return Finding(
@@ -113,4 +128,5 @@ def finding(
         model=model,
         rank=rank,
         step_ms=step_ns / 1e6,
+        basis=basis,
     )

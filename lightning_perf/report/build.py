@@ -6,7 +6,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_perf import __version__
@@ -27,6 +27,7 @@ from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.probe import PROBE_NAME, read_probe
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -175,6 +176,7 @@ def build_report(
     if paths and not ranks:
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
+    probe_notes = _attach_probe(folder, ranks)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
@@ -204,6 +206,7 @@ def build_report(
             *slowness_notes(lead, step_times, trusted),
             *window_notes,
             *capture_notes,
+            *probe_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -238,6 +241,22 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
         if samples:
             found[rank] = summarize_step_times(samples)
     return found
+
+
+def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
+    """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
+    if folder is None or not (folder / PROBE_NAME).exists():
+        return []
+    try:
+        probe = read_probe(folder / PROBE_NAME)
+    except TraceError as error:
+        return [f"The probe is left out: {error}"]
+    for place, analysis in enumerate(ranks):
+        names = {Path(source).name for source in analysis.sources}
+        if names == set(probe.sources):
+            ranks[place] = replace(analysis, probe=probe)
+            return []
+    return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
 
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
 from lightning_perf.analysis.steps.step_times import StepTimes
-from lightning_perf.findings.finding import Finding
+from lightning_perf.findings.finding import BASIS_TEXT, Finding
 from lightning_perf.findings.savings import each
 from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.document import Verdict
@@ -84,15 +84,16 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     if low is None or high is None:
         return ""
     of_what = "per step" if lead is None else each(lead)
+    basis = BASIS_TEXT[finding.basis]
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:
-        return f"Estimated saving: {high_text} {of_what}."
+        return f"Estimated saving: {high_text} {of_what}{basis}."
     shares = ""
     if finding.step_ms:
         least = f"{format_share(low / finding.step_ms)} to " if low > 0 else ""
         whose = f" of rank {finding.rank}'s" if _of_another(finding, lead) else ""
         shares = f" ({least}{format_share(high / finding.step_ms)}{whose})"
-    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}."
+    return f"Estimated saving: {f'{low_text} to' if low > 0 else 'up to'} {high_text} {of_what}{shares}{basis}."
 
 
 def _of_another(finding: Finding, lead: RankAnalysis | None) -> bool:

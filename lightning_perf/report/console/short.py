@@ -90,4 +90,4 @@ def _saving(finding: Finding) -> str:
         return f"saves {times} per step"
     low_share, high_share = format_share(low / finding.step_ms), format_share(high / finding.step_ms)
     shares = high_share if low_share == high_share or not low > 0 else f"{low_share} to {high_share}"
-    return f"saves {times} per step, {shares}"
+    return f"saves {times} per step, {shares}{', probed' if finding.basis == 'probed' else ''}"

@@ -56,7 +56,9 @@ function ruleLink({ kind, page }) {
   return h("a", { class: "rule", href: page, target: "_blank", rel: "noreferrer" }, kind);
 }
 
-function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, ofWhat, whoseStep) {
+const BASIS = { general: ", general range, not probed", probed: ", probed on this device" };
+
+function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model, basis }, ofWhat, whoseStep) {
   if (low === null || high === null) return null;
   const [least, most] = [format.duration(low * 1e6), format.duration(high * 1e6)];
   const share = (part_ms) => format.share(part_ms / step_ms);
@@ -72,7 +74,7 @@ function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, of
     h(
       "div",
       { class: "saving" },
-      h("b", {}, `Estimated saving: ${range} ${ofWhat}${least === most ? "" : shares}`),
+      h("b", {}, `Estimated saving: ${range} ${ofWhat}${least === most ? "" : shares}${BASIS[basis] ?? ""}`),
       step_ms
         ? h(
             "span",
