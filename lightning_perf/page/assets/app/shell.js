@@ -40,6 +40,11 @@ export function buildShell({ live }) {
     main.focus();
   }
 
+  let emptyOpen = false; // whether the reader has opened the group of empty views
+  const keepOpen = (event) => {
+    emptyOpen = event.currentTarget.open;
+  };
+
   let current = null;
   return {
     element,
@@ -68,25 +73,41 @@ export function buildShell({ live }) {
     },
 
     /** Show the menu. */
-    views(views, view, context) {
+    views(views, view, empty) {
+      const reasons = new Map(empty.map((item) => [item.view, item.reason]));
+      const entry = (item) =>
+        h(
+          "li",
+          {},
+          h(
+            "a",
+            {
+              href: link({ view: item.id }),
+              "aria-current": item === view ? "page" : null,
+              class: reasons.has(item) ? "empty" : null,
+              title: reasons.get(item)?.replaceAll("`", ""),
+              on: { click: (event) => follow(event, item.id) },
+            },
+            item.title,
+          ),
+        );
+      // With one view there is nothing to group, and that view shows the reason.
+      const group = views.length > 1 ? views.filter((item) => reasons.has(item) && item.id !== "compare") : [];
       fill(
         menu,
-        views.map((item) =>
-          h(
-            "li",
-            {},
-            h(
-              "a",
-              {
-                href: link({ view: item.id }),
-                "aria-current": item === view ? "page" : null,
-                class: item.missing?.(context) ? "empty" : null,
-                on: { click: (event) => follow(event, item.id) },
-              },
-              item.title,
-            ),
-          ),
-        ),
+        views.filter((item) => !group.includes(item)).map(entry),
+        group.length
+          ? h(
+              "li",
+              {},
+              h(
+                "details",
+                { class: "empty-views", open: group.includes(view) || emptyOpen, on: { toggle: keepOpen } },
+                h("summary", {}, `Not recorded (${group.length})`),
+                h("ul", {}, group.map(entry)),
+              ),
+            )
+          : null,
       );
       menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     },

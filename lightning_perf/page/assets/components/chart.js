@@ -10,24 +10,45 @@ const waiting = new Map(); // charts that have not come into sight yet, with the
  * Create a chart. Call `redraw()` of the element after a change.
  *
  * @param title A description for readers who cannot see the chart.
- * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme.
+ * @param draw Returns Plotly's {data, layout} with colors from `ink`. It is called again for another theme. An axis with
+ *   `measured` shows amounts: a note below the chart names the axes that leave out 0.
  * @param height In pixels.
  */
 export function chart({ title, draw, height = 280 }) {
   const box = h("div", { class: "chart", role: "img", "aria-label": title, style: { height: `${height}px` } });
+  const reset = h("button", { type: "button", class: "reset", hidden: true, on: { click: () => frame.redraw() } }, "Reset zoom");
+  const note = h("p", { class: "aside chart-note" });
+  const frame = h("div", { class: "chart-frame" }, box, reset, note);
+  let measured = []; // axes whose start the reader must know
   const figure = () => {
     const { data, layout } = draw();
+    measured = AXES.filter(({ key }) => layout[key]?.measured);
     const axes = Object.entries({ xaxis: {}, yaxis: {}, ...layout }).filter(([key]) => AXIS.test(key));
     const styled = Object.fromEntries(axes.map(([key, settings]) => [key, axis(settings)]));
     return [data, { ...themed(), ...layout, height, ...styled }, CONFIG];
   };
-  box.redraw = async () => box.classList.contains("js-plotly-plot") && (await loading).react(box, ...figure());
+  const mark = () => {
+    const cut = measured.filter(({ key }) => !spansZero(box._fullLayout[key]));
+    fill(note, cut.map(({ name }) => `The ${name} axis does not start at 0. `));
+  };
+  frame.redraw = async () => {
+    if (!box.classList.contains("js-plotly-plot")) return;
+    reset.hidden = true;
+    await (await loading).react(box, ...figure());
+    mark();
+  };
+  box.redraw = frame.redraw;
   const paint = async () => {
     waiting.delete(box);
     observer.disconnect();
     try {
       const plotly = await (loading ??= load());
       await plotly.newPlot(box, ...figure());
+      mark();
+      box.on("plotly_relayout", (change) => {
+        reset.hidden = !Object.keys(change).some((key) => key.includes(".range"));
+        mark();
+      });
       new ResizeObserver(() => box.isConnected && plotly.Plots.resize(box)).observe(box);
     } catch (error) {
       if (!(error instanceof ChartError)) throw error;
@@ -40,7 +61,11 @@ export function chart({ title, draw, height = 280 }) {
   const observer = new IntersectionObserver(sight, { rootMargin: "200px" });
   observer.observe(box);
   waiting.set(box, paint);
-  return box;
+  return frame;
+}
+
+function spansZero({ type, range: [low, high] }) {
+  return type !== "linear" || (Math.min(low, high) <= 0 && Math.max(low, high) >= 0);
 }
 
 /** Draw every chart in the current theme, in sight or not. */
@@ -62,6 +87,10 @@ export function ink(name) {
 
 class ChartError extends Error {}
 
+const AXES = [
+  { key: "xaxis", name: "horizontal" },
+  { key: "yaxis", name: "vertical" },
+];
 const AXIS = /^[xy]axis\d*$/;
 const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showSendToCloud: false };
 
@@ -83,7 +112,7 @@ function themed() {
   };
 }
 
-function axis(settings = {}) {
+function axis({ measured, ...settings } = {}) {
   const base = {
     gridcolor: color("line"),
     zerolinecolor: color("line"),

@@ -94,8 +94,9 @@ export function lead(...children) {
  *
  * @param parts {label, value, color, text, definition}, with the name of a color from the style sheet.
  * @param total The value of the full width, by default the sum of the parts.
+ * @param legend Whether the bar has its own legend.
  */
-export function stack(parts, { title, total = null } = {}) {
+export function stack(parts, { title, total = null, legend: named = true } = {}) {
   const shown = parts.filter((part) => part.value > 0);
   const whole = total ?? shown.reduce((sum, part) => sum + part.value, 0);
   return h(
@@ -115,13 +116,15 @@ export function stack(parts, { title, total = null } = {}) {
         }),
       ),
     ),
-    h(
-      "ul",
-      { class: "legend" },
-      shown.map((part) =>
-        h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text)),
-      ),
-    ),
+    named
+      ? h(
+          "ul",
+          { class: "legend" },
+          shown.map((part) =>
+            h("li", {}, swatch(part.color), h("span", {}, term(part.label, part.definition)), h("b", {}, part.text)),
+          ),
+        )
+      : null,
   );
 }
 

@@ -44,7 +44,7 @@ function render(context) {
     }),
     column.share("occupancy", "Occupancy", { definition: "occupancy" }),
     column.count("blocks_per_sm", units(rank).blocks, { definition: "blocks-per-sm" }),
-    column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers, optional: 1400 }),
+    column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers, optional: 1600 }),
     column.text("grid", "Grid", { value: (row) => triple(row.grid), definition: "launch-configuration", optional: 1700 }),
     column.text("block", "Block", { value: (row) => triple(row.block), definition: "launch-configuration", optional: 1700 }),
     column.count("registers", "Registers", { definition: "launch-configuration", optional: 1900 }),

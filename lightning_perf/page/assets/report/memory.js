@@ -57,15 +57,16 @@ function one(device, rank) {
 
 function curve(device, rank, name) {
   if (device.allocated.time_ns.length === 0) return null;
+  const axis = format.timeAxis(rank.recording_ns);
   const unit = axisUnit(Math.max(device.peak_allocated_bytes, device.peak_reserved_bytes ?? 0));
   const line = (series, title, settings) => ({
     type: "scatter",
     mode: "lines",
     name: title,
-    x: series.time_ns.map((time) => time / 1e6),
+    x: series.time_ns.map((time) => time / axis.size_ns),
     y: series.value.map((value) => value / unit.size),
     customdata: series.value.map(format.bytes),
-    hovertemplate: `%{customdata} ${title}<extra>%{x:.1f} ms</extra>`,
+    hovertemplate: `%{customdata} ${title}<extra>%{x:.4~g} ${axis.name}</extra>`,
     ...settings,
   });
   const draw = () => ({
@@ -85,12 +86,12 @@ function curve(device, rank, name) {
     ],
     layout: {
       showlegend: Boolean(device.reserved),
-      xaxis: { title: "ms since the start of the recording" },
+      xaxis: { title: `${axis.name} since the start of the recording` },
       yaxis: { title: unit.name, rangemode: "tozero" },
-      shapes: boundaries(rank),
+      shapes: boundaries(rank, axis),
       annotations: [
         {
-          x: device.peak_ns / 1e6,
+          x: device.peak_ns / axis.size_ns,
           y: device.peak_allocated_bytes / unit.size,
           text: "peak",
           showarrow: true,
@@ -116,13 +117,13 @@ function axisUnit(most) {
   return units.findLast((unit) => most >= unit.size) ?? units[0];
 }
 
-function boundaries(rank) {
+function boundaries(rank, axis) {
   const { breakdown } = rank;
   if (!breakdown.marked) return [];
   return breakdown.steps.map((step) => ({
     type: "line",
-    x0: step.start_ns / 1e6,
-    x1: step.start_ns / 1e6,
+    x0: step.start_ns / axis.size_ns,
+    x1: step.start_ns / axis.size_ns,
     yref: "paper",
     y0: 0,
     y1: 1,
