@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lightning_perf.report.build import build_report
+from lightning_perf.page.html import render_html
+from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 from tests.page.server import Server
@@ -281,6 +282,15 @@ def test_a_lane_that_cannot_be_read_does_not_break_the_view(tmp_path: Path, open
     document["ranks"][0]["timeline"]["categories"]["data"] = data
     opened = open_page(json.dumps(document).encode(), view="timeline")
     assert opened.page.locator(".strip-step").count() == 2
+
+
+@pytest.mark.corpus
+def test_the_file_of_the_v100_sample_is_no_larger_than_without_a_timeline(corpus: Path) -> None:
+    (trace,) = (corpus / "traces/kineto/resnet50_num_workers_0").glob("worker0.1623143089861*")
+    report = analyze(trace)
+    assert report.ranks[0].timeline is not None
+    assert report.ranks[0].timeline.bins == 400
+    assert len(render_html(report.to_json(indent=None).encode(), "run", trace.name)) < 2_400_000
 
 
 def test_perfetto_opens_at_the_instant_and_keeps_its_place(server: Server, tmp_path: Path) -> None:
