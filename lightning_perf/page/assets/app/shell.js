@@ -36,6 +36,16 @@ export function buildShell({ live }) {
   );
   const element = h("div", { class: "shell" }, header, h("nav", { "aria-label": "Views" }, menu), notes, main, status);
 
+  // On paper, every finding is open.
+  let folded = [];
+  window.addEventListener("beforeprint", () => {
+    folded = [...main.querySelectorAll("details.finding:not([open])")];
+    for (const item of folded) item.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const item of folded) item.open = false;
+  });
+
   function skip(event) {
     event.preventDefault(); // the address after "#" holds the state
     main.focus();
