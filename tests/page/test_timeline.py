@@ -286,6 +286,7 @@ def test_a_lane_that_cannot_be_read_does_not_break_the_view(tmp_path: Path, open
 def test_perfetto_opens_at_the_instant_and_keeps_its_place(server: Server, tmp_path: Path) -> None:
     report = json.loads(run_of(tmp_path, 2).to_json())
     server.runs(("fit", 1.0))
+    server.answers["data/runs"][0][1]["runs"][0]["traces"] = ["other.pt.trace.json", "rank0.1.pt.trace.json"]
     server.answers["data/report fit"] = [(200, report)]
     server.open("#view=timeline&time.at=300000")
     server.page.wait_for_selector(".tl-perfetto")
@@ -295,7 +296,18 @@ def test_perfetto_opens_at_the_instant_and_keeps_its_place(server: Server, tmp_p
     start, end = int(query["visStart"][0]), int(query["visEnd"][0])
     assert start < 1_300_000 < end  # in the file's own time
     assert query["mode"] == ["embedded"]
-    assert "Perfetto: " in server.page.inner_text(".dock h2")
+    assert query["url"][0].endswith("trace?run=fit&file=1")
+    assert "Perfetto: rank0.1.pt.trace.json at 300 µs" in server.page.inner_text(".dock h2")
+    server.page.evaluate(
+        """() => {
+            const frame = document.querySelector("iframe").contentWindow;
+            frame.postMessage = (message) => (globalThis.told = message.perfetto);
+        }"""
+    )
+    server.page.focus(".tl-plot")
+    server.page.keyboard.press("Shift+ArrowRight")  # the loaded frame follows instead of loading again
+    told = server.page.evaluate("globalThis.told")
+    assert told["timeStart"] < 1_301_500e-9 < told["timeEnd"]
     server.page.evaluate("globalThis.kept = document.querySelector('iframe')")
     server.page.click("nav a:text-is('Kernels')")
     server.page.wait_for_selector("#table-kernels tbody th")

@@ -4,7 +4,7 @@ import { command, lead, missing, section, unlessMissing } from "../components/pa
 import { h } from "../core/dom.js";
 import { quote } from "../timeline/details.js";
 import { readRanks } from "../timeline/lanes.js";
-import { openDock, perfettoAddress, restoreDock, tracesOf } from "../timeline/perfetto.js";
+import { openDock, perfettoAddress, restoreDock, seeDock, tracesOf } from "../timeline/perfetto.js";
 import { timelineElement } from "../timeline/timeline.js";
 import * as format from "../text/format.js";
 import { stepTimeline } from "./sections/step_timeline.js";
@@ -71,7 +71,7 @@ function perfetto({ source, run, rank }) {
       files.length > 1 ? choice : null,
       h(
         "button",
-        { type: "button", on: { click: () => openDock({ source, run }, Number(choice.value)) } },
+        { type: "button", on: { click: () => (openDock({ source, run }, Number(choice.value)), seeDock()) } },
         "Show it here",
       ),
       tab,

@@ -8,7 +8,7 @@ import * as format from "../text/format.js";
 import { label } from "../text/labels.js";
 import { partsOf, spanOf } from "./lanes.js";
 import { markAddress, tableLink } from "./links.js";
-import { fileAt, openDock, perfettoAddress, rangeIn, tracesOf } from "./perfetto.js";
+import { fileAt, openDock, perfettoAddress, rangeIn, seeDock, tracesOf } from "./perfetto.js";
 
 /** One sentence about a bin, for readers who hear the page. */
 export function describeBin(item, bin, marked) {
@@ -88,10 +88,14 @@ function perfetto({ source, run }, item, span) {
   const trace = tracesOf(run).find(({ name }) => name === file.name) ?? (run.files ? tracesOf(run)[0] : null);
   if (!trace) return null;
   const range = rangeIn(item, span);
+  const open = () => {
+    openDock({ source, run }, trace.index, { item, span });
+    seeDock();
+  };
   return [
     h(
       "button",
-      { type: "button", class: "tl-perfetto", on: { click: () => openDock({ source, run }, trace.index, { item, span }) } },
+      { type: "button", class: "tl-perfetto", on: { click: open } },
       "Open in Perfetto",
     ),
     h(

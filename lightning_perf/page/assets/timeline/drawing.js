@@ -59,7 +59,7 @@ export function drawParts(canvas, { item, lane, axis, range, ink, style }) {
   });
 }
 
-/** Draw the edges of steps, and their numbers where there is room. */
+/** Draw the edges of steps, and the numbers of as many as there is room for. */
 export function drawSteps(canvas, { item, axis, range, ink, marked }) {
   const area = prepare(canvas);
   if (!area) return;
@@ -67,18 +67,23 @@ export function drawSteps(canvas, { item, axis, range, ink, marked }) {
   const x = (time) => (width * (axis.place(time) - range.from)) / (range.to - range.from);
   pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
   pen.textBaseline = "middle";
-  let free = 0;
-  for (const step of item.steps) {
-    const [left, right] = [x(step.start), x(step.end)];
-    if (right < 0 || left > width) continue;
-    pen.fillStyle = ink(step.complete ? "line-strong" : "line");
+  const shown = item.steps
+    .map((step) => ({ ...step, left: x(step.start), right: x(step.end) }))
+    .filter(({ left, right }) => right >= 0 && left <= width);
+  for (const { left, right, complete } of shown) {
+    pen.fillStyle = ink(complete ? "line-strong" : "line");
     pen.fillRect(left, 0, Math.max(1, right - left - 1), height);
-    const text = marked ? `${right - left > 70 ? "Step " : ""}${step.number}` : "Recording";
-    const start = Math.max(left, 0) + 5;
-    if (start < free || start + pen.measureText(text).width > Math.min(right, width) - 3) continue;
-    pen.fillStyle = ink("ink");
-    pen.fillText(text, start, height / 2 + 0.5);
-    free = start + pen.measureText(text).width + 6;
+  }
+  pen.fillStyle = ink("ink");
+  const room = Math.min(width, shown[shown.length - 1]?.right ?? 0) / Math.max(shown.length, 1);
+  const need = pen.measureText(String(shown[shown.length - 1]?.number ?? "")).width + 12;
+  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((stride) => stride * room >= need) ?? 1000;
+  for (const step of shown) {
+    if (step.number % every) continue;
+    const text = marked ? `${every === 1 && step.right - step.left > 70 ? "Step " : ""}${step.number}` : "Recording";
+    const start = Math.max(step.left, 0) + 5;
+    const end = every === 1 ? Math.min(step.right, width) : width;
+    if (start + pen.measureText(text).width < end - 2) pen.fillText(text, start, height / 2 + 0.5);
   }
 }
 

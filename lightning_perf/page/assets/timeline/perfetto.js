@@ -44,7 +44,7 @@ export function rangeIn(item, { start, end }) {
 }
 
 const dock = h("section", { class: "dock", "aria-label": "Perfetto", hidden: true });
-let shown = null; // {run, address, range} of the loaded frame
+let shown = null; // {run, index, frame} of the loaded file
 
 subscribe((state) => {
   if (state.view !== "timeline" || (shown && state.run && state.run !== shown.run)) dock.hidden = true;
@@ -52,8 +52,7 @@ subscribe((state) => {
 
 /** Show the frame of this run below the view again, if the reader has opened it. */
 export function restoreDock({ source, run, rank }, items) {
-  const main = document.getElementById("main");
-  if (main && dock.parentNode !== main.parentNode) main.after(dock);
+  place();
   const asked = read()["time.perfetto"];
   if (shown?.run === run.name) dock.hidden = false;
   else if (asked !== undefined && source.live && Number(asked) < (run.files ?? 0)) {
@@ -66,38 +65,48 @@ export function restoreDock({ source, run, rank }, items) {
 /** Open Perfetto in its frame with a trace file, at a span of time of a rank if one is given. */
 export function openDock({ source, run }, index, { item = null, span = null } = {}) {
   const range = item && span ? rangeIn(item, span) : null;
+  if (range && shown?.run === run.name && shown.index === index) {
+    scrollTo(range);
+  } else {
+    shown = { run: run.name, index, frame: h("iframe", { class: "frame" }) };
+    shown.frame.setAttribute("src", perfettoAddress(source, run, index, { range, embedded: true }));
+    fill(dock, h("div", { class: "dock-head" }), shown.frame);
+  }
   const name = tracesOf(run)[index]?.name ?? "";
-  const frame = h("iframe", {
-    class: "frame",
-    title: `Timeline of ${name} in Perfetto`,
-    src: perfettoAddress(source, run, index, { range, embedded: true }),
-  });
-  const instant = item && span ? ` at ${format.duration(span.start - item.shift)}` : "";
+  shown.frame.title = `Timeline of ${name} in Perfetto`;
+  const instant = range ? ` at ${format.duration(span.start - item.shift)}` : "";
+  const tab = { class: "button", target: "_blank", rel: "noopener" };
   fill(
-    dock,
-    h(
-      "div",
-      { class: "dock-head" },
-      h("h2", {}, `Perfetto: ${name}${instant}`),
-      h(
-        "a",
-        {
-          class: "button",
-          target: "_blank",
-          rel: "noopener",
-          href: perfettoAddress(source, run, index, { range }),
-        },
-        "In its own tab",
-      ),
-      h("button", { type: "button", on: { click: close } }, "Close"),
-    ),
-    frame,
+    dock.firstChild,
+    h("h2", {}, `Perfetto: ${name}${instant}`),
+    h("a", { ...tab, href: perfettoAddress(source, run, index, { range }) }, "In its own tab"),
+    h("button", { type: "button", on: { click: close } }, "Close"),
   );
+  place();
+  dock.hidden = false;
+  write({ "time.perfetto": index }, { quiet: true });
+}
+
+/** Show a span of time of a rank in the frame, if the reader has opened it with that rank's file. */
+export function followDock({ source, run }, item, span) {
+  if (dock.hidden || shown?.run !== run.name) return;
+  if (tracesOf(run)[shown.index]?.name === fileAt(item, span.start).name) openDock({ source, run }, shown.index, { item, span });
+}
+
+/** Bring the frame into sight. */
+export function seeDock() {
+  dock.scrollIntoView({ block: "nearest" });
+}
+
+// Perfetto moves to a range of time on a message from a page of its own origin.
+function scrollTo({ start, end }) {
+  const range = { timeStart: start / 1e9, timeEnd: end / 1e9, viewPercentage: 1 };
+  shown.frame.contentWindow?.postMessage({ perfetto: range }, location.origin);
+}
+
+function place() {
   const main = document.getElementById("main");
   if (main && dock.parentNode !== main.parentNode) main.after(dock);
-  dock.hidden = false;
-  shown = { run: run.name };
-  write({ "time.perfetto": index }, { quiet: true });
 }
 
 function close() {

@@ -12,6 +12,7 @@ import { makeBrush } from "./brush.js";
 import { binDetails, describeBin } from "./details.js";
 import { drawMarks, drawParts, drawSeries, drawSteps, palette } from "./drawing.js";
 import { binAt, binsWith, spanOf, stepAt } from "./lanes.js";
+import { followDock } from "./perfetto.js";
 
 const MOST_RANKS = 16; // lanes of more ranks do not fit a screen
 const ZOOM = 1.6; // per key or press
@@ -145,7 +146,7 @@ export function timelineElement(context, found) {
       : null,
     hover,
     plot,
-    legend(chosen.lanes.categories.names.map((name) => ({ label: label("categories", name), color: name }))),
+    legends(chosen),
     axis.cuts.length
       ? notice(`${format.countOf(axis.cuts.length, "long pause")} between recorded steps take less room than their time.`)
       : null,
@@ -210,7 +211,7 @@ export function timelineElement(context, found) {
   function zoomTo(next) {
     range = next;
     draw();
-    save();
+    saveSoon();
   }
 
   function zoom(factor, about) {
@@ -222,19 +223,16 @@ export function timelineElement(context, found) {
     zoomTo(clampRange({ from: range.from + by, to: range.to + by }, axis.least));
   }
 
-  // Browsers refuse many changes of the address in a short time.
+  // Browsers refuse many changes of the address in a short time, such as those of a drag.
+  function saveSoon() {
+    clearTimeout(saving);
+    saving = setTimeout(() => element.isConnected && save(), SAVE_MS);
+  }
+
   function save() {
     clearTimeout(saving);
-    saving = setTimeout(() => {
-      if (!element.isConnected) return;
-      write(
-        {
-          ...addressed(range, chosen.shift),
-          "time.at": at === null ? null : Math.round(at - chosen.shift),
-        },
-        { quiet: true },
-      );
-    }, SAVE_MS);
+    const instant = at === null ? null : Math.round(at - chosen.shift);
+    write({ ...addressed(range, chosen.shift), "time.at": instant }, { quiet: true });
   }
 
   function choose(time, { follow = false } = {}) {
@@ -248,6 +246,8 @@ export function timelineElement(context, found) {
     showBin();
     showCursor();
     save();
+    const bin = binAt(chosen, at);
+    if (bin >= 0) followDock(context, chosen, spanOf(chosen, bin));
   }
 
   function showBin() {
@@ -405,6 +405,21 @@ export function timelineElement(context, found) {
     const next = ranks[ranks.indexOf(chosen) + by];
     if (next) chooseRank(next);
   }
+}
+
+// The colors of the lanes, with the names that occur.
+function legends({ lanes }) {
+  const rows = [
+    ["Category", lanes.categories, "categories"],
+    ["Phase", lanes.phases, "phases"],
+    ["Idle while", lanes.idle, "gaps"],
+  ];
+  const items = (lane, table) => lane.names.map((name) => ({ label: label(table, name), color: name }));
+  return h(
+    "dl",
+    { class: "tl-legends" },
+    rows.map(([title, lane, table]) => lane && [h("dt", {}, title), h("dd", {}, legend(items(lane, table)))]),
+  );
 }
 
 /** The name of a rank in the timeline. */
