@@ -69,7 +69,8 @@ def test_controls_can_be_hit_with_a_finger(tmp_path: Path, open_page: Any) -> No
         # Labels within a sentence are an exception of WCAG 2.5.8.
         found = opened.page.evaluate(
             """() => [...document.querySelectorAll("button, select, summary, input, nav a, [role=button]")]
-                .filter((item) => !item.matches(".term, .name, .strip-step, input[type=range]") && item.checkVisibility())
+                .filter((item) => !item.matches(".term, .name, .strip-step, input[type=range]"))
+                .filter((item) => item.checkVisibility())
                 .map((item) => [item.outerHTML.slice(0, 90), item.getBoundingClientRect()])
                 .filter(([, box]) => box.width && (box.width < 24 || box.height < 24))
                 .map(([html, box]) => `${html} ${box.width}×${box.height}`)"""

@@ -123,7 +123,7 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
       },
       Number.isFinite(part) ? h("span", { class: "bar", style: { "--share": Math.max(0, Math.min(1, part)) } }) : null,
       column.kind === "text" && typeof shown === "string"
-        ? [swatched(column.swatch?.(row), name(shown, column.code, open)), timelineLink(column, row)]
+        ? named(column.swatch?.(row), name(shown, column.code, open), timelineLink(column, row))
         : h("span", { class: "figure" }, typeof shown === "string" ? ends(shown) : shown),
     );
   }
@@ -204,8 +204,9 @@ export function table({ id, caption, columns, rows, sort = null, descending = tr
   );
 }
 
-function swatched(color, content) {
-  return color ? h("span", { class: "named" }, swatch(color), content) : content;
+// A name with its color and its link, side by side.
+function named(color, content, link) {
+  return color || link ? h("span", { class: "named" }, color ? swatch(color) : null, content, link) : content;
 }
 
 function tools(...controls) {
