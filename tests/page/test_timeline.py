@@ -243,6 +243,13 @@ def test_a_longest_gap_leads_to_its_instant(tmp_path: Path, open_page: Any) -> N
     opened.page.wait_for_selector("#table-gaps tbody a")
 
 
+def test_the_line_that_fills_an_empty_view_can_be_copied(tmp_path: Path, open_page: Any) -> None:
+    opened = open_page(run_of(tmp_path, 1), view="modules")
+    assert opened.texts(".missing .code-line code")[0] == "PerfCallback(with_stack=True)"
+    assert opened.page.locator(".missing .code-line button.copy").count() == 2
+    assert "Record with PerfCallback(with_stack=True) or" in opened.page.inner_text(".missing")
+
+
 def test_without_a_server_a_command_opens_perfetto_at_the_instant(one: Any) -> None:
     click_at(one, 0.75)
     command = one.page.inner_text(".tl-details .code-line code")

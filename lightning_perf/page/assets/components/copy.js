@@ -35,6 +35,11 @@ export function codeLine(text) {
   return h("span", { class: "code-line" }, h("code", {}, text), copyButton(text));
 }
 
+/** A sentence in which each `line` between backticks is code that the reader can copy. */
+export function suggestion(text) {
+  return text.split("`").map((part, i) => (i % 2 ? codeLine(part) : part));
+}
+
 // Browsers have no clipboard for scripts on addresses without HTTPS, other than this machine's. They still copy a selection.
 async function copy(text) {
   try {

@@ -1,9 +1,9 @@
 // The building blocks of views: sections, tiles, notices, bars, legends.
 
-import { h, prose } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import { paint } from "../core/theme.js";
 import * as format from "../text/format.js";
-import { copyButton } from "./copy.js";
+import { copyButton, suggestion } from "./copy.js";
 import { term } from "./definitions.js";
 
 /** A titled part of a view. `definition`: key of the title's definition; `aside`: a remark next to the title. */
@@ -57,7 +57,7 @@ function figure(value) {
 
 /** The reason why there is nothing to show. */
 export function missing(reason) {
-  return h("div", { class: "part missing" }, h("p", {}, prose(reason)));
+  return h("div", { class: "part missing" }, h("p", {}, suggestion(reason)));
 }
 
 /** The members `missing` and `render` of a view. It shows `reason(context)` unless that is null, and else `render(context)`. */

@@ -1,7 +1,8 @@
 // The view "Overview": the verdict first, then its evidence and the largest parts of the step.
 
+import { suggestion } from "../components/copy.js";
 import { chartAndTable, facts, notes, section, tiles } from "../components/parts.js";
-import { h, prose } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { units } from "../text/vendor.js";
 import { arithmetic } from "./sections/arithmetic.js";
@@ -66,7 +67,7 @@ function notRecorded(context) {
   return section(
     `Not recorded (${empty.length})`,
     { aside: "what to record to see these views" },
-    facts(empty.map(({ view, reason }) => [view.title, prose(reason)])),
+    facts(empty.map(({ view, reason }) => [view.title, suggestion(reason)])),
   );
 }
 

@@ -18,6 +18,7 @@ const MOST_RANKS = 16; // lanes of more ranks do not fit a screen
 const ZOOM = 1.6; // per key or press
 const PAN = 0.2; // of the range, per key
 const TICK_PX = 110;
+const LABEL_PX = 50;
 const CLICK_PX = 4; // a pointer that moves less has clicked
 const SAVE_MS = 250;
 
@@ -186,7 +187,8 @@ export function timelineElement(context, found) {
       axisRow,
       ticks(start, end, Math.max(2, Math.floor(width / TICK_PX))).map(({ time, text }) => {
         const place = (axis.place(time) - range.from) / (range.to - range.from);
-        return h("span", { class: place > 0.93 ? "last" : null, style: { left: `${100 * place}%` } }, text);
+        const fits = place * width < width - LABEL_PX;
+        return h("span", { style: { left: `${100 * place}%` } }, fits ? text : "");
       }),
     );
     fill(shownRange, `${format.duration(end - start)} from ${start ? format.duration(start) : "the start"}`);
