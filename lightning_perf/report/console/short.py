@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.console.layout import hanging, rule_link
+from lightning_perf.report.console.precision import mistake_line
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.terminal_text import plain, prose
@@ -21,6 +22,7 @@ __all__ = ["print_short_report", "render_short"]
 
 MAX_FINDINGS = 4
 MAX_NOTES = 2
+MAX_MISTAKES = 2
 
 
 def print_short_report(
@@ -63,6 +65,13 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
     else:
         yield hanging("Why  ", prose(verdict.why), style="bold")
         yield hanging("Next ", prose(verdict.next, "green"), style="bold")
+    mistakes = report.precision.mistakes if report.precision is not None else ()
+    for mistake in mistakes[:MAX_MISTAKES]:
+        yield hanging("Error" if mistake.severity == "high" else "Note ", mistake_line(mistake), style="yellow")
+        yield hanging("     ", prose(f"Fix: {mistake.action}", "green"))
+    if len(mistakes) > MAX_MISTAKES:
+        more = count_of(len(mistakes) - MAX_MISTAKES, "more mistake")
+        yield Text(f"      {more} in the full report", style="dim")
     for note in report.notes[:MAX_NOTES]:
         yield hanging("Note ", prose(note), style="yellow")
     if len(report.notes) > MAX_NOTES:
