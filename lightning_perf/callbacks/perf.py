@@ -324,6 +324,8 @@ class PerfCallback(LightningCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Note that the epoch has ended."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_epoch_end()
         if self._record is not None:
             self._record.epoch_ends()
 
@@ -352,6 +354,10 @@ class PerfCallback(LightningCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint to resume from has the scaler's state."""
+        self._precision.call(self._precision.callback.on_load_checkpoint, trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Save everything recorded so far. The error comes from the training and passes unchanged."""
