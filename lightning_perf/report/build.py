@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
+from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -29,6 +30,7 @@ from lightning_perf.report.verdict import judge
 from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.shadow import SHADOW
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -184,6 +186,7 @@ def build_report(
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
+    shadow, shadow_notes = _shadow(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -208,6 +211,7 @@ def build_report(
             *window_notes,
             *capture_notes,
             *forecast_notes,
+            *shadow_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -220,6 +224,7 @@ def build_report(
         who_waits=who_waits(compared),
         held_back=checked.held_back,
         forecast=forecasted,
+        shadow=shadow,
     )
 
 
@@ -274,6 +279,16 @@ def _forecast(
         names = [device.name for device in lead.metadata.devices if device.name]
         measured = product_time(lead.kernels, names[0] if names else None, lead.breakdown.wall.mean_ns)
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured), []
+
+
+def _shadow(folder: Path | None) -> tuple[ShadowDrift | None, list[str]]:
+    files = SHADOW.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        return summarize_shadow(SHADOW.read(files[0])), []
+    except TraceError as error:
+        return None, [f"The shadow steps are left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.step_times import StepTimes
@@ -84,6 +85,7 @@ class PerfReport(PageDocument, SavedDocument):
         who_waits: Which rank the others wait for and which has the most work, in sentences; empty for a run of one.
         held_back: Findings of the recorded steps that the whole run or the state of the machine contradicts.
         forecast: The forecast of number formats; ``None`` unless `PerfCallback` was asked for it.
+        shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
 
     Example:
         >>> import lightning_perf
@@ -109,6 +111,7 @@ class PerfReport(PageDocument, SavedDocument):
     who_waits: tuple[str, ...] = ()
     held_back: tuple[HeldBack, ...] = ()
     forecast: Forecast | None = None
+    shadow: ShadowDrift | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 
