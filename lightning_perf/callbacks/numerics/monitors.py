@@ -124,7 +124,7 @@ class NumericsMonitors:
         self._locator: Isolated[OverflowLocator] = Isolated(
             "the origin of overflows is not looked for any more", errors
         )
-        self._mistakes: _Isolated[MistakeWatch] = _Isolated(
+        self._mistakes: Isolated[MistakeWatch] = Isolated(
             "mistakes in mixed precision are not looked for any more", errors
         )
         self.loss_scale: LossScaleHistory | None = None

@@ -9,6 +9,7 @@ import { arithmeticLabel, per } from "../text/labels.js";
 import { forecast } from "./sections/forecast.js";
 import { lossScale } from "./sections/loss_scale.js";
 import { driftChart, lossChart } from "./sections/precision_drift.js";
+import { shadow } from "./sections/shadow.js";
 import { underflow } from "./sections/underflow.js";
 
 export const precision = { id: "precision", title: "Precision", kinds: ["run", "trace"], missing: reason, render };
@@ -18,7 +19,7 @@ const NO_RECORD =
   "`PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and underflow by layer.";
 
 function reason({ report, rank }) {
-  return report.precision || report.forecast || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
+  return report.precision || report.forecast || report.shadow || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
 }
 
 function render({ report, rank }) {
@@ -32,9 +33,10 @@ function render({ report, rank }) {
           found.underflow && underflow(found.underflow),
           found.numerics && numerics(found.numerics),
         ]
-      : report.forecast
+      : report.forecast || report.shadow
         ? null
         : missing(NO_RECORD),
+    report.shadow ? shadow(report.shadow) : null,
     report.forecast ? forecast(report.forecast) : null,
     rank?.amp_gain ? gain(rank) : null,
     rank?.autocast ? casts(rank) : null,
