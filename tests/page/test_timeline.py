@@ -1,4 +1,4 @@
-"""The timeline in a browser: what it draws, how it moves, and the addresses of its states."""
+"""The timeline in a browser: its colors, its movements, and the addresses of its states."""
 
 from __future__ import annotations
 
@@ -282,6 +282,17 @@ def test_a_lane_that_cannot_be_read_does_not_break_the_view(tmp_path: Path, open
     document["ranks"][0]["timeline"]["categories"]["data"] = data
     opened = open_page(json.dumps(document).encode(), view="timeline")
     assert opened.page.locator(".strip-step").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_chosen_bin_has_no_violation_of_accessibility_rules(tmp_path: Path, open_page: Any, scheme: str) -> None:
+    pytest.importorskip("axe_playwright_python")
+    from tests.page.test_accessibility import violations
+
+    opened = open_page(run_of(tmp_path, 2, ranks=2), color_scheme=scheme)
+    opened.show("timeline", **{"time.at": "300000", "time.find": "kernels:gemm"})
+    opened.page.wait_for_selector(".tl-bin-head")
+    assert violations(opened.page) == []
 
 
 @pytest.mark.corpus
