@@ -34,7 +34,7 @@ function render(context) {
     column.share("share", "Share", { bar: (row) => row.share / most }),
     column.perStep(steps, column.count("calls", "Calls")),
     column.time("mean_ns", "Mean"),
-    column.text("tensor_cores", "Tensor Cores", {
+    column.text("tensor_cores", units(rank).products, {
       definition: "tensor-cores",
       value: tensorCores,
     }),
@@ -54,7 +54,7 @@ function render(context) {
     column.time("max_ns", "Maximum", { optional: 2200 }),
     column.bytes("bytes", "Bytes", { optional: 2200 }),
     column.text("category", "Category", { value: (row) => label("categories", row.category), optional: 2200 }),
-    column.text("tensor_core_reason", "Why not on Tensor Cores", {
+    column.text("tensor_core_reason", `Why not on ${units(rank).cores}`, {
       value: (row) => (row.tensor_core_reason ? label("reasons", row.tensor_core_reason) : null),
       optional: 2400,
     }),
