@@ -22,7 +22,7 @@ def many_kernels(folder: Path) -> Any:
         name = f"aten::op{number}"
         trace.python(f"train.py({number}): step", at - 10, 90).op(name, at, 60, dims=[[number, 4]], types=["float"])
         trace.op("aten::inner", at + 5, 40).memory(at + 8, 512, address=number)
-        arguments = {
+        arguments: dict[str, Any] = {
             "grid": [number + 1, 2, 1],
             "block": [128, 1, 1],
             "registers per thread": 40,
@@ -70,9 +70,9 @@ def test_rows_have_one_height_and_a_long_name_opens(tmp_path: Path, open_page: A
     rows = opened.page.locator("#table-kernels tbody tr")
     heights = {round(row.bounding_box()["height"]) for row in rows.all()}
     assert max(heights) - min(heights) <= 1  # borders fall between pixels
-    name = opened.page.locator("#table-kernels button.name").first
-    name.click()
-    assert rows.first.bounding_box()["height"] > 1.5 * max(heights)
+    row = rows.filter(has=opened.page.locator("button.name")).first
+    row.locator("button.name").click()
+    assert row.bounding_box()["height"] > 1.5 * max(heights)
 
 
 def test_the_reader_chooses_columns_and_the_address_keeps_them(tmp_path: Path, open_page: Any) -> None:
@@ -128,7 +128,7 @@ def test_the_call_tree_and_memory_by_operator_are_shown(tmp_path: Path, open_pag
 
 def test_sizes_and_bandwidth_of_collectives_are_shown(tmp_path: Path, open_page: Any) -> None:
     trace = TraceBuilder().rank(0, 2).gpu("NVIDIA A100").step(1, 0, 1000)
-    inputs = {"Input type": ["float"], "Input Dims": [[394241]]}
+    inputs: dict[str, Any] = {"Input type": ["float"], "Input Dims": [[394241]]}
     trace.host("user_annotation", "nccl:all_reduce", 10, 50, **inputs)
     trace.launch("ncclKernel_X", call_us=20, call_duration_us=5, start_us=40, duration_us=200)
     opened = open_page(analyze(trace.write(tmp_path / "rank0.pt.trace.json")), view="distributed")
