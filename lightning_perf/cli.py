@@ -15,10 +15,12 @@ from lightning_perf.commands import analyze, diff, view
 from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
+from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.tune import command as tune
 
@@ -44,12 +46,14 @@ _COMMANDS: Mapping[str, _Command] = {
     "analyze": analyze,
     "diff": diff,
     "view": view,
+    "probe": probe,
     "tune": tune,
     "compare": compare,
     "study": study,
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
+    "estimates": estimates,
 }
 
 
@@ -98,14 +102,15 @@ def _is_expected(error: Exception) -> bool:
     from lightning_perf.commands.run import LaunchError
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError, TuneError)
-    return isinstance(error, (*expected, ViewerError))
+    expected = (CompareError, EstimatesError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError)
+    return isinstance(error, (*expected, TuneError, ViewerError))
 
 
 def _parser() -> argparse.ArgumentParser:

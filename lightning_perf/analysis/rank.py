@@ -30,6 +30,7 @@ from lightning_perf.analysis.ranks.parallel_wrappers import Wrapper, wrappers
 from lightning_perf.analysis.steps.breakdown import Breakdown, breakdown
 from lightning_perf.analysis.steps.idle import Idle, idle
 from lightning_perf.analysis.steps.phases import Phases, phases
+from lightning_perf.run_files.probe import Probe
 from lightning_perf.trace.description import Metadata, Problems
 from lightning_perf.trace.trace import Trace
 
@@ -90,6 +91,7 @@ class RankAnalysis:
         timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
         clocks: The clock of each file; empty in reports of older versions.
         call_tree: Operators by call path.
+        probe: The recorded operators, run again in other settings; ``None`` if that was not done.
     """
 
     rank: int | None
@@ -125,6 +127,7 @@ class RankAnalysis:
     timeline: Timeline | None = None
     clocks: tuple[SourceClock, ...] = ()
     call_tree: CallTree | None = None
+    probe: Probe | None = None
 
 
 def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:

@@ -49,9 +49,9 @@ class PrecisionCallback(LightningCallback):
     validate, test and predict. Checkpoints hold the scaler's state under Lightning's own name. Results are the same bit
     for bit, with one exception: in automatic optimization autocast's weight cache is on, as in plain torch. A weight
     that is used n times in a forward pass is then cast once, and its n gradients are added up in half precision.
-    Without `precision` the callback adopts the Trainer's precision and monitors it. If the
-    Trainer was built with ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override
-    those of a checkpoint, except the scale itself.
+    Without `precision` the callback adopts the Trainer's precision and monitors it. If the Trainer was built with
+    ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override those of a
+    checkpoint, except the scale itself.
 
     Under ``16-mixed`` it follows the loss scale and skipped steps on the host, and checks gradients for underflow on
     sampled steps. Neither makes the host wait for the device. Events are saved as ``loss_scale.rank0.jsonl`` and

@@ -140,6 +140,9 @@ def device_kind(destination: Destination, name: str, direction: str) -> DeviceKi
     return _DIRECTIONS.get(found["source"][0] + found["target"][0], DeviceKind.COPY) if found else DeviceKind.COPY
 
 
+LONGEST_VALUES_BYTES = 4096
+"""Longer lists of input values are left out: the memory of a trace must not grow with them."""
+
 _DEVICE = (Destination.KERNEL, Destination.COPY, Destination.MEMSET)
 
 
@@ -187,6 +190,7 @@ class Assembly:
         types: Interned input types.
         shapes: Interned input dimensions.
         strides: Interned input strides.
+        values: Interned values of inputs that are no tensors.
         sizes: Interned grids and blocks of kernels, as raw text.
         directions: Interned ``kind`` of copies, as raw text.
         operators: Operators; in old recordings annotations as well.
@@ -210,6 +214,7 @@ class Assembly:
         self.types = JsonTexts()
         self.shapes = JsonTexts()
         self.strides = JsonTexts()
+        self.values = JsonTexts()
         self.sizes = RawTexts()
         self.directions = RawTexts()
         self._destinations: dict[str, Destination | None] = {}
@@ -220,6 +225,7 @@ class Assembly:
             types="i",
             shapes="i",
             strides="i",
+            values="i",
             sequence="q",
             forward_thread="i",
             flops="q",
@@ -318,10 +324,14 @@ class Assembly:
             rows.add_codes("thread", [self.threads.of_process(e.pid)[e.tid] for e in group])
 
     def _add_operators(self, group: list[Any]) -> None:
-        rows, strides = self.operators, self.strides
+        rows, strides, values = self.operators, self.strides, self.values
         args = [e.args for e in group]
         self._add_inputs(rows, args)
         rows.add_codes("strides", [0 if (s := a.strides) is NO_RAW else strides[bytes(s)] for a in args])
+        rows.add_codes(
+            "values",
+            [0 if len(v := bytes(a.values)) > LONGEST_VALUES_BYTES else values[v] for a in args],
+        )
         rows.add_integers("sequence", [a.sequence for a in args], -1)
         rows.add_integers("forward_thread", [a.forward_thread for a in args], 0)
         rows.add_integers("flops", [a.flops for a in args], 0)

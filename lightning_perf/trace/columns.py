@@ -114,6 +114,7 @@ class Operators(Spans):
         input_types: Code into `Trace.type_lists`; 0 if the trace recorded none.
         input_shapes: Code into `Trace.shape_lists`; 0 if the trace recorded none.
         input_strides: Code into `Trace.stride_lists`; 0 if the trace recorded none.
+        input_values: Code into `Trace.value_lists`; 0 if the trace recorded none, or more than 4 kB of text.
         sequence: Autograd sequence number that a forward operator shares with its backward, or -1.
         forward_thread: For a backward operator, the recorder's number of the forward's thread (never 0), else 0.
         flops: Floating-point operations as recorded by ``with_flops``, or 0.
@@ -122,6 +123,7 @@ class Operators(Spans):
     input_types: Int32Array
     input_shapes: Int32Array
     input_strides: Int32Array
+    input_values: Int32Array
     sequence: Int64Array
     forward_thread: Int32Array
     flops: Int64Array

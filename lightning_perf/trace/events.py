@@ -39,6 +39,7 @@ class Args(
         "dims": "Input Dims",
         "old_dims": "Input dims",
         "strides": "Input Strides",
+        "values": "Concrete Inputs",
         "sequence": "Sequence number",
         "forward_thread": "Fwd thread id",
         "blocks_per_sm": "blocks per SM",
@@ -61,6 +62,7 @@ class Args(
     dims: msgspec.Raw = NO_RAW
     old_dims: msgspec.Raw = NO_RAW
     strides: msgspec.Raw = NO_RAW
+    values: msgspec.Raw = NO_RAW
     sequence: Label = -1
     forward_thread: Label = 0
     flops: Label = 0

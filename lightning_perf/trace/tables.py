@@ -68,6 +68,7 @@ def build_tables(read: Assembly, base_time_ns: int) -> tuple[Tables, int]:
         input_types=columns.pop("types"),
         input_shapes=columns.pop("shapes"),
         input_strides=columns.pop("strides"),
+        input_values=columns.pop("values"),
         sequence=columns.pop("sequence"),
         forward_thread=columns.pop("forward_thread"),
         flops=columns.pop("flops"),

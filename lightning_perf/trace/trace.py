@@ -77,6 +77,8 @@ class Trace:
         type_lists: Interned operator input types, each as JSON text (``["float","Scalar"]``).
         shape_lists: Interned operator input dimensions, each as JSON text (``[[32,3,224,224],[]]``).
         stride_lists: Interned strides of operator inputs, in elements, each as JSON text (``[[50176,224,1],[]]``).
+        value_lists: Interned values of operator inputs other than tensors, each as JSON text
+            (``["","[1, 1]","True"]``).
         operators: Framework operators.
         annotations: Ranges that a user or framework marked (``user_annotation``), ``ProfilerStep#n`` among them.
         python: Python functions (recorded with stacks only).
@@ -97,6 +99,7 @@ class Trace:
     type_lists: tuple[str, ...]
     shape_lists: tuple[str, ...]
     stride_lists: tuple[str, ...]
+    value_lists: tuple[str, ...]
     operators: Operators
     annotations: Annotations
     python: Spans

@@ -16,7 +16,7 @@ from lightning_perf.analysis.rank import RankAnalysis, analyze_rank
 from tests.findings.host_recordings import convolving, on_processor
 from tests.support.trace_builder import FETCH, TraceBuilder
 
-DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns"}
+DESCRIPTIONS = {"rank", "sources", "metadata", "problems", "recording_ns", "probe"}
 """Fields that repeat what the recording says of itself."""
 
 SECTIONS = sorted({field.name for field in fields(RankAnalysis)} - DESCRIPTIONS)

@@ -126,6 +126,19 @@ def test_without_plotly_the_tables_are_there(tmp_path: Path, open_page: Any, wit
     assert opened.page.locator("#table-breakdown tbody tr").count() > 3
 
 
+def test_charts_wait_for_the_rest_of_the_file(tmp_path: Path, open_page: Any) -> None:
+    """The browser may run the modules before it has read Plotly at the end of a long file."""
+    opened = open_page(hand_made_report(tmp_path), view="operators")
+    opened.page.evaluate("Object.defineProperty(document, 'readyState', { value: 'loading', configurable: true })")
+    opened.show("memory")
+    opened.page.locator(".chart").first.scroll_into_view_if_needed()
+    opened.page.wait_for_timeout(200)
+    assert opened.page.locator(".chart .missing, .chart svg.main-svg").count() == 0
+    opened.page.evaluate("delete document.readyState")
+    opened.page.evaluate("document.dispatchEvent(new Event('DOMContentLoaded'))")
+    opened.page.locator(".chart svg.main-svg").first.wait_for()
+
+
 def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hand_made_report(tmp_path)
     target = tmp_path / "out.html"

@@ -1,4 +1,4 @@
-"""The timeline in a browser: what it draws, how it moves, and the addresses of its states."""
+"""The timeline in a browser: its colors, its movements, and the addresses of its states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lightning_perf.report.build import build_report
+from lightning_perf.page.html import render_html
+from lightning_perf.report.build import analyze, build_report
 from lightning_perf.report.document import PerfReport
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 from tests.page.server import Server
@@ -281,6 +282,26 @@ def test_a_lane_that_cannot_be_read_does_not_break_the_view(tmp_path: Path, open
     document["ranks"][0]["timeline"]["categories"]["data"] = data
     opened = open_page(json.dumps(document).encode(), view="timeline")
     assert opened.page.locator(".strip-step").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_chosen_bin_has_no_violation_of_accessibility_rules(tmp_path: Path, open_page: Any, scheme: str) -> None:
+    pytest.importorskip("axe_playwright_python")
+    from tests.page.test_accessibility import violations
+
+    opened = open_page(run_of(tmp_path, 2, ranks=2), color_scheme=scheme)
+    opened.show("timeline", **{"time.at": "300000", "time.find": "kernels:gemm"})
+    opened.page.wait_for_selector(".tl-bin-head")
+    assert violations(opened.page) == []
+
+
+@pytest.mark.corpus
+def test_the_file_of_the_v100_sample_is_no_larger_than_without_a_timeline(corpus: Path) -> None:
+    (trace,) = (corpus / "traces/kineto/resnet50_num_workers_0").glob("worker0.1623143089861*")
+    report = analyze(trace)
+    assert report.ranks[0].timeline is not None
+    assert report.ranks[0].timeline.bins == 400
+    assert len(render_html(report.to_json(indent=None).encode(), "run", trace.name)) < 2_400_000
 
 
 def test_perfetto_opens_at_the_instant_and_keeps_its_place(server: Server, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
     base = int(top.get("baseTimeNanoseconds") or 0)
     names, threads = _Codes(), _Codes()
     types, shapes, stride_lists = _Codes({"": 0}), _Codes({"": 0}), _Codes({"": 0})
+    value_lists = _Codes({"": 0})
     thread_names: dict[tuple[str, str], str] = {}
     ops: list[Any] = []
     spans: list[Any] = []
@@ -167,11 +168,13 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 python.append(span)
             else:
                 strides = args.get("Input Strides")
+                values = args.get("Concrete Inputs")
                 ops.append(
                     (
                         *span,
                         *inputs(args),
                         stride_lists[json.dumps(strides, separators=(",", ":"))] if strides else 0,
+                        value_lists[json.dumps(values, separators=(",", ":"))] if values else 0,
                         _int(args.get("Sequence number")), _int(args.get("Fwd thread id"), 0),
                         _int(args.get("flops", args.get("Flops")), 0),
                     )
@@ -199,6 +202,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
         type_lists=tuple(types),
         shape_lists=tuple(shapes),
         stride_lists=tuple(stride_lists),
+        value_lists=tuple(value_lists),
         operators=_table(
             Operators,
             _SPAN
@@ -206,6 +210,7 @@ def read_naively(path: str | os.PathLike[str]) -> Trace:
                 "input_types": i32,
                 "input_shapes": i32,
                 "input_strides": i32,
+                "input_values": i32,
                 "sequence": i64,
                 "forward_thread": i32,
                 "flops": i64,

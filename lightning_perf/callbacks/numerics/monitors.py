@@ -25,7 +25,7 @@ from lightning_perf.run_files.precision import (
     write_precision,
 )
 
-__all__ = ["MonitorOptions", "NumericsMonitors"]
+__all__ = ["Isolated", "MonitorOptions", "NumericsMonitors"]
 
 M = TypeVar("M")
 P = ParamSpec("P")
@@ -57,7 +57,7 @@ class MonitorOptions:
             raise ValueError("guard_steps=1 is too small: one step is the same for every seed, give 2 or more")
 
 
-class _Isolated(Generic[M]):
+class Isolated(Generic[M]):
     """Runs one monitor. Its first error is reported and ends this monitor only.
 
     Args:
@@ -113,11 +113,11 @@ class NumericsMonitors:
         self._errors = errors
         self._attempts = 0
         self._trainer_log = trainer_log
-        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
-        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
-        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
-        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", errors)
-        self._locator: _Isolated[OverflowLocator] = _Isolated(
+        self._guard: Isolated[NumericsGuard] = Isolated("the run is not compared with FP32", errors)
+        self._scale: Isolated[LossScaleMonitor] = Isolated("the loss scale is not monitored any more", errors)
+        self._scale_log: Isolated[LossScaleMonitor] = Isolated("the loss scale is not logged any more", errors)
+        self._underflow: Isolated[UnderflowMonitor] = Isolated("gradients are not monitored any more", errors)
+        self._locator: Isolated[OverflowLocator] = Isolated(
             "the origin of overflows is not looked for any more", errors
         )
         self.loss_scale: LossScaleHistory | None = None

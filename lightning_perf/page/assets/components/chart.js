@@ -129,6 +129,7 @@ function axis({ measured, ...settings } = {}) {
 
 // A self-contained file contains Plotly in compressed form. A server has it next to the modules.
 async function load() {
+  await parsed();
   const packed = document.getElementById("plotly");
   if (packed !== null) {
     const data = unpack(packed.textContent.trim()).slice(0, Number(packed.dataset.bytes));
@@ -158,6 +159,12 @@ function unpack(text) {
     bytes.setUint32(to, number);
   }
   return bytes.buffer;
+}
+
+// The modules of a self-contained file start before the browser has read the rest of it.
+function parsed() {
+  if (document.readyState !== "loading") return null;
+  return new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve, { once: true }));
 }
 
 function run({ text, address }) {

@@ -7,6 +7,7 @@ import { units } from "../text/vendor.js";
 import { arithmetic } from "./sections/arithmetic.js";
 import { capturesPart } from "./sections/captures.js";
 import { firstFinding, heldBackList, otherFindings } from "./sections/findings.js";
+import { fitTime } from "./sections/fit_time.js";
 import { stepTimes } from "./sections/step_times.js";
 import { breakdown, phases, steps } from "./sections/steps.js";
 import { trustLine, windowsPart } from "./sections/trust.js";
@@ -19,13 +20,23 @@ function render(context) {
     verdict(report),
     notes(report.notes),
     rank && summary(report, rank),
-    report.findings.length > 1 ? section("More findings", { definition: "finding" }, otherFindings(report)) : null,
+    report.findings.length > 1
+      ? section("More findings", { definition: "finding" }, otherFindings(report, report.findings.slice(1), 2))
+      : null,
+    report.fit_findings?.length
+      ? section(
+          "Findings of the whole fit",
+          { definition: "time-of-the-whole-fit" },
+          otherFindings(report, report.fit_findings, report.findings.length + 1),
+        )
+      : null,
     rank && (rank.breakdown.steps.length > 1 ? chartAndTable(steps(rank), breakdown(rank)) : breakdown(rank)),
     report.held_back?.length
       ? section("Held back", { definition: "held-back" }, heldBackList(report.held_back))
       : null,
     rank && [phases(rank), arithmetic(rank)],
     capturesPart(report.captures),
+    report.fit_time && fitTime(report.fit_time),
     report.step_times && stepTimes(report.step_times),
     windowsPart(report.trust),
     notRecorded(context),

@@ -40,7 +40,15 @@ export function binDetails(context, item, bin, rankName) {
     list(partsOf(item.lanes[lane], bin), ({ name, share }) => [
       h("a", { href: tableLink(lane, name), title: name }, h("code", {}, name)),
       h("span", { class: "faint" }, format.share(share)),
-      h("a", { class: "find", href: markAddress(lane, name, { rank: item.row }) }, "mark"),
+      h(
+        "a",
+        {
+          class: "find",
+          href: markAddress(lane, name, { rank: item.row }),
+          "aria-label": `Mark every bin with ${name}`,
+        },
+        "mark",
+      ),
     ]);
   return [
     h(

@@ -44,6 +44,7 @@ export function timelineElement(context, found) {
   const mark = savedMark(state, chosen);
   if (mark && at === null && mark.bins.length) at = spanOf(chosen, strongest(mark.bins)).start;
   let saving = null;
+  let frame = null;
   let drag = null;
   const touches = new Map();
 
@@ -175,6 +176,7 @@ export function timelineElement(context, found) {
   return element;
 
   function draw() {
+    frame = null;
     const ink = palette();
     for (const each of drawings) each(ink);
     brush.show(range);
@@ -210,7 +212,7 @@ export function timelineElement(context, found) {
 
   function zoomTo(next) {
     range = next;
-    draw();
+    frame ??= requestAnimationFrame(draw); // a pointer moves more often than the screen shows
     saveSoon();
   }
 

@@ -56,13 +56,14 @@ export function categoriesSideBySide({ categories }) {
  * @param labels The table of labels for the rows' names.
  * @param total Number of rows if the document has only the first ones.
  * @param bars Whether the largest changes are drawn.
+ * @param unit Unit of the total change: "per step" or "of the fit".
  */
-export function changesPart({ id, title, changes, noun, labels = null, definition, total = null, bars = true }) {
+export function changesPart({ id, title, changes, noun, labels = null, definition, total = null, bars = true, unit = "per step" }) {
   const rows = changes.rows.filter((row) => row.before_ns || row.after_ns);
   if (rows.length === 0) return null;
   return section(
     title,
-    { definition, aside: `${format.change(changes.change_ns)} per step in total` },
+    { definition, aside: `${format.change(changes.change_ns)} ${unit} in total` },
     bars ? largestChanges(rows, noun) : null,
     total > changes.rows.length
       ? notice(`This table lists the ${format.count(changes.rows.length)} largest of ${format.count(total)} changes.`)

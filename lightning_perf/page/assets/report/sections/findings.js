@@ -18,16 +18,16 @@ export function firstFinding(report) {
   );
 }
 
-/** The other findings, the most to save first. Each is folded to its title and saving. */
-export function otherFindings(report) {
+/** Further findings, the most to save first. Each is folded to its title and saving. `first` is the first one's number. */
+export function otherFindings(report, findings, first) {
   return h(
     "div",
     { class: "findings" },
-    report.findings.slice(1).map((finding, i) =>
+    findings.map((finding, i) =>
       h(
         "details",
         { class: `finding ${finding.severity}` },
-        h("summary", { class: "finding-head" }, title("h3", finding, i + 2, report), brief(finding, report)),
+        h("summary", { class: "finding-head" }, title("h3", finding, i + first, report), brief(finding, report)),
         body(finding, report),
       ),
     ),
@@ -49,19 +49,21 @@ function body(finding, { ranks, lead }) {
   return [
     finding.evidence.map((line) => h("p", {}, line)),
     h("p", { class: "action" }, h("b", {}, "Fix: "), withCode(finding.action)),
-    saving(finding, unit(rank), whose(finding, rank)),
+    saving(finding, unit(finding, rank), whose(finding, rank)),
     h("p", { class: "row" }, evidenceLink(finding, row < 0 ? null : row), ruleLink(finding)),
   ];
 }
 
-function unit(rank) {
+function unit(finding, rank) {
+  if (finding.per === "fit") return "of the fit";
   return rank ? per(rank) : "per step";
 }
 
 // The saving in a few words, for the folded finding.
-function brief({ saving_low_ms: low, saving_high_ms: high }, { ranks, lead }) {
+function brief(finding, { ranks, lead }) {
+  const { saving_low_ms: low, saving_high_ms: high } = finding;
   if (low === null || high === null) return null;
-  return h("span", { class: "brief-saving" }, `saves ${range(low, high)} ${unit(ranks[lead])}`);
+  return h("span", { class: "brief-saving" }, `saves ${range(low, high)} ${unit(finding, ranks[lead])}`);
 }
 
 function range(low, high) {
@@ -99,7 +101,10 @@ function ruleLink({ kind, page }) {
   return h("a", { class: "rule", href: page, target: "_blank", rel: "noreferrer" }, kind);
 }
 
-function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, ofWhat, whoseStep) {
+const BASIS = { general: ", general range, not probed", probed: ", probed on this device" };
+
+function saving(finding, ofWhat, whoseStep) {
+  const { saving_low_ms: low, saving_high_ms: high, step_ms, model, basis, per: whole = "step" } = finding;
   if (low === null || high === null) return null;
   const exact = format.duration(low * 1e6) === format.duration(high * 1e6);
   const share = (part_ms) => format.share(part_ms / step_ms);
@@ -114,11 +119,11 @@ function saving({ saving_low_ms: low, saving_high_ms: high, step_ms, model }, of
     h(
       "div",
       { class: "saving" },
-      h("b", {}, `Estimated saving: ${range(low, high)} ${ofWhat}${exact ? "" : shares}`),
+      h("b", {}, `Estimated saving: ${range(low, high)} ${ofWhat}${exact ? "" : shares}${BASIS[basis] ?? ""}`),
       step_ms
         ? h(
             "span",
-            { class: "saving-scale", title: "estimated saving as a share of the step", "aria-hidden": "true" },
+            { class: "saving-scale", title: `estimated saving as a share of the ${whole}`, "aria-hidden": "true" },
             h("span", { style: ends }),
           )
         : null,
