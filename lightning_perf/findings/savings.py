@@ -28,6 +28,9 @@ __all__ = [
     "worth_it",
 ]
 
+LEAST_MEASURED = 0.7
+"""Share of the operators' time that a probe must have measured. Otherwise the general range is given."""
+
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
@@ -102,6 +105,14 @@ def probed_change(analysis: RankAnalysis, name: str) -> ProbedChange | None:
     return analysis.probe.change(name) if analysis.probe is not None else None
 
 
+def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
+    """Return whether enough of the operators was measured to judge a change."""
+    probe = analysis.probe
+    if probe is None or change.name == "fused-optimizer":
+        return probe is not None
+    return change.measured_ns >= LEAST_MEASURED * probe.operator_ns
+
+
 def choose_estimate(
     analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
 ) -> Estimated | None:
@@ -118,7 +129,7 @@ def choose_estimate(
         and the rule does not apply.
     """
     probed = probed_change(analysis, change)
-    if probed is None:
+    if probed is None or not _is_measured(analysis, probed):
         return None if general_ns is None else Estimated(general_ns, model, "general")
     if probed.low_ns <= 0 or not worth_it(probed.saving_ns, analysis):
         return None
