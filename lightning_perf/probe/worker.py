@@ -26,11 +26,14 @@ ENOUGH = 0.9
 WARM_UP = 1.6
 """Time of the first round, which also makes tensors and loads kernels, in times of a later one."""
 
+DEVICE_MEMORY_SHARE = 0.25
+"""Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
+
 LAUNCHES = 2000
 
 
 def main(channel: Channel) -> None:
-    """Load torch, take a task, and send what was measured."""
+    """Load torch, take a task, and send the times."""
     import torch
 
     channel.receive(Begin)
@@ -39,8 +42,21 @@ def main(channel: Channel) -> None:
     task = channel.receive(Task)
     if task.device == "cpu":
         limit_memory()
+    else:
+        task = _limited_on_device(task)
     torch.manual_seed(0)
     channel.send(measure(task))
+
+
+def _limited_on_device(task: Task) -> Task:
+    """Limit the memory on the device, which the training may still hold, and return the task with that limit."""
+    import msgspec
+    import torch
+
+    free, whole = torch.cuda.mem_get_info()
+    limit = int(DEVICE_MEMORY_SHARE * free)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * limit / whole))
+    return msgspec.structs.replace(task, memory_bytes=min(task.memory_bytes, limit))
 
 
 def _load() -> None:

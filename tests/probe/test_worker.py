@@ -135,4 +135,4 @@ def test_a_recording_of_a_device_needs_one() -> None:
     assert plan_probe(trace, 1.0, has_cuda=False) is None
     plan = plan_probe(trace, 1.0, has_cuda=True)
     assert plan is not None
-    assert [setting.name for setting in plan.task.settings] == [CURRENT, "bf16", "tf32"]
+    assert [setting.name for setting in plan.task.settings] == [CURRENT, "bf16", "fp16", "tf32"]
