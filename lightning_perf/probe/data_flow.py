@@ -231,7 +231,7 @@ def _residual_place(call: Bound) -> int | None:
 
 
 def _with_gradients_of(recorded: Bound, made: Bound) -> Bound:
-    """Return a call whose tensors need gradients where those of the recorded call do."""
+    """Return a call with gradients for the same tensors as the recorded call."""
 
     def one(old: Argument, new: Argument) -> Argument:
         if isinstance(old, TensorInfo) and isinstance(new, TensorInfo):

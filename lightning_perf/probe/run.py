@@ -77,7 +77,7 @@ def _with_seconds(task: Task, seconds: float) -> Task:
 
 
 def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:
-    """Make the result from what the worker process measured."""
+    """Make the result from the times of the worker process."""
     calls = plan.calls
     changes = [change for setting in plan.task.settings[1:] if (change := _change(plan, measured, setting)) is not None]
     found = {(one.call, one.setting): one for one in measured.times}
@@ -178,7 +178,9 @@ def _text(setting: Setting, plan: Plan) -> str:
         return f"{setting.threads} threads"
     if setting.batch > 1:
         return f"batch_size={(plan.task.batch_size or 0) * setting.batch}"
-    return {"bf16": "bf16-mixed", "channels-last": "channels last", "tf32": "TF32"}.get(setting.name, setting.name)
+    return {"bf16": "bf16-mixed", "channels-last": "channels last", "fp16": "16-mixed", "tf32": "TF32"}.get(
+        setting.name, setting.name
+    )
 
 
 def _median(values: Sequence[float]) -> float:

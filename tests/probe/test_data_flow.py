@@ -149,8 +149,9 @@ def test_channels_last_is_what_torch_takes_for_it(shape: tuple[int, ...], channe
         tensor = tensor.to(memory_format=torch.channels_last)
     info = TensorInfo(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
     weight = torch.ones(2, shape[1], 1, 1)
-    is_last = torch.nn.functional.conv2d(tensor.fill_(1), weight).stride() != torch.nn.functional.conv2d(
-        torch.ones(shape), weight
-    ).stride()
+    is_last = (
+        torch.nn.functional.conv2d(tensor.fill_(1), weight).stride()
+        != torch.nn.functional.conv2d(torch.ones(shape), weight).stride()
+    )
     if shape[2] * shape[3] > 1:
         assert is_channels_last(info) == is_last
