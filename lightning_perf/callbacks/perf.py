@@ -15,6 +15,7 @@ from lightning_perf.callbacks.fit import Fit
 from lightning_perf.callbacks.fit_monitors import FitMonitors
 from lightning_perf.callbacks.forecast.monitor import check_share
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.numerics.shadow import check_interval
 from lightning_perf.callbacks.precision.fp32_layers import LayerPattern
 from lightning_perf.callbacks.precision_callback import EmbeddedPrecision, Precision, PrecisionCallback
 from lightning_perf.callbacks.probe_fit import ProbeOption, check_probe, probe_seconds
@@ -82,6 +83,8 @@ class PerfCallback(LightningCallback):
             `datetime.timedelta`. A window that would exceed it is left out, except the first one. None for no limit.
         forecast: Forecast how FP16, BF16, FP8, MXFP8 and NVFP4 would round each layer. True spends at most 1 % of the
             fit's time on samples; a number sets another share.
+        shadow: Every so many steps, run the batch once more in FP32 without an update, and compare loss and gradients;
+            0 for never.
         ranks: Ranks that record; None for all. Rank 0 reports in any case.
         dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
             it is not empty. Default: ``perf`` in the Trainer's log directory.
@@ -122,6 +125,7 @@ class PerfCallback(LightningCallback):
         capture_slow_steps: CaptureOptions | bool = False,
         max_overhead: float | timedelta | None = None,
         forecast: bool | float = False,
+        shadow: int = 0,
         ranks: Sequence[int] | None = None,
         dirpath: str | os.PathLike[str] | None = None,
         fingerprint: Literal["full", "light"] = "full",
@@ -143,6 +147,7 @@ class PerfCallback(LightningCallback):
         self._began_s = 0.0
         self._max_overhead = max_overhead
         self._forecast_share = check_share(forecast)
+        self._shadow = check_interval(shadow)
         self._ranks = checked_ranks(ranks)
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         if report not in REPORTS:
@@ -305,6 +310,8 @@ class PerfCallback(LightningCallback):
             self._fit.on_backward_end()
         if self._precision.monitors is not None:
             self._precision.monitors.on_after_backward()
+        if self._monitors is not None:
+            self._monitors.on_after_backward()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: Module, optimizer: Any) -> None:
         """Start the optimizer phase."""
@@ -324,6 +331,8 @@ class PerfCallback(LightningCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
         """Note that the epoch has ended."""
+        if self._precision.monitors is not None:
+            self._precision.monitors.on_train_epoch_end()
         if self._record is not None:
             self._record.epoch_ends()
 
@@ -352,6 +361,10 @@ class PerfCallback(LightningCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._precision.call(self._precision.callback.on_save_checkpoint, trainer, pl_module, checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint to resume from has the scaler's state."""
+        self._precision.call(self._precision.callback.on_load_checkpoint, trainer, pl_module, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Save everything recorded so far. The error comes from the training and passes unchanged."""
@@ -386,7 +399,7 @@ class PerfCallback(LightningCallback):
 
     def _start_monitors(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
         self._end_monitors()
-        if self._forecast_share is None or study_folder() is not None:
+        if (self._forecast_share is None and not self._shadow) or study_folder() is not None:
             return
         fit = self._fit
         self._monitors = FitMonitors(
@@ -396,6 +409,7 @@ class PerfCallback(LightningCallback):
             errors=errors,
             forecast=self._forecast_share,
             profiling=lambda: fit is not None and fit.profiling,
+            shadow=self._shadow,
         )
 
     def _end_monitors(self) -> None:

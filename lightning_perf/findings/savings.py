@@ -28,6 +28,9 @@ __all__ = [
     "worth_it",
 ]
 
+LEAST_MEASURED = 0.7
+"""Share of the operators' time that a probe must have measured. Otherwise the general range is given."""
+
 RECORD_STACKS = "To find the line, record with PerfCallback(with_stack=True)."
 """Advice for findings about Python code in a recording without stacks."""
 
@@ -102,6 +105,14 @@ def probed_change(analysis: RankAnalysis, name: str) -> ProbedChange | None:
     return analysis.probe.change(name) if analysis.probe is not None else None
 
 
+def _is_measured(analysis: RankAnalysis, change: ProbedChange) -> bool:
+    """Return whether enough of the operators was measured to judge a change."""
+    probe = analysis.probe
+    if probe is None or change.name == "fused-optimizer":
+        return probe is not None
+    return change.measured_ns >= LEAST_MEASURED * probe.operator_ns
+
+
 def choose_estimate(
     analysis: RankAnalysis, change: str, general_ns: tuple[float, float] | None, model: str
 ) -> Estimated | None:
@@ -118,16 +129,21 @@ def choose_estimate(
         and the rule does not apply.
     """
     probed = probed_change(analysis, change)
-    if probed is None:
+    if probed is None or not _is_measured(analysis, probed):
         return None if general_ns is None else Estimated(general_ns, model, "general")
-    if probed.low_ns <= 0 or not worth_it(probed.saving_ns, analysis):
+    low_ns, middle_ns, high_ns = probed.low_ns, probed.saving_ns, probed.high_ns
+    if analysis.breakdown.has_device and change != "fused-optimizer":
+        # Kernels were probed, and a step gains only while it waits for the device.
+        low_ns, high_ns = device_saving_ns(analysis, max(0.0, low_ns), max(0.0, high_ns))
+        middle_ns = (low_ns + high_ns) / 2
+    if low_ns <= 0 or not worth_it(middle_ns, analysis):
         return None
     model = (
         f"The recorded operators were run again with {probed.setting}, on this device. "
         f"{format_share(probed.measured_ns / max(step_ns(analysis), 1.0))} of the step was measured, and the rest of "
         "the step stays."
     )
-    return Estimated((probed.low_ns, probed.high_ns), model, "probed")
+    return Estimated((low_ns, high_ns), model, "probed")
 
 
 def whole(analysis: RankAnalysis) -> str:

@@ -123,7 +123,7 @@ def bind(call: OperatorCall) -> Bound:
         raise NotCallableError("its inputs were not recorded")
     for overload in _overloads(name):
         schema = overload._schema
-        if len(schema.arguments) != len(types):
+        if len(schema.arguments) != len(types) or _writes_to_output(schema):
             continue
         try:
             arguments = tuple(
@@ -136,6 +136,14 @@ def bind(call: OperatorCall) -> Bound:
         keywords = tuple(argument.name for argument in schema.arguments if argument.kwarg_only)
         return Bound(overload, arguments, first is not None and first.is_write, keywords)
     raise NotCallableError("no overload takes its recorded inputs")
+
+
+def _writes_to_output(schema: Any) -> bool:
+    """Return whether an overload writes its result to a tensor that the caller passes by name."""
+    return any(
+        argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
+        for argument in schema.arguments
+    )
 
 
 @lru_cache(maxsize=4096)

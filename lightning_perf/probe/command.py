@@ -1,4 +1,4 @@
-"""``lightning-perf probe``: estimate what a training would gain on this machine from other settings."""
+"""``lightning-perf probe``: estimate the gain of other settings on this machine."""
 
 from __future__ import annotations
 

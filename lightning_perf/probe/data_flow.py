@@ -8,8 +8,9 @@ that returned such a tensor. Autocast itself decides which operators it casts, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -36,8 +37,12 @@ WEIGHTS: dict[str, tuple[int, ...]] = {
 
 CONVOLUTIONS = ("conv2d", "convolution", "_convolution", "conv_transpose2d")
 
+SUMS = ("add", "add_")
+
 RUNNING = {"batch_norm": (3, 4), "instance_norm": (3, 4)}
 """Places of buffers, which need no gradient."""
+
+BY_PLACE = ("expand", "broadcast_to", "new_zeros", "new_empty", "new_ones")
 
 SIZES = ("view", "reshape", "_unsafe_view", "expand", "new_zeros", "new_empty", "new_ones", "broadcast_to")
 """Operators with sizes among their arguments, which depend on the batch size."""
@@ -79,10 +84,14 @@ class _Flow:
     def __init__(self, setting: Setting, batch_size: int | None, parameters: frozenset[tuple[int, ...]]) -> None:
         self._setting, self._batch, self._parameters = setting, batch_size, parameters
         self._produced: dict[Key, TensorInfo] = {}
+        self._sums: dict[Key, TensorInfo] = {}
         self._any_type: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[TensorInfo, TensorInfo]] = {}
 
-    def produce(self, recorded: TensorInfo, changed: TensorInfo) -> None:
-        self._produced[_key(recorded)] = changed
+    def produce(self, recorded: TensorInfo, changed: TensorInfo, *, is_sum: bool) -> None:
+        key = _key(recorded)
+        self._produced[key] = changed
+        if is_sum or key not in self._sums:
+            self._sums[key] = changed
         self._any_type[recorded.shape, recorded.strides] = (recorded, changed)
 
     def of_list(self, info: TensorInfo) -> tuple[TensorInfo, TensorInfo]:
@@ -92,6 +101,11 @@ class _Flow:
 
     def argument(self, info: TensorInfo) -> TensorInfo:
         found = self._produced.get(_key(info))
+        return found if found is not None else self._unproduced(info)
+
+    def residual(self, info: TensorInfo) -> TensorInfo:
+        """Return the latest sum of this shape, or the first tensor of it: the input of a residual branch."""
+        found = self._sums.get(_key(info))
         return found if found is not None else self._unproduced(info)
 
     def weight(self, info: TensorInfo) -> TensorInfo:
@@ -152,7 +166,7 @@ def follow(
     current = settings[0]
     found: list[dict[str, Bound]] = [{} for _ in calls.calls]
     seen: dict[tuple[int, str, tuple[Any, ...]], list[TensorInfo] | None] = {}
-    with torch.no_grad():
+    with torch.enable_grad():
         for place in calls.order:
             made = bound[place]
             if made is None:
@@ -167,25 +181,27 @@ def follow(
                 arguments, changed = recorded, outputs
                 if setting is not current:
                     arguments = _arguments(made, flows[setting.name], setting, batch_size, is_current=False)
+                    arguments = _with_gradients_of(recorded, arguments)
                     changed = _outputs(seen, place, arguments, setting, device) or []
                     if not changed and outputs:
                         continue
                 # If a call repeats with other inputs in this setting, the first one stands for all.
                 found[place].setdefault(setting.name, arguments)
                 for before, after in zip(outputs, changed, strict=False):
-                    flows[setting.name].produce(before, after.with_gradient(has_backward))
+                    flows[setting.name].produce(before, after.with_gradient(has_backward), is_sum=made.name in SUMS)
     return found, skipped
 
 
 def _arguments(call: Bound, flow: _Flow, setting: Setting, batch_size: int | None = None, *, is_current: bool) -> Bound:
     weights = weights_of(call)
     buffers = RUNNING.get(call.name, ())
+    residual = _residual_place(call)
 
     def one(place: int, value: Argument) -> Argument:
         if isinstance(value, TensorInfo):
             if place in weights:
                 return flow.weight(value).with_gradient(place not in buffers)
-            changed = flow.argument(value)
+            changed = flow.residual(value) if place == residual else flow.argument(value)
             return replace(value, gradient=changed.gradient) if is_current else changed
         if isinstance(value, list) and value and all(isinstance(part, TensorInfo) for part in value):
             if place in weights:
@@ -201,29 +217,85 @@ def _arguments(call: Bound, flow: _Flow, setting: Setting, batch_size: int | Non
     return made
 
 
+def _residual_place(call: Bound) -> int | None:
+    """Return the place of the input of a residual branch in a sum of two tensors alike; ``None`` in any other call.
+
+    A sum usually has the input of the branch first, unless it writes to the branch's own output.
+    """
+    if call.name not in SUMS or len(call.arguments) < 2:
+        return None
+    first, second = call.arguments[:2]
+    if not isinstance(first, TensorInfo) or not isinstance(second, TensorInfo) or _key(first) != _key(second):
+        return None
+    return 1 if call.in_place else 0
+
+
+def _with_gradients_of(recorded: Bound, made: Bound) -> Bound:
+    """Return a call with gradients for the same tensors as the recorded call."""
+
+    def one(old: Argument, new: Argument) -> Argument:
+        if isinstance(old, TensorInfo) and isinstance(new, TensorInfo):
+            return new.with_gradient(old.gradient)
+        if isinstance(old, list) and isinstance(new, list) and old and isinstance(old[0], TensorInfo):
+            return [one(before, after) for before, after in zip(old, new, strict=True)]
+        return new
+
+    pairs = zip(recorded.arguments, made.arguments, strict=True)
+    return replace(made, arguments=tuple(one(old, new) for old, new in pairs))
+
+
 def _resized_sizes(call: Bound, made: Bound, factor: int, batch_size: int | None) -> Bound:
-    """Multiply the sizes among the arguments by the growth of the input."""
+    """Multiply the size among the arguments that grows with the batch."""
     before, after = call.arguments[0], made.arguments[0]
     if not isinstance(before, TensorInfo) or not isinstance(after, TensorInfo) or before.shape == after.shape:
         return made
     grown = next((at for at, (a, b) in enumerate(zip(before.shape, after.shape, strict=False)) if a != b), None)
     if grown is None:
         return made
-    batch = batch_size or before.shape[grown]
-    own = before.shape[grown]
-    wanted: tuple[Callable[[int], bool], ...] = (
-        lambda size: size == batch,
-        lambda size: size == own,
-        lambda size: size % batch == 0,
-    )
 
     def sizes(value: Argument) -> Argument:
         if not isinstance(value, list) or not all(type(size) is int for size in value):
             return value
-        at = next((at for fits in wanted for at, size in enumerate(value) if size > 0 and fits(size)), None)
+        at = grown_place(before.shape, grown, value, batch_size or before.shape[grown], by_place=call.name in BY_PLACE)
         return value if at is None else [size * factor if place == at else size for place, size in enumerate(value)]
 
     return replace(made, arguments=tuple(sizes(value) for value in made.arguments))
+
+
+def grown_place(
+    shape: Sequence[int], grown: int, sizes: Sequence[int], batch_size: int, *, by_place: bool = False
+) -> int | None:
+    """Return the place among the sizes of a view that grows with the batch.
+
+    Args:
+        shape: Shape of the tensor.
+        grown: Its dimension that grows.
+        sizes: Sizes of the view, at most one of them -1.
+        batch_size: Samples per batch.
+        by_place: Whether dimensions keep their places from the last one on, as when a tensor is expanded.
+
+    Returns:
+        The place; ``None`` if the size is -1, so that torch computes it.
+
+    Example:
+        >>> grown_place((512, 4, 192), 1, (512, 24, 32), 4), grown_place((8, 3), 0, (-1, 3), 8)
+        (1, None)
+    """
+    if by_place:
+        place = len(sizes) - len(shape) + grown
+        return place if sizes[place] == shape[grown] else None
+    known = prod(size for size in sizes if size > 0)
+    whole = [size if size >= 0 else prod(shape) // max(1, known) for size in sizes]
+    begin = prod(shape[:grown])
+    end = begin * shape[grown]
+    # A view splits or joins neighbouring dimensions, so products of the sizes before a dimension stay.
+    inside = [
+        place
+        for place, size in enumerate(whole)
+        if size > 1 and prod(whole[:place]) < end and prod(whole[: place + 1]) > begin
+    ]
+    inside.sort(key=lambda place: (whole[place] != shape[grown], whole[place] != batch_size, whole[place] % batch_size))
+    return inside[0] if inside and sizes[inside[0]] >= 0 else None
 
 
 def _outputs(
@@ -251,7 +323,8 @@ def _run(call: Bound, setting: Setting, device: str) -> list[TensorInfo]:
     def make(value: Argument) -> Any:
         if isinstance(value, TensorInfo):
             inside = torch.empty_strided(value.shape, value.strides, dtype=value.dtype, device="meta")
-            return Valueless(inside, device)
+            # Some products take another way if they need gradients.
+            return Valueless(inside, device).requires_grad_(value.gradient and not call.in_place)
         return [make(part) for part in value] if isinstance(value, list) else value
 
     dtype = getattr(torch, setting.autocast) if setting.autocast else None

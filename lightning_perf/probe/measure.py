@@ -293,6 +293,7 @@ def run_pass(
 def _tf32(setting: Setting, device: str) -> Any:
     if setting.tf32 is None or device != "cuda":
         return nullcontext()
+    # The worker process is this package's own, so the flags need not be restored.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setting.tf32
     return nullcontext()
 

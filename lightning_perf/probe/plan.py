@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_perf.analysis.core.arrays import json_list
 from lightning_perf.analysis.host.host_compute import HostCompute, host_compute
+from lightning_perf.analysis.kernels.arithmetic import arithmetic
 from lightning_perf.analysis.model.operator_calls import OperatorCalls, operator_calls
 from lightning_perf.analysis.model.optimizers import OptimizerSteps, optimizer_steps
 from lightning_perf.analysis.model.workload import workload
@@ -72,7 +73,14 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
     batch_size = next((shape[0] for shape in workload(trace).inputs if shape), None)
     optimizer = optimizer_steps(trace)
     memory_bytes = min(MOST_MEMORY_BYTES, int(MEMORY_SHARE * free_bytes()))
-    settings = _settings(calls, "cuda" if calls.on_device else "cpu", threads, cores, batch_size)
+    settings = _settings(
+        calls,
+        "cuda" if calls.on_device else "cpu",
+        threads,
+        cores,
+        batch_size,
+        uses_tf32=calls.on_device and _uses_tf32(trace),
+    )
     task = Task(
         calls=calls,
         settings=settings,
@@ -87,21 +95,32 @@ def plan_probe(trace: Trace, seconds: float, *, has_cuda: bool) -> Plan | None:
 
 
 def _settings(
-    calls: OperatorCalls, device: str, threads: int, cores: int, batch_size: int | None
+    calls: OperatorCalls, device: str, threads: int, cores: int, batch_size: int | None, *, uses_tf32: bool = False
 ) -> tuple[Setting, ...]:
     autocast = calls.autocast
     found = [Setting(CURRENT, autocast)]
     if autocast is None and (device == "cuda" or (cpu_flags() or frozenset()) & BF16_FLAGS):
         found.append(Setting("bf16", "bfloat16"))
+    if autocast is None and device == "cuda":
+        found.append(Setting("fp16", "float16"))
     if any(_is_channels_first(call.name, call.shapes, call.strides) for call in calls.calls):
         found.append(Setting("channels-last", autocast, channels_last=True))
     if device == "cpu" and _has_idle_cores(cores, threads):
         found.append(Setting("threads", autocast, threads=cores))
     if device == "cuda" and autocast is None:
-        found.append(Setting("tf32", autocast, tf32=True))
+        found.append(Setting("tf32", tf32=True))
     if batch_size is not None:
         found.append(Setting("batch", autocast, batch=2))
+    if device == "cuda":
+        # A flag that a setting leaves open would keep the value of the setting before.
+        found = [setting if setting.tf32 else replace(setting, tf32=uses_tf32) for setting in found]
     return tuple(found)
+
+
+def _uses_tf32(trace: Trace) -> bool:
+    """Return whether a kernel of the recording computed in TF32."""
+    found = arithmetic(trace)
+    return found is not None and found.row("tf32").time_ns > 0
 
 
 def _has_idle_cores(cores: int, threads: int) -> bool:

@@ -6,13 +6,19 @@ from collections.abc import Collection
 
 from lightning_perf.analysis.model.operator_calls import OperatorCalls
 
-__all__ = ["COVERAGE", "select_calls"]
+__all__ = ["COVERAGE", "covered_share", "select_calls"]
 
 COVERAGE = 0.97
 """Share of the operators' time from which further calls are left out."""
 
 SHORTEST_NS = 3_000
 """Shorter calls are left out: their time is that of calling them, which no setting changes."""
+
+
+def covered_share(calls: OperatorCalls, chosen: Collection[int]) -> float:
+    """Return the share of the operators' time that chosen calls have."""
+    whole = sum(call.forward_ns + call.backward_ns for call in calls.calls)
+    return sum(calls.calls[place].forward_ns + calls.calls[place].backward_ns for place in chosen) / max(1, whole)
 
 
 def select_calls(calls: OperatorCalls, possible: Collection[int], pass_ns: float) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,28 +15,59 @@ from lightning_perf.workers.memory_limit import limit_memory
 
 __all__ = ["main", "measure"]
 
-ROUNDS = 3
+ROUNDS = 2
 """Rounds that calls are chosen for, after one to warm up."""
 
 MOST_ROUNDS = 15
 
+ENOUGH = 0.9
+"""Share of the time of all measurable operators that should be measured."""
+
 WARM_UP = 1.6
 """Time of the first round, which also makes tensors and loads kernels, in times of a later one."""
+
+DEVICE_MEMORY_SHARE = 0.25
+"""Share of the device's free memory for the tensors of the calls. Their outputs may take as much again."""
 
 LAUNCHES = 2000
 
 
 def main(channel: Channel) -> None:
-    """Load torch, take a task, and send what was measured."""
+    """Load torch, take a task, and send the times."""
     import torch
 
     channel.receive(Begin)
+    _load()
     channel.send(Ready())
     task = channel.receive(Task)
     if task.device == "cpu":
         limit_memory()
+    else:
+        task = _limited_on_device(task)
     torch.manual_seed(0)
     channel.send(measure(task))
+
+
+def _limited_on_device(task: Task) -> Task:
+    """Limit the memory on the device, which the training may still hold, and return the task with that limit."""
+    import msgspec
+    import torch
+
+    free, whole = torch.cuda.mem_get_info()
+    limit = int(DEVICE_MEMORY_SHARE * free)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 2 * limit / whole))
+    return msgspec.structs.replace(task, memory_bytes=min(task.memory_bytes, limit))
+
+
+def _load() -> None:
+    """Load the parts of torch that calls on tensors without values need: a second, before the time of a task begins."""
+    import torch
+
+    from lightning_perf.probe.valueless import Valueless
+
+    one = Valueless(torch.empty(2, 2, device="meta"), "cpu")
+    torch.ops.aten.div(one, 2.0)
+    torch.ops.aten.mm(one, one)
 
 
 def measure(task: Task) -> Measured:
@@ -51,7 +83,7 @@ def measure(task: Task) -> Measured:
 
     from lightning_perf.probe.data_flow import follow
     from lightning_perf.probe.measure import Pool, Prepared, run_pass
-    from lightning_perf.probe.selection import select_calls
+    from lightning_perf.probe.selection import covered_share, select_calls
 
     begin = time.perf_counter()
     deadline = begin + task.seconds
@@ -59,15 +91,22 @@ def measure(task: Task) -> Measured:
     optimizer_ns = _optimizer(task, begin + 0.2 * task.seconds)
     found, skipped = follow(task.calls, task.settings, task.batch_size, task.device)
     names = [setting.name for setting in task.settings]
-    weight = sum(setting.batch for setting in task.settings)
+    settings = task.settings
+    weight = sum(setting.batch for setting in settings)
     possible = [place for place, bound in enumerate(found) if names[0] in bound]
     left_ns = max(0.0, deadline - time.perf_counter()) * 1e9
     chosen = select_calls(task.calls, possible, left_ns / (weight * (ROUNDS + WARM_UP)))
+    most = covered_share(task.calls, select_calls(task.calls, possible, math.inf))
+    if covered_share(task.calls, chosen) < ENOUGH * most and settings[-1].batch > 1:
+        # A larger batch takes the most time, and is the first to be left out.
+        settings = settings[:-1]
+        weight = len(settings)
+        chosen = select_calls(task.calls, possible, left_ns / (weight * (ROUNDS + WARM_UP)))
     pool = Pool(task.device, task.memory_bytes)
     calls: dict[str, dict[int, Prepared]] = {}
 
     def prepare() -> None:
-        for setting in task.settings:
+        for setting in settings:
             kept = calls.get(setting.name, {})
             calls[setting.name] = {
                 place: kept.get(place)
@@ -83,7 +122,7 @@ def measure(task: Task) -> Measured:
         start = time.perf_counter()
         if taken and start + min(taken) > deadline and number > 2:
             break
-        for setting in task.settings if number % 2 == 0 else reversed(task.settings):
+        for setting in settings if number % 2 == 0 else reversed(settings):
             measured, failed = run_pass(calls[setting.name], setting, task.device, task.threads, task.memory_bytes)
             for place, reason in failed.items():
                 del calls[setting.name][place]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
+from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
@@ -32,6 +33,7 @@ from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
+from lightning_perf.run_files.shadow import SHADOW
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
 from lightning_perf.run_files.windows import WINDOWS, RecordedWindow
@@ -190,6 +192,7 @@ def build_report(
     fit_findings = find_in_fit(fit_time)
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
+    shadow, shadow_notes = _shadow(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -223,6 +226,7 @@ def build_report(
             *forecast_notes,
             *probe_notes,
             *account_notes,
+            *shadow_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -237,6 +241,7 @@ def build_report(
         forecast=forecasted,
         fit_time=fit_time,
         fit_findings=fit_findings,
+        shadow=shadow,
     )
 
 
@@ -318,6 +323,16 @@ def _forecast(
         names = [device.name for device in lead.metadata.devices if device.name]
         measured = product_time(lead.kernels, names[0] if names else None, lead.breakdown.wall.mean_ns)
     return forecast(samples, precision=precision.setting.precision if precision else None, measured=measured), []
+
+
+def _shadow(folder: Path | None) -> tuple[ShadowDrift | None, list[str]]:
+    files = SHADOW.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        return summarize_shadow(SHADOW.read(files[0])), []
+    except TraceError as error:
+        return None, [f"The shadow steps are left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
 from lightning_perf.analysis.steps.fit_time import FitTime
@@ -87,6 +88,7 @@ class PerfReport(PageDocument, SavedDocument):
         forecast: The forecast of number formats; ``None`` unless `PerfCallback` was asked for it.
         fit_time: Where the time of the whole fit went, of the rank with the step times; ``None`` without an account.
         fit_findings: Causes of lost time in the whole fit, the largest saving first. Their savings are of the fit.
+        shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
 
     Example:
         >>> import lightning_perf
@@ -114,6 +116,7 @@ class PerfReport(PageDocument, SavedDocument):
     forecast: Forecast | None = None
     fit_time: FitTime | None = None
     fit_findings: tuple[Finding, ...] = ()
+    shadow: ShadowDrift | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

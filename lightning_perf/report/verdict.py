@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.steps.breakdown import Breakdown, CategoryTime
@@ -51,8 +50,7 @@ def judge(
         The verdict.
     """
     if lead is None:
-        verdict = _unrecorded(step_times)
-        return replace(verdict, why=f"{fit_findings[0].title}.") if fit_findings else verdict
+        return _unrecorded(step_times)
     where = f"{headline} {_where(lead)}".strip()
     if lead.breakdown.truncated:
         return Verdict(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lightning_perf.run_files.estimates import Source
 from lightning_perf.tune.levers.lever import Machine
 from lightning_perf.workers.channel import Message
@@ -66,6 +68,8 @@ class Scouted(Message, frozen=True):
         note: Why there are no predictions, or None.
         step_ms: Median step time without the profiler, a first figure; None if no step was timed.
         network: Class and number of parameters of the model.
+        probed: For each lever that a probe of the recorded operators covers, the least and the most saving as a share
+            of the step; negative for a loss.
     """
 
     machine: Machine
@@ -75,6 +79,7 @@ class Scouted(Message, frozen=True):
     note: str | None
     step_ms: float | None = None
     network: str = ""
+    probed: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
 
 
 class Ready(Message, frozen=True):

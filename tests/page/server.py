@@ -1,4 +1,4 @@
-"""A server of the page, inside the browser: it answers what a test has prepared."""
+"""A server of the page, inside the browser: it sends the answers that a test has prepared."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ OPTIONS = {"rules": {"target-size": {"enabled": True}, "skip-link": {"enabled": 
 
 
 def violations(page: Any) -> list[str]:
-    """What axe finds: the rule, the element, and why."""
+    """The findings of axe: rule, element and reason."""
     found = Axe().run(page, options=OPTIONS).response["violations"]
     return [
         f"{rule['id']}: {node['html'][:120]} ({node['failureSummary'].splitlines()[-1].strip()[:120]})"

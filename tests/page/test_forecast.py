@@ -1,4 +1,4 @@
-"""The forecast of number formats on the page."""
+"""The forecast of number formats and shadow steps on the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.analysis.precision.forecast import forecast
+from lightning_perf.analysis.precision.shadow import summarize_shadow
 from tests.analysis.precision.test_forecast import sample
+from tests.analysis.precision.test_shadow import sample as shadow_sample
 from tests.page.samples import HOSTILE, hand_made_report, poisoned
 
 
@@ -39,3 +41,15 @@ def test_hostile_layer_names_stay_text(tmp_path: Path, open_page: Any) -> None:
         chart.locator("svg.main-svg").first.wait_for()
     assert opened.page.evaluate("globalThis.pwned") is None
     assert opened.page.locator("main img, main script").count() == 0
+
+
+def test_the_page_shows_shadow_steps(tmp_path: Path, open_page: Any) -> None:
+    drift = summarize_shadow([shadow_sample(0, 0.99), shadow_sample(100, 0.95)])
+    assert drift is not None
+    opened = open_page(replace(hand_made_report(tmp_path), shadow=drift), view="precision")
+    shown = opened.page.inner_text("main")
+    assert all(line in shown for line in drift.summary)
+    assert opened.texts("#table-shadow tbody tr:first-child > *")[:4] == ["body", "0.95000", "100", "0.97000"]
+    chart = opened.page.locator(".chart").first
+    chart.scroll_into_view_if_needed()
+    chart.locator("svg.main-svg").first.wait_for()

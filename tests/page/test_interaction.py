@@ -1,4 +1,4 @@
-"""What a reader does: sort, search, page, export, follow links, open definitions, with the mouse and the keyboard."""
+"""The actions of a reader with mouse and keyboard: sort, search, page, export, follow links, open definitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = Callable[[int], bytes]
 
 @pytest.fixture
 def many_operators(tmp_path: Path) -> Rows:
-    """A function that makes a report of as many operators; the n-th took n µs a step on the host, and has 2 n calls."""
+    """A function that makes a report of as many operators. The n-th takes n µs per step on the host, with 2 n calls."""
     document = json.loads(hand_made_report(tmp_path).to_json())
 
     def make(number: int) -> bytes:

@@ -20,7 +20,7 @@ from tests.support.trace_builder import TraceBuilder
 
 VIEWS = ("overview", "timeline", "operators", "kernels", "modules", "memory", "launches", "distributed", "precision")
 
-# What a recording lacks, said instead of an empty view.
+# Views without data, which show a reason instead.
 MISSING = {
     "kineto/resnet50_num_workers_0/worker0.1623143089861*": {"modules", "distributed"},
     "hta/nccl_parser_config/*.gz": {"modules", "memory"},

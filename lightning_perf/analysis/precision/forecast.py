@@ -26,8 +26,7 @@ __all__ = [
 
 SAFE_DB = 15.0
 """A layer is safe in a format if all of its matrix products have at least this signal-to-noise ratio. Their error is
-then at most 18 % of the result's norm. `benchmarks/results/fp8_forecast.md` compares this limit with emulated
-trainings."""
+then at most 18 % of the result's norm. `benchmarks/results/fp8_forecast.md` compares it with emulated trainings."""
 
 RECIPES = {
     "fp16": "FP16",

@@ -22,8 +22,9 @@ from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.fit_time import fit_time_section
 from lightning_perf.report.console.forecast import forecast_section
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
-from lightning_perf.report.console.precision import precision_section
+from lightning_perf.report.console.precision import mistakes_section, precision_section
 from lightning_perf.report.console.rank import rank_sections
+from lightning_perf.report.console.shadow import shadow_section
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.report.sentences import trust_line
@@ -172,6 +173,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         )
     if report.held_back:
         yield from held_back_section(report.held_back)
+    if report.precision is not None and report.precision.mistakes:
+        yield from mistakes_section(report.precision.mistakes)
     if len(report.ranks) > 1:
         yield from _section("Ranks", ranks_table(report))
     if lead is not None:
@@ -185,6 +188,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield from _section("Captures", captures_section(report.captures))
     if report.precision is not None:
         yield from _section("Precision", precision_section(report.precision, top))
+    if report.shadow is not None:
+        yield from _section("Shadow steps in FP32", shadow_section(report.shadow, top))
     if report.forecast is not None:
         yield from _section("Forecast of number formats", forecast_section(report.forecast, top))
     if report.sources:

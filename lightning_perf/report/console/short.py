@@ -13,6 +13,7 @@ from rich.text import Text
 from lightning_perf.findings.finding import Finding
 from lightning_perf.report.console.fit_time import fit_sentence
 from lightning_perf.report.console.layout import hanging, rule_link
+from lightning_perf.report.console.precision import mistake_line
 from lightning_perf.report.document import PerfReport
 from lightning_perf.report.labels import count_of
 from lightning_perf.terminal_text import plain, prose
@@ -22,6 +23,7 @@ __all__ = ["print_short_report", "render_short"]
 
 MAX_FINDINGS = 4
 MAX_NOTES = 2
+MAX_MISTAKES = 2
 
 
 def print_short_report(
@@ -64,6 +66,13 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
     else:
         yield hanging("Why  ", prose(verdict.why), style="bold")
         yield hanging("Next ", prose(verdict.next, "green"), style="bold")
+    mistakes = report.precision.mistakes if report.precision is not None else ()
+    for mistake in mistakes[:MAX_MISTAKES]:
+        yield hanging("Error" if mistake.severity == "high" else "Note ", mistake_line(mistake), style="yellow")
+        yield hanging("     ", prose(f"Fix: {mistake.action}", "green"))
+    if len(mistakes) > MAX_MISTAKES:
+        more = count_of(len(mistakes) - MAX_MISTAKES, "more mistake")
+        yield Text(f"      {more} in the full report", style="dim")
     if report.fit_findings and report.fit_time is not None:
         yield hanging("Fit  ", prose(fit_sentence(report.fit_time)), style="bold")
         for number, finding in enumerate(report.fit_findings[:MAX_FINDINGS], start=len(report.findings) + 1):

@@ -34,7 +34,7 @@ function render(context) {
     column.share("share", "Share", { bar: (row) => row.share / most }),
     column.perStep(steps, column.count("calls", "Calls")),
     column.time("mean_ns", "Mean"),
-    column.text("tensor_cores", "Tensor Cores", {
+    column.text("tensor_cores", units(rank).products, {
       definition: "tensor-cores",
       value: tensorCores,
     }),
@@ -44,19 +44,19 @@ function render(context) {
     }),
     column.share("occupancy", "Occupancy", { definition: "occupancy" }),
     column.count("blocks_per_sm", units(rank).blocks, { definition: "blocks-per-sm" }),
-    column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers, optional: 1600 }),
+    column.text("launchers", "Launched by", { code: true, csv: "launched_by", value: launchers, optional: 2000 }),
     column.text("grid", "Grid", { value: (row) => triple(row.grid), definition: "launch-configuration", optional: 1700 }),
     column.text("block", "Block", { value: (row) => triple(row.block), definition: "launch-configuration", optional: 1700 }),
     column.count("registers", "Registers", { definition: "launch-configuration", optional: 1900 }),
     column.bytes("shared_bytes", "Shared memory", { definition: "launch-configuration", optional: 1900 }),
-    column.count("configurations", "Configurations", { definition: "launch-configuration", optional: 2400 }),
-    column.time("min_ns", "Minimum", { optional: 2200 }),
-    column.time("max_ns", "Maximum", { optional: 2200 }),
-    column.bytes("bytes", "Bytes", { optional: 2200 }),
-    column.text("category", "Category", { value: (row) => label("categories", row.category), optional: 2200 }),
-    column.text("tensor_core_reason", "Why not on Tensor Cores", {
+    column.count("configurations", "Configurations", { definition: "launch-configuration", optional: Infinity }),
+    column.time("min_ns", "Minimum", { optional: 2400 }),
+    column.time("max_ns", "Maximum", { optional: 2400 }),
+    column.bytes("bytes", "Bytes", { optional: 2400 }),
+    column.text("category", "Category", { value: (row) => label("categories", row.category), optional: 2400 }),
+    column.text("tensor_core_reason", `Why not on ${units(rank).cores}`, {
       value: (row) => (row.tensor_core_reason ? label("reasons", row.tensor_core_reason) : null),
-      optional: 2400,
+      optional: Infinity,
     }),
   ]);
   const used = [...new Set(found.rows.map((row) => parent(row.category)))];

@@ -82,7 +82,9 @@ function summary(report, rank) {
   const used = [...new Set(rank.metadata.devices.map((device) => device.name).filter(Boolean))];
   const device = times.has_device ? (efficiency?.devices ?? []) : [];
   const each = device.length > 1 ? `device ${device[0].ordinal} of ${device.length}` : null;
-  const metadata = rank.metadata.devices.find((item) => item.ordinal === device[0]?.ordinal);
+  const described = rank.metadata.devices;
+  // Under HIP, kernels can have ordinals without a described device.
+  const metadata = described.find((item) => item.ordinal === device[0]?.ordinal) ?? (used.length === 1 ? described[0] : null);
   const peak = memory?.devices.find((item) => item.device !== null);
   const { cores, unit, architecture } = units(rank);
   const recorded = [

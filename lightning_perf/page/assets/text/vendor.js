@@ -10,6 +10,7 @@ const GFX = [
 
 const NVIDIA = {
   cores: "Tensor Cores",
+  products: "Tensor Cores",
   unit: "SM",
   blocks: "Blocks/SM",
   architecture: ({ compute_major: major, compute_minor: minor }) =>
@@ -17,6 +18,7 @@ const NVIDIA = {
 };
 const AMD = {
   cores: "Matrix Cores (MFMA)",
+  products: "MFMA",
   unit: "CU",
   blocks: "Workgroups/CU",
   architecture: ({ name, compute_major: major, compute_minor: minor }) =>

@@ -29,7 +29,7 @@ const ENDS = {
 /** Where the time of a whole fit went. */
 export function fitTime(fit) {
   const rows = fit.groups.flatMap((group) =>
-    group.parts.map((part) => ({ group: group.group, ...part, name: part.name || "all of it" })),
+    group.parts.map((part) => ({ ...part, group: group.group, name: part.name || "all of it", count: part.count || null })),
   );
   return section(
     "Time of the whole fit",
