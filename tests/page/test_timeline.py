@@ -257,6 +257,19 @@ def test_without_a_server_a_command_opens_perfetto_at_the_instant(one: Any) -> N
     assert command.endswith("--at 1300.000")
 
 
+def test_an_instant_in_a_later_window_names_its_own_file_and_time(tmp_path: Path, open_page: Any) -> None:
+    paths = []
+    for window, base_ns in enumerate((0, 2_000_000)):
+        trace = TraceBuilder(baseTimeNanoseconds=base_ns).rank(0, 1).step(window, 500, STEP_US)
+        paths.append(trace.op("aten::mm", 510, 380).write(tmp_path / f"rank0.{window + 1}.pt.trace.json"))
+    opened = open_page(build_report(paths), view="timeline")
+    for place, name, start_us in ((0.1, "rank0.1", 500), (0.9, "rank0.2", 500)):
+        click_at(opened, place)
+        command = opened.page.inner_text(".tl-details .code-line code")
+        assert f"{name}.pt.trace.json --at " in command
+        assert start_us <= float(command.split()[-1]) <= start_us + STEP_US
+
+
 def test_a_report_of_an_older_version_shows_its_steps(tmp_path: Path, open_page: Any) -> None:
     document = json.loads(run_of(tmp_path, 3).to_json())
     for rank in document["ranks"]:
