@@ -18,6 +18,7 @@ from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.loading import command as data
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.tune import command as tune
 
@@ -43,6 +44,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "diff": diff,
     "view": view,
     "tune": tune,
+    "data": data,
     "compare": compare,
     "study": study,
     "infer": infer,
@@ -97,12 +99,13 @@ def _is_expected(error: Exception) -> bool:
     from lightning_perf.errors import TraceError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
+    from lightning_perf.loading.errors import LoadingError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
-    return isinstance(error, expected)
+    of_commands = (CompareError, InferenceError, LoadingError, TuneError, ViewerError)
+    return isinstance(error, (*of_commands, MissingExtraError, PageError, TraceError))
 
 
 def _parser() -> argparse.ArgumentParser:
