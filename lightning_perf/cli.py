@@ -23,6 +23,7 @@ from lightning_perf.inference.sweep import command as sweep
 from lightning_perf.loading import command as data
 from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
+from lightning_perf.top import command as top
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]
@@ -44,6 +45,7 @@ class _Command(Protocol):
 _COMMANDS: Mapping[str, _Command] = {
     "demo": demo,
     "run": launch,
+    "top": top,
     "analyze": analyze,
     "diff": diff,
     "view": view,
