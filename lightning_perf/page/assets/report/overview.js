@@ -141,7 +141,7 @@ function summary(report, rank) {
   );
 }
 
-// The share of compute on Tensor Cores, and the share of kernels whose names do not show whether they use them.
+// The share of compute on Tensor Cores. Kernels count as unknown if their names do not show whether they use them.
 function tensorCores(formats) {
   if (!formats?.compute_ns || formats.tensor_core_share === null) return { value: null };
   const unknown = formats.tensor_core_unknown_ns / formats.compute_ns;
