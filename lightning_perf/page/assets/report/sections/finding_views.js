@@ -8,7 +8,7 @@ const TITLES = {
   memory: "the memory",
   distributed: "the ranks",
   precision: "the precision",
-  overview: "the step times",
+  overview: "the time of the steps and of the fit",
 };
 
 const VIEWS = {
@@ -29,18 +29,24 @@ const VIEWS = {
   "host-work": "timeline",
   "input-bound": "timeline",
   "launch-bound": "launches",
+  "long-validation": "overview",
   "memory-full": "memory",
   "memory-spare": "memory",
   "pageable-copies": "kernels",
   "periodic-steps": "overview",
   "queued-stalls": "launches",
   "rank-imbalance": "distributed",
+  "slow-callback": "overview",
+  "slow-checkpoints": "overview",
+  "slow-first-step": "overview",
+  "slow-logger": "overview",
   "small-kernels": "kernels",
   "stop-flags": "timeline",
   "sync-points": "launches",
   "tensor-cores": "kernels",
   "tf32-off": "kernels",
   "unfused-optimizer": "kernels",
+  "worker-restarts": "overview",
 };
 
 /** The view of a rule: {title, state}, or null for a rule without one. */
