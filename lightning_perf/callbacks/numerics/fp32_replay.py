@@ -19,7 +19,7 @@ from lightning_perf.callbacks.precision.switch import PrecisionError, plugin_mod
 from lightning_perf.callbacks.precision.tf32 import Tf32Override
 from lightning_perf.run_files.precision import LayerDrift, NumericsDrift, finite_or_none
 
-__all__ = ["NumericsGuard"]
+__all__ = ["NumericsGuard", "plain_precision"]
 
 DRIFT_VALUES = 2**16
 """Values of a layer's output that its drift is computed from, at most. All of them, in FP32 and of two passes, are 66
@@ -139,7 +139,7 @@ class NumericsGuard:
         settings = [dict(group) for group in self._optimizer.param_groups]
         tf32 = Tf32Override("off")
         try:
-            with unmarked(self._module), _plain_precision(self._trainer):
+            with unmarked(self._module), plain_precision(self._trainer):
                 yield
         finally:
             tf32.undo()
@@ -196,7 +196,7 @@ class NumericsGuard:
         mixed = self._outputs(batch)
         tf32 = Tf32Override("off")
         try:
-            with _plain_precision(self._trainer):
+            with plain_precision(self._trainer):
                 reference = self._outputs(batch)
         finally:
             tf32.undo()
@@ -236,7 +236,8 @@ class NumericsGuard:
 
 
 @contextmanager
-def _plain_precision(trainer: Trainer) -> Iterator[None]:
+def plain_precision(trainer: Trainer) -> Iterator[None]:
+    """Let a Trainer run batches in FP32 inside the context."""
     strategy = trainer.strategy
     plugin = strategy.precision_plugin
     strategy.precision_plugin = plugin_module(trainer).Precision()
