@@ -12,12 +12,15 @@ from typing import Protocol
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.commands import analyze, diff, explain_nan, view
+from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
+from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
 from lightning_perf.tune import command as tune
 
@@ -39,9 +42,11 @@ class _Command(Protocol):
 
 _COMMANDS: Mapping[str, _Command] = {
     "demo": demo,
+    "run": launch,
     "analyze": analyze,
     "diff": diff,
     "view": view,
+    "probe": probe,
     "tune": tune,
     "compare": compare,
     "study": study,
@@ -49,6 +54,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "sweep": sweep,
     "explain": explain,
     "explain-nan": explain_nan,
+    "estimates": estimates,
 }
 
 
@@ -94,16 +100,18 @@ def _discard_output() -> None:
 
 
 def _is_expected(error: Exception) -> bool:
+    from lightning_perf.commands.run import LaunchError
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
-    return isinstance(error, expected)
+    expected = (CompareError, EstimatesError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError)
+    return isinstance(error, (*expected, TuneError, ViewerError))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -150,6 +151,8 @@ class _Campaign:
             budget_s=self._budget.total_s,
             interrupted=self._interrupted,
             notes=tuple(self._notes),
+            network=scouted.network,
+            tuning=f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}",
         )
 
     def _scout(self) -> Scouted:
@@ -229,6 +232,7 @@ class _Campaign:
 
     def _try(self, lever: Lever, scouted: Scouted, noise: Estimate) -> Trial:
         found = _prediction(lever, scouted)
+        on_top_of = self._kept
         reason: str | None = None
         measured: Estimate | None = None
         if (missing := scouted.missing[lever.name]) is not None:
@@ -257,6 +261,9 @@ class _Campaign:
             predicted=(1 - found.high, 1 - found.low) if found and outcome is not Outcome.NOT_APPLICABLE else None,
             measured=measured,
             lines=scouted.lines.get(lever.name, ()),
+            rule=found.kind if found and outcome is not Outcome.NOT_APPLICABLE else None,
+            source=found.source if found and outcome is not Outcome.NOT_APPLICABLE else None,
+            on_top_of=on_top_of if measured is not None else (),
         )
 
     def _measured(self, lever: Lever, noise: Estimate, levers: int) -> tuple[Outcome, str | None, Estimate]:

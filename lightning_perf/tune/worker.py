@@ -54,6 +54,7 @@ def profile(
     """
     from lightning_perf.callbacks.perf import PerfCallback
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.followed import source_of
     from lightning_perf.report.build import analyze
 
     callback = PerfCallback(
@@ -76,6 +77,7 @@ def profile(
             finding.kind,
             min(finding.saving_low_ms / finding.step_ms, MOST_SAVING),
             min(finding.saving_high_ms / finding.step_ms, MOST_SAVING),
+            source_of(finding),
         )
         for finding in report.findings
         if finding.saving_low_ms is not None and finding.saving_high_ms is not None and finding.step_ms
@@ -214,7 +216,12 @@ def _scout(order: Order) -> Scouted:
     predictions, note, step_ms = profile(
         lambda **arguments: fit(_load(order), folder=order.folder, **arguments), order.folder, PROFILED_STEPS
     )
-    return Scouted(machine, missing, lines, predictions, note, step_ms)
+    return Scouted(machine, missing, lines, predictions, note, step_ms, _describe_network(training.module))
+
+
+def _describe_network(module: torch.nn.Module) -> str:
+    parameters = [parameter for parameter in module.parameters() if not torch.nn.parameter.is_lazy(parameter)]
+    return f"{type(module).__qualname__}, {sum(parameter.numel() for parameter in parameters):,} parameters"
 
 
 def _train(order: Order, channel: Channel) -> None:

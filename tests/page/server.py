@@ -56,3 +56,8 @@ class Server:
     def open(self, state: str = "") -> None:
         self.page.goto(f"{ORIGIN}index.html{state}")
         self.page.wait_for_selector("main h1")
+
+    def choose(self, run: str) -> None:
+        """Choose another run from the list."""
+        self.page.click("#run")
+        self.page.click(f'[data-run="{run}"]')

@@ -89,7 +89,7 @@ def test_a_link_shows_what_its_sender_saw(many_operators: Rows, open_page: Any) 
     assert names(opened) == seen
     assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
     assert opened.page.input_value("#table-operators input[type=search]") == "op_01"
-    assert opened.page.locator("th[aria-sort=descending]").inner_text().startswith("Calls")
+    assert opened.page.locator("#table-operators th[aria-sort=descending]").inner_text().startswith("Calls")
 
 
 def test_back_goes_back_and_tables_forget(many_operators: Rows, open_page: Any) -> None:

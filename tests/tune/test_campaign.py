@@ -403,3 +403,16 @@ def test_a_batch_that_does_not_fit_alone_fails_with_the_cause(planted):
 def test_progress_says_how_much_time_is_left(planted):
     _, said = tuned("channels-last")
     assert any(line.startswith("channels-last: no gain") and line.endswith("min left") for line in said)
+
+
+def test_a_trial_names_the_finding_and_what_it_was_measured_against(planted):
+    planted.predictions = (Prediction("channels-last", 0.2, 0.4, "probed"), Prediction("half-precision", 0.1, 0.3))
+    planted.factors = {"channels-last": 0.7}
+    result, _ = tuned("bf16-mixed", "channels-last", "fused-optimizer")
+    found = {trial.lever: (trial.rule, trial.source, trial.on_top_of) for trial in result.trials}
+    assert found == {
+        "channels-last": ("channels-last", "probed", ()),
+        "bf16-mixed": ("half-precision", "general", ("channels-last",)),
+        "fused-optimizer": (None, None, ("channels-last",)),
+    }
+    assert result.tuning

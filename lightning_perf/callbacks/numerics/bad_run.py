@@ -12,11 +12,10 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.place import layer_names
 from lightning_perf.callbacks.numerics.cure_search import CureSearch
-from lightning_perf.callbacks.numerics.fp32_replay import plain_precision
 from lightning_perf.callbacks.numerics.loss_scale import PendingVerdict
 from lightning_perf.callbacks.numerics.nonfinite_operator import NonFiniteOperator, NonFiniteWatch
 from lightning_perf.callbacks.numerics.overflow_origin import Batch
-from lightning_perf.callbacks.numerics.replay import TorchRandomState, replayed_step, unmarked
+from lightning_perf.callbacks.numerics.replay import TorchRandomState, plain_precision, replayed_step, unmarked
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers
 from lightning_perf.callbacks.precision.switch import PrecisionError
 from lightning_perf.callbacks.precision.tf32 import Tf32Override

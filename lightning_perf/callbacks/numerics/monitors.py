@@ -29,7 +29,7 @@ from lightning_perf.run_files.precision import (
     write_precision,
 )
 
-__all__ = ["MonitorOptions", "NumericsMonitors"]
+__all__ = ["Isolated", "MonitorOptions", "NumericsMonitors"]
 
 M = TypeVar("M")
 P = ParamSpec("P")
@@ -64,7 +64,7 @@ class MonitorOptions:
         check_diagnose(self.diagnose)
 
 
-class _Isolated(Generic[M]):
+class Isolated(Generic[M]):
     """Runs one monitor. Its first error is reported and ends this monitor only.
 
     Args:
@@ -123,17 +123,17 @@ class NumericsMonitors:
         self._attempts = 0
         self._drifted = False
         self._trainer_log = trainer_log
-        self._guard: _Isolated[NumericsGuard] = _Isolated("the run is not compared with FP32", errors)
-        self._scale: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not monitored any more", errors)
-        self._scale_log: _Isolated[LossScaleMonitor] = _Isolated("the loss scale is not logged any more", errors)
-        self._underflow: _Isolated[UnderflowMonitor] = _Isolated("gradients are not monitored any more", errors)
-        self._locator: _Isolated[OverflowLocator] = _Isolated(
+        self._guard: Isolated[NumericsGuard] = Isolated("the run is not compared with FP32", errors)
+        self._scale: Isolated[LossScaleMonitor] = Isolated("the loss scale is not monitored any more", errors)
+        self._scale_log: Isolated[LossScaleMonitor] = Isolated("the loss scale is not logged any more", errors)
+        self._underflow: Isolated[UnderflowMonitor] = Isolated("gradients are not monitored any more", errors)
+        self._locator: Isolated[OverflowLocator] = Isolated(
             "the origin of overflows is not looked for any more", errors
         )
-        self._mistakes: _Isolated[MistakeWatch] = _Isolated(
+        self._mistakes: Isolated[MistakeWatch] = Isolated(
             "mistakes in mixed precision are not looked for any more", errors
         )
-        self._losses: _Isolated[LossWatch] = _Isolated("NaN and infinities are not diagnosed", errors)
+        self._losses: Isolated[LossWatch] = Isolated("NaN and infinities are not diagnosed", errors)
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
         self.underflow: UnderflowTable | None = None
