@@ -18,6 +18,7 @@ DOCS = PurePosixPath("docs")
 RESULTS = PurePosixPath("benchmarks/results")
 FINDINGS = PurePosixPath("lightning_perf/findings/pages")
 FINDINGS_INDEX = "findings.md"
+MISTAKES_INDEX = "precision-mistakes.md"
 OUTSIDE = ((RESULTS, "results"), (FINDINGS, "findings"))
 """Folders outside ``docs/`` and their names on the site."""
 
@@ -26,8 +27,12 @@ _LINK = re.compile(r'(?P<before>\]\(|\b(?:src|href)=")(?P<target>(?![a-z]+:|[#/]
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give each page of results and each rule of the findings a line in the navigation."""
-    rules = sorted(path.stem for path in (ROOT / FINDINGS).glob("*.md"))
-    config.nav = _with_rules(config.nav or [], [FINDINGS_INDEX, *({rule: f"findings/{rule}.md"} for rule in rules)])
+    for index, folder, name in (
+        (FINDINGS_INDEX, FINDINGS, "findings"),
+        (MISTAKES_INDEX, FINDINGS / "mistakes", "findings/mistakes"),
+    ):
+        rules = sorted(path.stem for path in (ROOT / folder).glob("*.md"))
+        config.nav = _with_rules(config.nav or [], index, [index, *({rule: f"{name}/{rule}.md"} for rule in rules)])
     results = ROOT / RESULTS
     pages = [PurePosixPath(page.relative_to(results).as_posix()) for page in sorted(results.rglob("*.md"))]
     config.nav = [*(config.nav or ()), {"Measured": [{_label(page): f"results/{page}"} for page in pages]}]
@@ -94,15 +99,16 @@ def _in_repository(page: PurePosixPath) -> PurePosixPath:
     return DOCS / page
 
 
-def _with_rules(nav: list[Any], pages: list[Any]) -> list[Any]:
-    """The navigation with the index of the findings replaced by a section of its pages, wherever it is."""
+def _with_rules(nav: list[Any], index: str, pages: list[Any]) -> list[Any]:
+    """The navigation with an index of rules replaced by a section of their pages, wherever it is."""
     replaced = []
     for entry in nav:
         if isinstance(entry, dict):
             (title, value), *_ = entry.items()
-            value = (
-                pages if value == FINDINGS_INDEX else _with_rules(value, pages) if isinstance(value, list) else value
-            )
+            if value == index:
+                value = pages
+            elif isinstance(value, list):
+                value = _with_rules(value, index, pages)
             replaced.append({title: value})
         else:
             replaced.append(entry)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
-from lightning_perf.commands import analyze, diff, view
+from lightning_perf.commands import analyze, diff, explain_nan, view
 from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
@@ -57,6 +57,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
+    "explain-nan": explain_nan,
     "estimates": estimates,
 }
 

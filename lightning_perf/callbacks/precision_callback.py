@@ -10,6 +10,7 @@ from typing import Any, Literal, ParamSpec
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
 from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
+from lightning_perf.callbacks.numerics.bad_run import Diagnose
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
@@ -26,6 +27,7 @@ from lightning_perf.callbacks.precision.tf32 import Tf32Override, read_fp32_arit
 from lightning_perf.callbacks.run_record.run_folder import claim_run_folder
 from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.precision import (
+    BadRun,
     LossScaleHistory,
     NumericsDrift,
     PrecisionMistake,
@@ -74,6 +76,9 @@ class PrecisionCallback(LightningCallback):
         locate_overflows: Number of overflows to find the origin of, by running their batch again; 0 for none.
         guard_steps: Number of first steps to replay in FP32. This tells whether mixed precision changes the run more
             than another seed would. 0 for none, otherwise 2 or more.
+        diagnose: Whether to check each step for NaN and infinities: ``loss`` without waiting for a GPU, ``gradients``
+            also before the optimizer steps, which waits for the GPU, or ``off``. The first bad batch is run again, to
+            find the origin and the layers to keep in FP32.
         log_metrics: Log the loss scale to the Trainer's loggers, as ``perf/…``.
         dirpath: Folder for the files; with the suffix ``_1``, ``_2``, … where it is not empty. Default: ``perf`` in
             the Trainer's log directory.
@@ -101,6 +106,7 @@ class PrecisionCallback(LightningCallback):
         underflow_every_n_steps: int = 100,
         locate_overflows: int = 0,
         guard_steps: int = 0,
+        diagnose: Diagnose = "loss",
         log_metrics: bool = True,
         dirpath: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -127,7 +133,10 @@ class PrecisionCallback(LightningCallback):
         self._keep_fp32 = tuple(keep_fp32)
         self._tf32 = tf32
         self._options = MonitorOptions(
-            underflow_every_n_steps=underflow_every_n_steps, locate_overflows=locate_overflows, guard_steps=guard_steps
+            underflow_every_n_steps=underflow_every_n_steps,
+            locate_overflows=locate_overflows,
+            guard_steps=guard_steps,
+            diagnose=diagnose,
         )
         self._dirpath = os.fspath(dirpath) if dirpath is not None else None
         self._switch = PrecisionSwitch(precision, scaler=scaler)
@@ -149,6 +158,8 @@ class PrecisionCallback(LightningCallback):
         """The comparison with FP32 replays in the last fit; None where none was asked for, or the fit was too short."""
         self.mistakes: tuple[PrecisionMistake, ...] = ()
         """Mistakes in the use of 16-bit precision that the last fit showed."""
+        self.bad_run: BadRun | None = None
+        """The diagnosis of the last fit, if its loss turned NaN or infinite; None if it did not."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
@@ -168,7 +179,7 @@ class PrecisionCallback(LightningCallback):
         """All of the last run's results together; None before one has begun."""
         if self.setting is None:
             return None
-        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics, self.mistakes)
+        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics, self.mistakes, self.bad_run)
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision before anything depends on it."""
@@ -227,6 +238,7 @@ class PrecisionCallback(LightningCallback):
         """
         self.loss_scale = self.underflow = self.numerics = None
         self.mistakes = ()
+        self.bad_run = None
         self._switch.apply_scaler_factors()
         self.monitors = NumericsMonitors(
             trainer,
@@ -325,7 +337,7 @@ class PrecisionCallback(LightningCallback):
             return
         monitors.finish()
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
-        self.mistakes = monitors.mistakes
+        self.mistakes, self.bad_run = monitors.mistakes, monitors.bad_run
         result = self.result
         if result is not None:
             monitors.save_summary(result)

@@ -16,6 +16,7 @@ from lightning_perf.run_files.loss_scale import ScaleEvent
 
 __all__ = [
     "PRECISION_NAME",
+    "BadRun",
     "Fp32Arithmetic",
     "LayerDrift",
     "LayerUnderflow",
@@ -308,6 +309,110 @@ class PrecisionMistake:
 
 
 @dataclass(frozen=True)
+class BadRun:
+    """The diagnosis of a run that went wrong in 16 bits, from replays of the first batch that showed it.
+
+    Attributes:
+        step: Number of the step.
+        precision: The run's precision.
+        symptom: ``loss`` if it was NaN or infinite, ``gradients`` if they were, ``drift`` if the run left the range of
+            FP32 runs with other seeds.
+        weights_finite: Whether the weights were still finite. Otherwise nothing could be replayed.
+        layer: The layer with the first operator that made inf or NaN; empty for the LightningModule itself.
+        operator: That operator; empty if no value was inf or NaN.
+        line: The user's code that called it, as ``file:line``; empty in the backward pass.
+        backward: Whether it ran in the backward pass.
+        value: ``inf`` or ``nan``.
+        dtype: Type of the operator's result.
+        largest_input: Largest finite magnitude among the operator's inputs.
+        loss: The loss of the batch in the run's precision; None if it is NaN or infinite.
+        fp32_finite: Whether loss and gradients of the same batch are finite in FP32; None if that was not tried.
+        fp32_loss: The loss of the batch in FP32.
+        keep_fp32: The smallest list of layers found that cures the batch; empty if none does.
+        cured_loss: The loss of the batch with these layers in FP32.
+        trials: Lists that were tried.
+    """
+
+    step: int
+    precision: str
+    symptom: Literal["loss", "gradients", "drift"]
+    weights_finite: bool = True
+    layer: str = ""
+    operator: str = ""
+    line: str = ""
+    backward: bool = False
+    value: str = ""
+    dtype: str = ""
+    largest_input: float | None = None
+    loss: float | None = None
+    fp32_finite: bool | None = None
+    fp32_loss: float | None = None
+    keep_fp32: tuple[str, ...] = ()
+    cured_loss: float | None = None
+    trials: int = 0
+
+    @property
+    def title(self) -> str:
+        """The symptom in one clause.
+
+        Example:
+            >>> BadRun(12, "16-mixed", "loss", layer="net.attention", operator="aten::exp", value="inf").title
+            'The loss turned NaN or infinite in step 12, from aten::exp in net.attention'
+        """
+        symptom = {
+            "loss": f"The loss turned NaN or infinite in step {self.step}",
+            "gradients": f"The gradients turned NaN or infinite in step {self.step}",
+            "drift": f"The training has left the range of FP32 runs by step {self.step}",
+        }[self.symptom]
+        if not self.operator:
+            return symptom
+        line = f" ({self.line})" if self.line else ""
+        return f"{symptom}, from {self.operator} in {self.layer or 'training_step'}{line}"
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Facts from the replays of the batch, one sentence each."""
+        if not self.weights_finite:
+            return (
+                "The weights were NaN or infinite before this step, so the batch could not be run again.",
+                "The gradients of the step before were not finite.",
+            )
+        said = []
+        if self.operator:
+            reach = "" if self.largest_input is None else f", and its inputs reach {self.largest_input:.4g}"
+            where = "the backward pass" if self.backward else "the forward pass"
+            value = "NaN" if self.value == "nan" else "inf"
+            said.append(f"This operator is the first in {where} that makes {value}. Its result is {self.dtype}{reach}.")
+        if self.fp32_finite is False:
+            said.append("In FP32 the same batch also gives NaN or inf, so the precision is not the cause.")
+        elif self.fp32_finite:
+            loss = "NaN or infinite" if self.loss is None else f"{self.loss:.4g}"
+            fp32 = "NaN or infinite" if self.fp32_loss is None else f"{self.fp32_loss:.4g}"
+            said.append(f"In FP32 the loss of the same batch is {fp32}. In {self.precision} it is {loss}.")
+        if self.keep_fp32 and self.cured_loss is not None:
+            said.append(
+                f"With {', '.join(self.keep_fp32)} in FP32 it is {self.cured_loss:.4g}. "
+                f"{self.trials} lists of layers were tried on this batch."
+            )
+        return tuple(said)
+
+    @property
+    def action(self) -> str:
+        """The fix."""
+        if not self.weights_finite:
+            return "Train again with PrecisionCallback(diagnose='gradients'), which checks before the optimizer steps."
+        if self.fp32_finite is False:
+            return "Look for the cause in the data or the learning rate: train this batch in FP32 first."
+        if self.keep_fp32:
+            names = ", ".join(f'"{name}"' for name in self.keep_fp32)
+            return f'PerfCallback(precision="{self.precision}", keep_fp32=[{names}]).'
+        if not self.operator:
+            return "Find the layer that differs most from FP32 with PrecisionCallback(guard_steps=20)."
+        at = f" in {self.line}" if self.line else " in training_step"
+        return f"Call .float() on the inputs{at}: no list of layers cures it, so the operator runs outside of layers."
+
+
+@dataclass(frozen=True)
 class RunPrecision:
     """The precision that a run trained in, and its effects.
 
@@ -317,6 +422,7 @@ class RunPrecision:
         underflow: Gradient underflow by layer; None if no step was sampled.
         numerics: The comparison with FP32 replays; None if it was not requested.
         mistakes: Mistakes in the use of 16-bit precision, those that make the training wrong first.
+        bad_run: The diagnosis of a run that went wrong; None if it did not.
     """
 
     setting: PrecisionSetting
@@ -324,6 +430,7 @@ class RunPrecision:
     underflow: UnderflowTable | None = None
     numerics: NumericsDrift | None = None
     mistakes: tuple[PrecisionMistake, ...] = ()
+    bad_run: BadRun | None = None
 
 
 def write_precision(folder: Path, precision: RunPrecision) -> None:

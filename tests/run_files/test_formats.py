@@ -208,5 +208,7 @@ def test_precision_is_written_and_read_as_before(tmp_path: Path) -> None:
         ),
     )
     write_precision(tmp_path, precision)
-    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT
+    assert (tmp_path / "precision.json").read_bytes() == PRECISION_CONTENT[:-1] + b',"mistakes":[],"bad_run":null}'
+    assert read_precision(tmp_path / "precision.json") == precision
+    (tmp_path / "precision.json").write_bytes(PRECISION_CONTENT)  # as files were before mistakes and diagnoses
     assert read_precision(tmp_path / "precision.json") == precision

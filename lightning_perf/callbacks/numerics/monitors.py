@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Module, Trainer, holds_whole_model, step_number
 from lightning_perf.callbacks.mistakes.watch import MistakeWatch
+from lightning_perf.callbacks.numerics.bad_run import Diagnose, LossWatch, check_diagnose
 from lightning_perf.callbacks.numerics.fp32_replay import NumericsGuard
 from lightning_perf.callbacks.numerics.loss_scale import LossScaleMonitor
 from lightning_perf.callbacks.numerics.overflow_origin import OverflowLocator
@@ -19,6 +20,7 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES
 from lightning_perf.run_files.loss_scale import SCALE_EVENTS, OverflowOrigin
 from lightning_perf.run_files.precision import (
+    BadRun,
     LossScaleHistory,
     NumericsDrift,
     PrecisionMistake,
@@ -42,14 +44,16 @@ class MonitorOptions:
         underflow_every_n_steps: Steps between two looks at the gradients; 0 for never.
         locate_overflows: Number of overflows to find the origin of; 0 for none.
         guard_steps: Steps to replay in FP32; 0 for none.
+        diagnose: What to check in every step for NaN and infinities.
 
     Raises:
-        ValueError: A number is too small.
+        ValueError: A number is too small, or `diagnose` is unknown.
     """
 
     underflow_every_n_steps: int
     locate_overflows: int
     guard_steps: int
+    diagnose: Diagnose = "loss"
 
     def __post_init__(self) -> None:
         for name in ("underflow_every_n_steps", "locate_overflows", "guard_steps"):
@@ -57,6 +61,7 @@ class MonitorOptions:
                 raise ValueError(f"{name}={getattr(self, name)} is too small: give 0 or more")
         if self.guard_steps == 1:
             raise ValueError("guard_steps=1 is too small: one step is the same for every seed, give 2 or more")
+        check_diagnose(self.diagnose)
 
 
 class Isolated(Generic[M]):
@@ -116,6 +121,7 @@ class NumericsMonitors:
         self._folder = folder
         self._errors = errors
         self._attempts = 0
+        self._drifted = False
         self._trainer_log = trainer_log
         self._guard: Isolated[NumericsGuard] = Isolated("the run is not compared with FP32", errors)
         self._scale: Isolated[LossScaleMonitor] = Isolated("the loss scale is not monitored any more", errors)
@@ -127,6 +133,7 @@ class NumericsMonitors:
         self._mistakes: Isolated[MistakeWatch] = Isolated(
             "mistakes in mixed precision are not looked for any more", errors
         )
+        self._losses: Isolated[LossWatch] = Isolated("NaN and infinities are not diagnosed", errors)
         self.loss_scale: LossScaleHistory | None = None
         """The loss scale's history; None without a loss scale."""
         self.underflow: UnderflowTable | None = None
@@ -135,6 +142,8 @@ class NumericsMonitors:
         """The comparison with FP32 replays; None if no replay was made."""
         self.mistakes: tuple[PrecisionMistake, ...] = tuple(known_mistakes)
         """Mistakes in the use of 16-bit precision."""
+        self.bad_run: BadRun | None = None
+        """The diagnosis of a run that went wrong; None if it did not."""
         if options.guard_steps:
             self._guard.monitor = NumericsGuard(trainer, module, options.guard_steps)
         scaler = trainer.scaler
@@ -150,6 +159,11 @@ class NumericsMonitors:
             except Exception as error:
                 errors.report("the loss scale is not monitored any more", error)
         try:
+            if options.diagnose != "off" and LossWatch.applies(trainer, module):
+                self._losses.monitor = LossWatch(trainer, module, options.diagnose, self._scale_now)
+        except Exception as error:
+            errors.report("NaN and infinities are not diagnosed", error)
+        try:
             # The loss scale's monitor warns about a shared backward pass in every step, not only in the first ones.
             warned = ("shared-backward",) if self._scale.monitor is not None else ()
             watch = MistakeWatch(trainer, module, errors, known=known_mistakes, warned=warned)
@@ -160,7 +174,7 @@ class NumericsMonitors:
     @property
     def active(self) -> bool:
         """Whether any monitor is at work."""
-        return any(one.monitor is not None for one in (self._guard, self._scale, self._mistakes))
+        return any(one.monitor is not None for one in (self._guard, self._scale, self._mistakes, self._losses))
 
     # The order of calls matters. The guard comes first and last, so that the loss scale's monitor does not count the
     # time of its replays.
@@ -172,6 +186,7 @@ class NumericsMonitors:
             self._trainer_log.settle()
         self._scale.call(LossScaleMonitor.on_batch_start)
         self._locator.call(OverflowLocator.on_batch_start, batch, batch_idx)
+        self._losses.call(LossWatch.on_batch_start, batch, batch_idx)
         self._mistakes.call(MistakeWatch.on_batch_start)
         if self._underflow.monitor is not None:
             first = batch_idx % self._trainer.accumulate_grad_batches == 0
@@ -180,12 +195,14 @@ class NumericsMonitors:
     def on_before_backward(self, loss: Any) -> None:
         """A backward pass starts, on a scaled loss."""
         self._mistakes.call(MistakeWatch.on_before_backward, loss)
+        self._losses.call(LossWatch.on_before_backward, loss)
         self._scale.call(LossScaleMonitor.on_before_backward)
         self._underflow.call(UnderflowMonitor.on_before_backward, loss)
 
     def on_after_backward(self) -> None:
         """The backward pass has ended, gradients are still scaled."""
         self._underflow.call(UnderflowMonitor.on_after_backward)
+        self._losses.call(LossWatch.on_after_backward)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """An optimizer is about to step, or to be skipped."""
@@ -202,6 +219,10 @@ class NumericsMonitors:
         if self._scale.monitor is not None:
             self._scale_log.call(self._log)
         self._guard.call(NumericsGuard.on_batch_end, outputs)
+        guard = self._guard.monitor
+        if guard is not None and guard.result is not None and guard.result.beyond_seed_noise and not self._drifted:
+            self._drifted = True
+            self._losses.call(LossWatch.examine_drift)
 
     def on_train_epoch_end(self) -> None:
         """Training on an epoch has ended."""
@@ -223,7 +244,18 @@ class NumericsMonitors:
             self.mistakes = watch.mistakes
         if self._guard.monitor is not None:
             self.numerics = self._guard.monitor.result
-        for isolated in (self._guard, self._scale, self._scale_log, self._underflow, self._locator, self._mistakes):
+        if self._losses.monitor is not None:
+            self.bad_run = self._losses.monitor.result
+            self._losses.monitor.close()
+        for isolated in (
+            self._losses,
+            self._guard,
+            self._scale,
+            self._scale_log,
+            self._underflow,
+            self._locator,
+            self._mistakes,
+        ):
             isolated.monitor = None
 
     def save_summary(self, precision: RunPrecision) -> None:
@@ -258,6 +290,10 @@ class NumericsMonitors:
                 path=GRADIENT_SAMPLES.path(self._folder, rank) if self._folder is not None else None,
                 errors=self._errors,
             )
+
+    def _scale_now(self) -> float:
+        monitor = self._scale.monitor
+        return monitor.scale if monitor is not None else 1.0
 
     def _locate(self, optimizer: Any, scale: float) -> OverflowOrigin | None:
         return self._locator.call(OverflowLocator.locate, optimizer, scale)

@@ -15,6 +15,7 @@ from lightning_perf.report.console.layout import hanging, label, table
 from lightning_perf.report.labels import count_of
 from lightning_perf.run_files.loss_scale import OverflowOrigin
 from lightning_perf.run_files.precision import (
+    BadRun,
     LayerDrift,
     LayerUnderflow,
     LossScaleHistory,
@@ -27,7 +28,7 @@ from lightning_perf.run_files.precision import (
 from lightning_perf.terminal_text import plain, prose
 from lightning_perf.units import NOT_AVAILABLE, format_count, format_duration, format_share
 
-__all__ = ["mistake_line", "mistakes_section", "precision_section"]
+__all__ = ["bad_run_section", "mistake_line", "mistakes_section", "precision_section"]
 
 MAX_ORIGINS = 3
 MAX_KEPT = 6
@@ -59,6 +60,14 @@ def mistakes_section(mistakes: Sequence[PrecisionMistake]) -> Iterator[Renderabl
         lines = [*(prose(line) for line in mistake.evidence), fix]
         yield Padding(Text("\n").join(lines), (0, 0, 0, 3))
     yield Text.assemble("About a mistake: ", plain(f"lightning-perf explain {mistakes[0].kind}", "cyan"))
+
+
+def bad_run_section(found: BadRun) -> Iterator[RenderableType]:
+    """Yield the diagnosis of a run that went wrong: the symptom, facts from replays of the batch, and the cure."""
+    yield Text("\nDiagnosis", style="bold")
+    yield prose(found.title, "red")
+    fix = Text.assemble(("Fix: ", "green"), prose(found.action))
+    yield Padding(Text("\n").join([*(prose(line) for line in found.evidence), fix]), (0, 0, 0, 3))
 
 
 def mistake_line(mistake: PrecisionMistake) -> Text:

@@ -22,7 +22,7 @@ from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.fit_time import fit_time_section
 from lightning_perf.report.console.forecast import forecast_section
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
-from lightning_perf.report.console.precision import mistakes_section, precision_section
+from lightning_perf.report.console.precision import bad_run_section, mistakes_section, precision_section
 from lightning_perf.report.console.rank import rank_sections
 from lightning_perf.report.console.shadow import shadow_section
 from lightning_perf.report.document import PerfReport
@@ -173,6 +173,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         )
     if report.held_back:
         yield from held_back_section(report.held_back)
+    if report.precision is not None and report.precision.bad_run is not None:
+        yield from bad_run_section(report.precision.bad_run)
     if report.precision is not None and report.precision.mistakes:
         yield from mistakes_section(report.precision.mistakes)
     if len(report.ranks) > 1:

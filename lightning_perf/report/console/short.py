@@ -66,6 +66,10 @@ def render_short(report: PerfReport, folder: Path | None) -> Iterator[Renderable
     else:
         yield hanging("Why  ", prose(verdict.why), style="bold")
         yield hanging("Next ", prose(verdict.next, "green"), style="bold")
+    bad_run = report.precision.bad_run if report.precision is not None else None
+    if bad_run is not None:
+        yield hanging("Error", prose(bad_run.title), style="red")
+        yield hanging("     ", prose(f"Fix: {bad_run.action}", "green"))
     mistakes = report.precision.mistakes if report.precision is not None else ()
     for mistake in mistakes[:MAX_MISTAKES]:
         yield hanging("Error" if mistake.severity == "high" else "Note ", mistake_line(mistake), style="yellow")

@@ -33,7 +33,8 @@ def monitors(
         callbacks=[],
         callback_metrics={},
     )
-    wanted = MonitorOptions(**{"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options})
+    chosen: dict[str, Any] = {"underflow_every_n_steps": 1, "locate_overflows": 0, "guard_steps": 0, **options}
+    wanted = MonitorOptions(**chosen)
     errors = ErrorReporter()
     log = TrainerLog(trainer, errors)
     return NumericsMonitors(trainer, module, wanted, folder=None, errors=errors, trainer_log=log)

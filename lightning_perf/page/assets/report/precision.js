@@ -27,6 +27,7 @@ function render({ report, rank }) {
   return [
     found
       ? [
+          found.bad_run ? badRun(found.bad_run) : null,
           found.mistakes?.length ? mistakes(found.mistakes) : null,
           setting(found.setting),
           found.loss_scale && lossScale(found.loss_scale),
@@ -41,6 +42,23 @@ function render({ report, rank }) {
     rank?.amp_gain ? gain(rank) : null,
     rank?.autocast ? casts(rank) : null,
   ];
+}
+
+function badRun(found) {
+  const loss = (value) => (value === null ? "NaN or infinite" : value.toPrecision(4));
+  return section(
+    "Diagnosis",
+    {},
+    notice(`The run went wrong in step ${found.step}: lightning-perf explain-nan prints the diagnosis.`, "high"),
+    facts([
+      found.operator && ["First operator with inf or NaN", `${found.operator} in ${found.layer || "training_step"}`],
+      found.line && ["Line", found.line],
+      [`Loss in ${found.precision}`, loss(found.loss)],
+      found.fp32_finite !== null && ["Loss of the same batch in FP32", loss(found.fp32_loss)],
+      found.keep_fp32.length > 0 && ["Layers to keep in FP32", found.keep_fp32.join(", ")],
+      found.cured_loss !== null && ["Loss with these layers in FP32", loss(found.cured_loss)],
+    ]),
+  );
 }
 
 function mistakes(found) {

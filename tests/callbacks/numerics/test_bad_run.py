@@ -1,0 +1,192 @@
+"""Runs that go wrong in 16 bits: the step, the operator, FP32 on the same batch, and the layers that cure it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import nn
+
+from lightning_perf import cli
+from lightning_perf.callbacks.precision_callback import PrecisionCallback
+from lightning_perf.report.build import build_report
+from lightning_perf.run_files.precision import PRECISION_NAME, read_precision
+from tests.callbacks.precision_training import batches
+from tests.callbacks.training import make_trainer
+
+pytestmark = pytest.mark.usefixtures("fp16_on_cpu")
+
+
+class Exploding(nn.Module):
+    """Squares its inputs. From step to step they are multiplied by more, until the square is too large for FP16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.factor = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.inner(x) * self.factor
+        square = hidden * hidden  # the planted overflow
+        return square / (square.amax(-1, keepdim=True) + 1)
+
+
+class Net(pl.LightningModule):
+    def __init__(self, bad_step: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bad_step = bad_step
+        self.first = nn.Linear(8, 16)
+        self.blocks = nn.Sequential(nn.ReLU(), Exploding(), nn.Dropout(0.2), nn.Linear(16, 16))
+        self.head = nn.Linear(16, 4)
+        self.losses: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        exploding: Any = self.blocks[1]
+        exploding.factor = 1e4 if batch_idx >= self.bad_step else 1.0
+        return nn.functional.cross_entropy(self.head(self.blocks(self.first(batch[0]))), batch[1])
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(float(outputs["loss"]))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def train(tmp_path: Any, module: Any, precision: Any = "16-mixed", **options: Any) -> PrecisionCallback:
+    callback = PrecisionCallback(precision, dirpath=tmp_path / "perf", **options)
+    torch.manual_seed(1)
+    make_trainer(tmp_path, callback).fit(module, batches())
+    return callback
+
+
+def test_the_operator_and_the_cure_are_found(tmp_path):
+    module = Net()
+    found = train(tmp_path, module).bad_run
+    assert found is not None
+    assert math.isnan(module.losses[3])
+    assert (found.step, found.symptom, found.layer) == (3, "loss", "blocks.1")
+    assert found.operator == "aten::mul"
+    assert found.value == "inf"
+    assert found.dtype == "float16"
+    assert found.line.rpartition(":")[0].endswith("test_bad_run.py")
+    assert found.largest_input is not None
+    assert found.largest_input**2 > 65504 > found.largest_input
+    assert found.loss is None
+    assert found.fp32_finite is True
+    assert found.keep_fp32 == ("blocks.1.inner",)  # its FP32 output lets the square compute in FP32
+    assert found.cured_loss == pytest.approx(found.fp32_loss, rel=0.05)
+
+    cured = Net()
+    callback = train(tmp_path / "cured", cured, keep_fp32=found.keep_fp32)
+    assert callback.bad_run is None
+    assert all(math.isfinite(loss) for loss in cured.losses)
+
+
+def test_the_report_shows_it_and_the_file_keeps_it(tmp_path):
+    callback = train(tmp_path, Net())
+    assert read_precision(tmp_path / "perf" / PRECISION_NAME).bad_run == callback.bad_run
+    printed = io.StringIO()
+    report = build_report((), precision=callback.result)
+    report.print(file=printed, width=200)
+    text = printed.getvalue()
+    assert "Diagnosis\nThe loss turned NaN or infinite in step 3, from aten::mul in blocks.1 (" in text
+    assert "In FP32 the loss of the same batch is 1." in text
+    assert 'Fix: PerfCallback(precision="16-mixed", keep_fp32=["blocks.1.inner"]).' in text
+    assert "### Diagnosis" in report.to_markdown().partition("<details>")[0]
+
+
+def test_the_diagnosis_changes_no_training(tmp_path):
+    plain, watched = Net(), Net()
+    train(tmp_path / "off", plain, diagnose="off")
+    train(tmp_path / "on", watched)
+    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert str(plain.losses) == str(watched.losses)
+
+
+def test_where_fp32_fails_too_the_precision_is_not_blamed(tmp_path):
+    class Broken(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            loss: torch.Tensor = super().training_step(batch, 0)
+            return loss * (float("nan") if batch_idx == 2 else 1.0)
+
+    found = train(tmp_path, Broken()).bad_run
+    assert found is not None
+    assert (found.step, found.fp32_finite, found.keep_fp32) == (2, False, ())
+    assert "the precision is not the cause" in " ".join(found.evidence)
+
+
+def test_an_operator_outside_of_layers_has_no_cure_by_layers(tmp_path):
+    class Outside(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            hidden = self.first(batch[0]) * (3e4 if batch_idx == 2 else 1.0)
+            loss = nn.functional.cross_entropy(self.head(hidden), batch[1])
+            scaled = hidden.half() * 100.0
+            return loss + (scaled - scaled).float().sum() * 0.0 if batch_idx == 2 else loss
+
+    found = train(tmp_path, Outside()).bad_run
+    assert found is not None
+    assert (found.layer, found.fp32_finite, found.keep_fp32) == ("", False, ())
+
+
+def test_nan_gradients_under_bf16_are_found_before_the_step(tmp_path):
+    class Root(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            # In bf16 1 + 1e-4 is 1. The root of the zero that remains has an infinite slope.
+            return x + (x.abs() * 1e-4 + 1 - 1).sqrt()
+
+    class Rooted(Net):
+        def __init__(self) -> None:
+            super().__init__(bad_step=99)
+            self.root = Root()
+
+        def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+            hidden = self.first(batch[0])
+            hidden = self.root(hidden) if batch_idx >= 2 else hidden
+            return nn.functional.cross_entropy(self.head(hidden), batch[1])
+
+    found = train(tmp_path / "gradients", Rooted(), "bf16-mixed", diagnose="gradients").bad_run
+    assert found is not None
+    assert (found.step, found.symptom, found.backward) == (2, "gradients", True)
+    assert found.layer == "root"
+    assert found.keep_fp32 == ("root",)
+    late = train(tmp_path / "loss", Rooted(), "bf16-mixed").bad_run
+    assert late is not None
+    assert not late.weights_finite
+    assert "diagnose='gradients'" in late.action
+
+
+def test_a_healthy_run_has_no_diagnosis(tmp_path):
+    assert train(tmp_path, Net(bad_step=99)).bad_run is None
+
+
+def test_the_option_is_checked():
+    with pytest.raises(ValueError, match="diagnose='nan' is unknown: give 'loss', 'gradients' or 'off'"):
+        PrecisionCallback("16-mixed", diagnose="nan")
+
+
+def test_explain_nan_prints_the_diagnosis(tmp_path, capsys):
+    callback = train(tmp_path, Net())
+    assert callback.bad_run is not None
+    capsys.readouterr()
+    assert cli.main(["explain-nan", str(tmp_path / "perf")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("The loss turned NaN or infinite in step 3, from aten::mul in blocks.1")
+    assert 'keep_fp32=["blocks.1.inner"]' in " ".join(printed.split())
+    assert cli.main(["explain-nan", str(tmp_path / "perf"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keep_fp32"] == ["blocks.1.inner"]
+
+
+def test_explain_nan_without_a_diagnosis_or_a_run(tmp_path, capsys):
+    train(tmp_path, Net(bad_step=99))
+    capsys.readouterr()
+    assert cli.main(["explain-nan", str(tmp_path / "perf")]) == 0
+    assert "No step of this run" in capsys.readouterr().out
+    assert cli.main(["explain-nan", str(tmp_path)]) == 2
+    assert "precision.json" in capsys.readouterr().err
