@@ -48,7 +48,8 @@ class Finding:
         rank: The rank that it was found on; ``None`` if the recording does not say.
         step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
         basis: ``probed`` if the saving was measured on this device with the recorded operators. ``general`` if it is a
-            range for all networks that a probe would narrow. ``recording`` for all other estimates.
+            range for all networks that a probe would narrow. All other
+            estimates are ``recording``.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
     """
 
