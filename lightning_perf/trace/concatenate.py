@@ -91,6 +91,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         memory=_joined_by_time([t.memory for t in traces], recode),
         regions=_joined_by_device_row([t.regions for t in traces], traces, recode, device_order),
         counters=_joined_by_time([t.counters for t in traces], recode),
+        joined_clocks=tuple(clock for t in traces for clock in t.clocks),
         metadata=_joined_metadata([t.metadata for t in traces]),
         problems=Problems(
             truncated=any(t.problems.truncated for t in traces),
