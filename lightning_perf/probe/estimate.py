@@ -15,16 +15,19 @@ from lightning_perf.analysis.model.operator_calls import OperatorCalls
 from lightning_perf.probe.messages import Times
 from lightning_perf.trace.columns import Float64Array
 
-__all__ = ["RELATIVE_ERROR", "STEP_ERROR", "Saving", "estimate_calls", "estimate_fixed", "widen"]
+__all__ = ["BATCH_ERROR", "RELATIVE_ERROR", "STEP_ERROR", "Saving", "estimate_calls", "estimate_fixed", "widen"]
 
-RELATIVE_ERROR = 0.15
+RELATIVE_ERROR = 0.12
 """Error of a probe, as a share of the change. Measured on the networks of ``benchmarks/plants.py``."""
 
-STEP_ERROR = 0.01
+STEP_ERROR = 0.02
 """Error of a probe, as a share of the measured operators' time. Measured on the same networks."""
 
+BATCH_ERROR = 0.04
+"""The same for a larger batch, which changes every tensor."""
+
 NOISE_SDS = 2.0
-"""Standard errors of the rounds' mean that count as noise."""
+"""Standard errors of the rounds' mean that count as noise, with many rounds. Few rounds do not show all of it."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,16 @@ def estimate_calls(calls: OperatorCalls, times: Sequence[Times], current: str, c
     spread = float(np.std(ratios, ddof=1)) / rounds**0.5 if rounds > 1 else 0.5
     return Saving(
         saving_ns=sum(savings),
-        noise_ns=NOISE_SDS * spread * measured_ns,
+        noise_ns=_noise_sds(rounds) * spread * measured_ns,
         changed_ns=sum(map(abs, savings)),
         measured_ns=measured_ns,
         other_ns=max(0.0, whole_ns - measured_ns),
         rounds=rounds,
     )
+
+
+def _noise_sds(rounds: int) -> float:
+    return NOISE_SDS * rounds / (rounds - 1) if rounds > 1 else 2 * NOISE_SDS
 
 
 def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], current: str, changed: str) -> Saving:
@@ -115,15 +122,19 @@ def estimate_fixed(recorded_ns: float, times: Mapping[str, Sequence[float]], cur
     ratios = new[:rounds] / old[:rounds]
     spread = float(np.std(ratios, ddof=1)) / rounds**0.5 if rounds > 1 else 0.5
     saving = recorded_ns * (1 - ratio)
-    return Saving(saving, NOISE_SDS * spread * recorded_ns, abs(saving), recorded_ns, 0.0, rounds)
+    return Saving(saving, _noise_sds(rounds) * spread * recorded_ns, abs(saving), recorded_ns, 0.0, rounds)
 
 
-def widen(saving: Saving) -> tuple[float, float]:
+def widen(saving: Saving, step_error: float = STEP_ERROR) -> tuple[float, float]:
     """Return the range of a saving: the noise of the probe, its error, and the operators that were not measured.
 
     Operators that were not measured stay as they are at one end. At the other end they change like those that were.
+
+    Args:
+        saving: The saving.
+        step_error: Error as a share of the measured operators' time.
     """
-    error = RELATIVE_ERROR * saving.changed_ns + STEP_ERROR * saving.measured_ns
+    error = RELATIVE_ERROR * saving.changed_ns + step_error * saving.measured_ns
     half = (error**2 + saving.noise_ns**2) ** 0.5
     rest = saving.saving_ns / saving.measured_ns * saving.other_ns if saving.measured_ns else 0.0
     return saving.saving_ns - half + min(0.0, rest), saving.saving_ns + half + max(0.0, rest)

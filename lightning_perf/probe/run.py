@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_perf.errors import TraceError
-from lightning_perf.probe.estimate import Saving, estimate_calls, estimate_fixed, widen
+from lightning_perf.probe.estimate import BATCH_ERROR, STEP_ERROR, Saving, estimate_calls, estimate_fixed, widen
 from lightning_perf.probe.messages import Begin, Measured, Ready, Task
 from lightning_perf.probe.plan import Plan, plan_probe
 from lightning_perf.probe.settings import CURRENT, Setting
@@ -79,7 +79,6 @@ def _with_seconds(task: Task, seconds: float) -> Task:
 def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) -> Probe:
     """Make the result from the times of the worker process."""
     calls = plan.calls
-    changes = [change for setting in plan.task.settings[1:] if (change := _change(plan, measured, setting)) is not None]
     found = {(one.call, one.setting): one for one in measured.times}
     rows = []
     covered = 0.0
@@ -103,7 +102,11 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
                 },
             )
         )
-    optimizer = _optimizer_change(plan, measured, slowdown=max(1.0, _slowdown(rows)))
+    optimizer_ns = _usual_optimizer_ns(plan, measured, _slowdown(rows))
+    changes = [
+        *(_change(plan, measured, setting, optimizer_ns) for setting in plan.task.settings[1:]),
+        _optimizer_change(plan, measured, optimizer_ns),
+    ]
     rows.sort(key=lambda row: -row.recorded_ns)
     operator_ns = sum(call.forward_ns + call.backward_ns for call in calls.calls) + calls.unmatched_ns
     processor = trace.metadata.processor
@@ -116,7 +119,7 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
         operator_ns=operator_ns / calls.steps,
         covered_ns=covered,
         seconds=seconds,
-        changes=(*changes, *([optimizer] if optimizer is not None else [])),
+        changes=tuple(change for change in changes if change is not None),
         calls=tuple(rows[:MOST_CALLS]),
         skipped={calls.calls[place].name: reason for place, reason in sorted(measured.skipped.items())},
         launch_ns=measured.launch_ns,
@@ -124,14 +127,15 @@ def build_probe(trace: Trace, plan: Plan, measured: Measured, seconds: float) ->
     )
 
 
-def _change(plan: Plan, measured: Measured, setting: Setting) -> ProbedChange | None:
+def _change(plan: Plan, measured: Measured, setting: Setting, optimizer_ns: float) -> ProbedChange | None:
     saving = estimate_calls(plan.calls, measured.times, CURRENT, setting.name, setting.batch)
     if not saving.rounds:
         return None
-    low, high = widen(saving)
+    low, high = widen(saving, BATCH_ERROR if setting.batch > 1 else STEP_ERROR)
     middle = saving.saving_ns
     if setting.batch > 1:
-        fixed = _fixed_ns(plan)
+        # The optimizer, and Python between operators, take as long for a larger batch.
+        fixed = optimizer_ns + (plan.host.gaps_ns / plan.host.steps if plan.host is not None else 0.0)
         share = 1 - 1 / setting.batch
         low, middle, high = (
             low + KEPT_OVERHEAD * share * fixed,
@@ -141,32 +145,42 @@ def _change(plan: Plan, measured: Measured, setting: Setting) -> ProbedChange | 
     return _named(setting.name, _text(setting, plan), middle, low, high, saving)
 
 
-def _fixed_ns(plan: Plan) -> float:
-    """Return the time per step that does not grow with the batch: the optimizer, and Python between operators."""
-    optimizer, host = plan.optimizer, plan.host
-    fixed = optimizer.host_ns / max(1, optimizer.steps) if optimizer is not None else 0.0
-    return fixed + (host.gaps_ns / host.steps if host is not None else 0.0)
+def _recorded_optimizer_ns(plan: Plan) -> float:
+    return plan.optimizer.host_ns / max(1, plan.optimizer.steps) if plan.optimizer is not None else 0.0
 
 
-def _slowdown(rows: Sequence[ProbedCall]) -> float:
-    """Return how much longer the calls took in the recording than in the probe."""
-    probed = sum(row.calls * row.current_ns for row in rows)
-    return sum(row.recorded_ns for row in rows) / probed if probed else 1.0
+def _usual_optimizer_ns(plan: Plan, measured: Measured, slowdown: float) -> float:
+    """Return the time of an optimizer step outside of the recording.
+
+    A recorded step has pauses and fresh memory that the usual step does not have. Then the probe is closer to it.
+
+    Args:
+        plan: The plan.
+        measured: The times of the probe.
+        slowdown: Recorded time of the calls over their time in the probe.
+    """
+    recorded_ns, task = _recorded_optimizer_ns(plan), plan.task.optimizer
+    times = measured.optimizer.get(task.implementation, ()) if task is not None else ()
+    return min(recorded_ns, _median(times) * slowdown) if times else recorded_ns
 
 
-def _optimizer_change(plan: Plan, measured: Measured, slowdown: float) -> ProbedChange | None:
-    task, steps = plan.task.optimizer, plan.optimizer
-    if task is None or steps is None or not measured.optimizer:
+def _optimizer_change(plan: Plan, measured: Measured, usual_ns: float) -> ProbedChange | None:
+    task, recorded_ns = plan.task.optimizer, _recorded_optimizer_ns(plan)
+    if task is None or not recorded_ns or not measured.optimizer:
         return None
-    recorded_ns = steps.host_ns / max(1, steps.steps)
-    saving = estimate_fixed(recorded_ns, measured.optimizer, task.implementation, "fused")
+    saving = estimate_fixed(usual_ns, measured.optimizer, task.implementation, "fused")
     if not saving.rounds:
         return None
     low, high = widen(saving)
-    # A recorded step has pauses and fresh memory that the usual step has not. Then the probe is nearer to it.
-    usual = min(1.0, _median(measured.optimizer[task.implementation]) * slowdown / recorded_ns)
-    low *= usual
+    if high > 0:
+        high *= (recorded_ns / usual_ns) ** 0.5
     return _named("fused-optimizer", f"{task.name}(fused=True)", saving.saving_ns, low, high, saving)
+
+
+def _slowdown(rows: Sequence[ProbedCall]) -> float:
+    """Return how much longer the calls took in the recording than in the probe, at least 1."""
+    probed = sum(row.calls * row.current_ns for row in rows)
+    return max(1.0, sum(row.recorded_ns for row in rows) / probed) if probed else 1.0
 
 
 def _named(name: str, setting: str, middle: float, low: float, high: float, saving: Saving) -> ProbedChange:
