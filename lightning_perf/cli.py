@@ -20,8 +20,10 @@ from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.loading import command as data
 from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
+from lightning_perf.top import command as top
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]
@@ -43,11 +45,13 @@ class _Command(Protocol):
 _COMMANDS: Mapping[str, _Command] = {
     "demo": demo,
     "run": launch,
+    "top": top,
     "analyze": analyze,
     "diff": diff,
     "view": view,
     "probe": probe,
     "tune": tune,
+    "data": data,
     "compare": compare,
     "study": study,
     "infer": infer,
@@ -105,12 +109,13 @@ def _is_expected(error: Exception) -> bool:
     from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
+    from lightning_perf.loading.errors import LoadingError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, EstimatesError, InferenceError, LaunchError, MissingExtraError, PageError, TraceError)
-    return isinstance(error, (*expected, TuneError, ViewerError))
+    of_commands = (CompareError, EstimatesError, InferenceError, LaunchError, LoadingError, TuneError, ViewerError)
+    return isinstance(error, (*of_commands, MissingExtraError, PageError, TraceError))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -152,7 +152,7 @@ def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, analyze, diff"),
+        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, top, analyze, diff"),
         (["compare", "a", "b", "--plots", "x"], "unknown option '--plots'. Did you mean --plot?"),
         (["sweep", "--batch", "8"], "unknown option '--batch'. Did you mean --batch-size?"),
         (["infer", "--variants", "a", "b", "c"], "unexpected argument 'c'. Separate several values"),

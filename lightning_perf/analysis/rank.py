@@ -16,6 +16,7 @@ from lightning_perf.analysis.kernels.efficiency import Efficiency, efficiency
 from lightning_perf.analysis.kernels.graph_regions import GraphRegionTable, graph_regions
 from lightning_perf.analysis.kernels.hardware_counters import HardwareCounters, hardware_counters
 from lightning_perf.analysis.kernels.kernel_table import KernelTable, kernels
+from lightning_perf.analysis.model.call_tree import CallTree, call_tree
 from lightning_perf.analysis.model.memory import Memory, memory
 from lightning_perf.analysis.model.modules import ModuleTree, modules
 from lightning_perf.analysis.model.operators import OperatorTable, operators
@@ -89,6 +90,7 @@ class RankAnalysis:
         workload: The training that was recorded: devices, layers and input shapes.
         timeline: Where the time goes within each step; ``None`` without steps and in reports of older versions.
         clocks: The clock of each file; empty in reports of older versions.
+        call_tree: Operators by call path.
         probe: The recorded operators, run again in other settings; ``None`` if that was not done.
     """
 
@@ -124,6 +126,7 @@ class RankAnalysis:
     workload: Workload = field(default_factory=Workload)
     timeline: Timeline | None = None
     clocks: tuple[SourceClock, ...] = ()
+    call_tree: CallTree | None = None
     probe: Probe | None = None
 
 
@@ -175,4 +178,5 @@ def analyze_rank(trace: Trace, *, by_shape: bool = False) -> RankAnalysis:
             SourceClock(clock.begin_ns - trace.begin_ns, clock.begin_ns - clock.base_time_ns, clock.begin_ns)
             for clock in trace.clocks
         ),
+        call_tree=call_tree(trace) if len(trace.operators) else None,
     )

@@ -42,7 +42,16 @@ else:
         """A placeholder: Python does not let a class change its bases if its only base is `object`."""
 
     class LightningCallback(_Plain):
-        """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded."""
+        """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded.
+
+        Raises:
+            ImportError: A class is derived from it, and neither package is installed.
+        """
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if not any(_installed(home.split(".")[0]) for home in _HOMES):
+                raise ImportError(f"{cls.__name__} needs Lightning. Install it with: {install_command('train')}")
 
 
 _HOMES = ("lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.callback")
@@ -90,15 +99,17 @@ def _installed(package: str) -> bool:
 
 
 if not TYPE_CHECKING:
-    if not any(_installed(home.split(".")[0]) for home in _HOMES):
-        raise ImportError(f"PerfCallback needs Lightning. Install it with: {install_command('train')}")
     sys.meta_path.insert(0, _Watch())  # before the loop, so that no import by another thread is missed
     for _home in _HOMES:
         _join(sys.modules.get(_home))
 
 
 def step_number(trainer: Trainer) -> int:
-    """Return the number of the current step, on the axis of the Trainer's own logs."""
+    """Return the number of the current step, on the axis of the Trainer's own logs.
+
+    Args:
+        trainer: The Trainer, or another object with a `global_step`.
+    """
     try:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:

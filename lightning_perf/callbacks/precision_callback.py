@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import LightningCallback, Module, Trainer
+from lightning_perf.callbacks.mistakes.checkpoints import loaded_without_scaler
 from lightning_perf.callbacks.numerics.monitors import MonitorOptions, NumericsMonitors
 from lightning_perf.callbacks.precision.fp32_layers import Fp32Layers, LayerPattern
 from lightning_perf.callbacks.precision.scaler_settings import ScalerSettings
@@ -27,6 +28,7 @@ from lightning_perf.callbacks.trainer_log import TrainerLog
 from lightning_perf.run_files.precision import (
     LossScaleHistory,
     NumericsDrift,
+    PrecisionMistake,
     PrecisionSetting,
     RunPrecision,
     UnderflowTable,
@@ -49,9 +51,9 @@ class PrecisionCallback(LightningCallback):
     validate, test and predict. Checkpoints hold the scaler's state under Lightning's own name. Results are the same bit
     for bit, with one exception: in automatic optimization autocast's weight cache is on, as in plain torch. A weight
     that is used n times in a forward pass is then cast once, and its n gradients are added up in half precision.
-    Without `precision` the callback adopts the Trainer's precision and monitors it. If the
-    Trainer was built with ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override
-    those of a checkpoint, except the scale itself.
+    Without `precision` the callback adopts the Trainer's precision and monitors it. If the Trainer was built with
+    ``16-mixed``, settings of the scaler change its scaler until the end of the run. They override those of a
+    checkpoint, except the scale itself.
 
     Under ``16-mixed`` it follows the loss scale and skipped steps on the host, and checks gradients for underflow on
     sampled steps. Neither makes the host wait for the device. Events are saved as ``loss_scale.rank0.jsonl`` and
@@ -135,6 +137,7 @@ class PrecisionCallback(LightningCallback):
         self._layers: Fp32Layers | None = None
         self.monitors: NumericsMonitors | None = None
         """The monitors of the fit under way; None between two fits."""
+        self._loaded: PrecisionMistake | None = None
         self._watches = True
         self.setting: PrecisionSetting | None = None
         """The precision of the last run, and which FP32 it was; None before one has begun."""
@@ -144,18 +147,28 @@ class PrecisionCallback(LightningCallback):
         """Gradient underflow in the last fit; None where no step was sampled."""
         self.numerics: NumericsDrift | None = None
         """The comparison with FP32 replays in the last fit; None where none was asked for, or the fit was too short."""
+        self.mistakes: tuple[PrecisionMistake, ...] = ()
+        """Mistakes in the use of 16-bit precision that the last fit showed."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy the settings only: a copy takes no part in a running fit."""
         kept = {name: value for name, value in self.__dict__.items() if name not in _FROM_LIGHTNING}
-        return {**kept, "_tf32_override": None, "_layers": None, "_own_log": None, "monitors": None, "_watches": True}
+        return {
+            **kept,
+            "_tf32_override": None,
+            "_layers": None,
+            "_own_log": None,
+            "monitors": None,
+            "_watches": True,
+            "_loaded": None,
+        }
 
     @property
     def result(self) -> RunPrecision | None:
         """All of the last run's results together; None before one has begun."""
         if self.setting is None:
             return None
-        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics)
+        return RunPrecision(self.setting, self.loss_scale, self.underflow, self.numerics, self.mistakes)
 
     def setup(self, trainer: Trainer, pl_module: Module, stage: str) -> None:
         """Switch the precision before anything depends on it."""
@@ -213,6 +226,7 @@ class PrecisionCallback(LightningCallback):
             trainer_log: Where the loss scale is logged; None to log none.
         """
         self.loss_scale = self.underflow = self.numerics = None
+        self.mistakes = ()
         self._switch.apply_scaler_factors()
         self.monitors = NumericsMonitors(
             trainer,
@@ -221,6 +235,7 @@ class PrecisionCallback(LightningCallback):
             folder=folder,
             errors=errors,
             trainer_log=trainer_log if self._log_metrics else None,
+            known_mistakes=() if self._loaded is None else (self._loaded,),
         )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Module, batch: Any, batch_idx: int) -> None:
@@ -248,6 +263,11 @@ class PrecisionCallback(LightningCallback):
         if self.monitors is not None:
             self.monitors.on_train_batch_end(outputs)
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Module) -> None:
+        """Pass the hook to the monitors."""
+        if self.monitors is not None:
+            self.monitors.on_train_epoch_end()
+
     def on_train_end(self, trainer: Trainer, pl_module: Module) -> None:
         """End the monitoring and save its results."""
         self._finish()
@@ -255,6 +275,12 @@ class PrecisionCallback(LightningCallback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
         """Save the scaler's state also in a checkpoint made after the fit."""
         self._switch.add_state(checkpoint)
+        if self.monitors is not None:
+            self.monitors.on_save_checkpoint(checkpoint)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Module, checkpoint: dict[str, Any]) -> None:
+        """Check that a checkpoint to resume from has the scaler's state."""
+        self._loaded = loaded_without_scaler(trainer, checkpoint)
 
     def on_exception(self, trainer: Trainer, pl_module: Module, exception: BaseException) -> None:
         """Restore the Trainer's own precision: Lightning does not call `teardown` after an error."""
@@ -299,6 +325,7 @@ class PrecisionCallback(LightningCallback):
             return
         monitors.finish()
         self.loss_scale, self.underflow, self.numerics = monitors.loss_scale, monitors.underflow, monitors.numerics
+        self.mistakes = monitors.mistakes
         result = self.result
         if result is not None:
             monitors.save_summary(result)
@@ -312,6 +339,7 @@ class PrecisionCallback(LightningCallback):
             self._tf32_override.undo()
             self._tf32_override = None
         self._switch.undo()
+        self._loaded = None
         self._watches = True
 
 

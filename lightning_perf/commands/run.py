@@ -28,6 +28,7 @@ from lightning_perf.run_files.launch import (
     Note,
     NothingMeasured,
     OwnMeasurement,
+    own_rank,
 )
 
 if TYPE_CHECKING:
@@ -44,9 +45,6 @@ GROUPS = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_fa
 """The entry points from which Trainers take callbacks."""
 
 SCHEDULE = ("skip_first", "wait", "warmup", "active", "repeat")
-
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
-"""The variables by which Lightning recognizes the rank of a process that it did not start, in its order."""
 
 HEADING = "── lightning-perf ──"
 
@@ -130,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
         os.environ[LAUNCH_VARIABLE] = _encode(settings)
         code = _run(command)
         found = _read_notes(notes)
-    if _is_first_rank():
+    if own_rank() == 0:  # a launcher such as torchrun may have started several of these commands
         try:
             _report(found, options, code)
         except Exception as error:  # the exit code of the script matters more than a report
@@ -223,12 +221,6 @@ def _callback_arguments(options: argparse.Namespace) -> dict[str, str | int | fl
     if options.out is not None:
         arguments["dirpath"] = str(options.out.absolute())  # the script may change its folder
     return arguments
-
-
-def _is_first_rank() -> bool:
-    """Return whether this process reports, if a launcher such as torchrun started several of them."""
-    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
-    return rank.strip() == "0"
 
 
 def _read_notes(path: Path) -> tuple[Note, ...]:

@@ -42,14 +42,16 @@ class Finding:
         title: The problem in one clause, with its main number.
         evidence: Figures from this recording that show the problem, one sentence each.
         action: The fix, with the line of code to change if there is one.
-        saving_low_ms: Least estimated saving in milliseconds per step; ``None`` if no model gives one.
-        saving_high_ms: Most estimated saving in milliseconds per step.
+        saving_low_ms: Least estimated saving in milliseconds per step, or of the fit; ``None`` if no model gives one.
+        saving_high_ms: Most estimated saving, in the same unit.
         model: How the saving was estimated: the share that can shrink, and its factor.
         rank: The rank that it was found on; ``None`` if the recording does not say.
-        step_ms: Mean step time of that rank, for shares of the saving; ``None`` if no saving is estimated.
-        basis: ``probed`` if the saving was measured on this device with the recorded operators. ``general`` if it is a
-            range for all networks that a probe would narrow. ``recording`` for all other estimates.
+        step_ms: Mean step time of that rank, or the time of the fit, for shares of the saving; ``None`` if no saving is
+            estimated.
+        basis: ``probed`` for a saving measured on this device with the recorded operators, ``general`` for a range for
+            all networks that a probe would narrow, ``recording`` for other estimates.
         page: Address of the page that explains the rule, always the one that belongs to ``kind``.
+        per: ``step`` or ``fit``: whether the saving is per step or of the whole fit.
     """
 
     kind: str
@@ -64,6 +66,7 @@ class Finding:
     step_ms: float | None = None
     basis: Basis = "recording"
     page: str = ""
+    per: Literal["step", "fit"] = "step"
 
     def __post_init__(self) -> None:
         """Derive the page from the rule, also when a document is read: an address in it is not trusted."""

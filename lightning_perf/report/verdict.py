@@ -34,6 +34,7 @@ def judge(
     *,
     held_back: Sequence[HeldBack] = (),
     headline: str = "",
+    fit_findings: Sequence[Finding] = (),
 ) -> Verdict:
     """Say where the time goes, why, and what to do next.
 
@@ -43,6 +44,7 @@ def judge(
         step_times: Step times by the always-on timer.
         held_back: Findings that the whole run or the state of the machine contradicts.
         headline: A warning that must come first.
+        fit_findings: Causes of lost time in the whole fit, named if the steps have none.
 
     Returns:
         The verdict.
@@ -70,6 +72,10 @@ def judge(
         verb = "is" if len(held_back) == 1 else "are"
         why = f"{number} of the recorded steps {verb} held back. The first: {held_back[0].finding.title}."
         return Verdict(where=where, why=why, next=held_back[0].reason)
+    if fit_findings:
+        top = fit_findings[0]
+        why = f"The steps are healthy. In the fit around them: {top.title}."
+        return Verdict(where=where, why=why, next=f"{top.action} {saving_text(top, lead)}".strip())
     return Verdict(where=where, why="No rule found time that a known change would save.", next=_healthy(lead))
 
 
@@ -83,7 +89,7 @@ def saving_text(finding: Finding, lead: RankAnalysis | None) -> str:
     low, high = finding.saving_low_ms, finding.saving_high_ms
     if low is None or high is None:
         return ""
-    of_what = "per step" if lead is None else each(lead)
+    of_what = "of the fit" if finding.per == "fit" else "per step" if lead is None else each(lead)
     basis = BASIS_TEXT[finding.basis]
     low_text, high_text = format_duration(low * 1e6), format_duration(high * 1e6)
     if low_text == high_text:

@@ -26,6 +26,7 @@ __all__ = [
     "OwnMeasurement",
     "launch_settings",
     "leave_note",
+    "own_rank",
 ]
 
 LAUNCH_VARIABLE = "LIGHTNING_PERF_RUN"
@@ -81,6 +82,16 @@ class NothingMeasured(msgspec.Struct, frozen=True, tag="nothing measured"):
 Note: TypeAlias = CallbackAdded | OwnMeasurement | MeasurementStarted | NothingMeasured
 
 NOTES: JsonLines[Note] = JsonLines(Note, "note of a script")
+
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+"""The variables by which Lightning recognizes the rank of a process that it did not start, in its order."""
+
+
+def own_rank() -> int:
+    """Return the rank that a launcher such as torchrun or SLURM gave to this process, 0 without a launcher."""
+    rank = next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0").strip()
+    return int(rank) if rank.isdecimal() else 0
 
 
 def launch_settings() -> LaunchSettings | None:

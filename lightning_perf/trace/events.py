@@ -44,6 +44,8 @@ class Args(
         "forward_thread": "Fwd thread id",
         "blocks_per_sm": "blocks per SM",
         "occupancy_percent": "est. achieved occupancy %",
+        "registers": "registers per thread",
+        "shared_bytes": "shared memory",
         "collective": "Collective name",
         "in_elements": "In msg nelems",
         "out_elements": "Out msg nelems",
@@ -70,6 +72,8 @@ class Args(
     bytes: Label = 0
     blocks_per_sm: Label = _NAN
     occupancy_percent: Label = _NAN
+    registers: Label = -1
+    shared_bytes: Label = -1
     grid: msgspec.Raw = NO_RAW
     block: msgspec.Raw = NO_RAW
     kind: msgspec.Raw = NO_RAW

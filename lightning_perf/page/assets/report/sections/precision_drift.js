@@ -20,7 +20,7 @@ export function lossChart(drift) {
       line(chartText(drift.precision), drift.mixed_losses, "accent"),
       line("fp32", drift.fp32_losses, "ink-soft"),
     ],
-    layout: { xaxis: { title: "batch", dtick: drift.mixed_losses.length > 16 ? null : 1 }, yaxis: { title: "loss" } },
+    layout: { xaxis: { title: "batch", dtick: drift.mixed_losses.length > 16 ? null : 1 }, yaxis: { title: "loss", measured: true } },
   });
   return h(
     "div",
