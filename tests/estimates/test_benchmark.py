@@ -80,7 +80,7 @@ def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path)
     options = argparse.Namespace(
         results=tmp_path / "out" / "estimates.md", set="unseen", rounds=6, resume=True, estimates_only=False
     )
-    options.held_back = False
+    options.busy = False
     assert earlier(options) == {}
     keep([Measured("Net", METHOD, ROWS, 60.0), Measured("Old", METHOD - 1, [], 1.0)], options)
     assert "1 of 5" in options.results.read_text(encoding="utf-8")
