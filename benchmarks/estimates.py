@@ -60,7 +60,10 @@ WARM_UP_STEPS = 2
 PROFILED_STEPS = 3
 PROBE_S = 5.0
 
-HELD_BACK = "The machine was busy. A report would hold back its estimates, and they are used here all the same.\n\n"
+BUSY = (
+    "The machine was busy, and this benchmark had priority. A report holds its estimates back on a busy machine, and "
+    "they are used here all the same. Two threads were not measured, because the other core was busy.\n\n"
+)
 
 WORTH = 0.05
 """A certain gain of more than this share of the step is one that advice should not have missed."""
@@ -408,7 +411,7 @@ def page(measured: Sequence[Measured], options: argparse.Namespace) -> str:
         f"{len(measured)} networks {seen}, {options.rounds} fits of each setting, alternating in one process per "
         f"network, {minutes:.0f} minutes in all. {device_name()}, one thread where no other number is given; load "
         f"average {os.getloadavg()[0]:.1f} at the end, including this benchmark. {versions_text()}.\n\n"
-        f"{HELD_BACK if options.held_back else ''}{summary(rows)}\n\n"
+        f"{BUSY if options.busy else ''}{summary(rows)}\n\n"
         "Estimates and gains are percentages of the step. A gain is *inside* if it is in the estimated range, and "
         "*above* or *below* if its whole 95 % interval is outside. It is *missed* if the report gave no advice that "
         "certainly saves more than 5 %.\n\n"
@@ -433,8 +436,8 @@ def apart(name: str, options: argparse.Namespace, before: Measured | None = None
     command += ["--rounds", str(options.rounds), "--block", str(options.block)]
     if options.advice:
         command += ["--advice", options.advice]
-    if options.held_back:
-        command.append("--held-back")
+    if options.busy:
+        command.append("--busy")
     known = None
     if before is not None:
         command.append("--estimates-only")
@@ -468,7 +471,9 @@ def main() -> None:
         "--estimates-only", action="store_true", help="keep all measured gains, and only profile the networks again"
     )
     parser.add_argument(
-        "--held-back", action="store_true", help="use estimates that reports hold back on a busy machine, for a trial"
+        "--busy",
+        action="store_true",
+        help="a trial on a busy machine: use estimates that reports hold back, and leave out two threads",
     )
     parser.add_argument("--tiny", action="store_true", help="one network, two rounds: a test of the benchmark itself")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -486,17 +491,19 @@ def main() -> None:
         network = networks[options.measure]
         if options.estimates_only:
             found = estimate_again(
-                msgspec.json.decode(sys.stdin.buffer.read(), type=Measured), network, held_back=options.held_back
+                msgspec.json.decode(sys.stdin.buffer.read(), type=Measured), network, held_back=options.busy
             )
         else:
-            chosen = [advice for advice in ADVICE if options.advice in advice]
+            chosen = [
+                advice for advice in ADVICE if options.advice in advice and not (options.busy and "two" in advice)
+            ]
             found = measure(
                 options.measure,
                 network,
                 rounds=options.rounds,
                 block_s=options.block,
                 only=chosen,
-                held_back=options.held_back,
+                held_back=options.busy,
             )
         print(msgspec.json.encode(found).decode())
         return

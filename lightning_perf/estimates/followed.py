@@ -98,8 +98,7 @@ def read_facts(folder: Path) -> tuple[str | None, Facts]:
 
 def source_of(finding: Finding) -> Source:
     """Return the source of a finding's estimate."""
-    basis: Source = getattr(finding, "basis", "general")
-    return basis
+    return finding.basis
 
 
 def check_pair(before: ReportedRun, after: ReportedRun, method: Method) -> tuple[EstimateOutcome, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from lightning_perf.inference.run import TRADEOFF_FILE
 from lightning_perf.inference.variants.artefact import ARTEFACT_FILE
 from lightning_perf.machine import environment
 from lightning_perf.run_files.captures import CAPTURES, CaptureRecord
+from lightning_perf.run_files.estimates import ESTIMATES_NAME, EstimateOutcome
 from lightning_perf.run_files.gradient_samples import GRADIENT_SAMPLES, GradientSample
 from lightning_perf.run_files.journal import STUDY_NAME
 from lightning_perf.run_files.jsonl import RankLog
@@ -93,6 +95,14 @@ def test_every_file_of_a_run_is_listed(name: str) -> None:
 @pytest.mark.parametrize("name", [STUDY_NAME, OPTIONS_NAME, TRADEOFF_FILE, ARTEFACT_FILE])
 def test_every_file_of_a_study_or_model_is_listed(name: str) -> None:
     assert name in quoted(section("## Folders of studies and of inference"))
+
+
+@pytest.mark.parametrize("title", ["## A run's folder", "## Folders of studies and of inference"])
+def test_measured_estimates_are_listed(title: str) -> None:
+    assert ESTIMATES_NAME in quoted(section(title))
+    named = re.findall(r"^\| (`[^|]+`) \|", section("### Measured estimates"), re.MULTILINE)
+    fields = [field for names in named for field in re.findall(r"`(\w+)`", names)]
+    assert sorted(fields) == sorted(field.name for field in dataclasses.fields(EstimateOutcome))
 
 
 def test_no_other_files_are_named_in_the_code() -> None:

@@ -1,0 +1,131 @@
+"""The benchmark of estimates: its verdicts and goals against counts by hand, and a tiny run."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from benchmarks.estimates import (
+    ADVICE,
+    BASELINE,
+    METHOD,
+    Bench,
+    Given,
+    Measured,
+    Row,
+    earlier,
+    given,
+    goals,
+    keep,
+    line,
+    summary,
+)
+from benchmarks.step_clock import StepClock
+from benchmarks.unseen_networks import PLANTED, UNSEEN, Network
+from lightning_perf.estimates.calibration import read_calibration
+from lightning_perf.findings.finding import finding
+from lightning_perf.findings.registry import RULES
+from lightning_perf.statistics.values import Estimate
+from tests.support.markdown import ROOT
+
+
+def row(estimate: tuple[float, float] | None, gain: float, reach: float = 0.01) -> Row:
+    share = Given(*estimate, "probed") if estimate is not None else None
+    return Row("Net", "bf16-mixed", "cpu-bf16", 200.0, share, Estimate(gain, gain - reach, gain + reach, 0.95, 6, ""))
+
+
+ROWS = [
+    row((0.20, 0.30), 0.25),  # inside, width 1.5
+    row((0.20, 0.24), 0.30),  # above, width 1.2
+    row((0.20, 0.40), 0.10),  # below, width 2
+    row((0.0, 0.10), 0.105),  # cannot be told, infinitely wide
+    row((0.10, 0.12), -0.06),  # below, and harmful
+    row(None, 0.10),  # missed
+    row(None, -0.20),  # rightly not given
+    row(None, 0.08, 0.05),  # cannot be told: perhaps below 5 %
+]
+
+
+def test_verdicts() -> None:
+    told = "cannot be told"
+    verdicts = ["inside", "above", "below", told, "below", "missed", "rightly not given", told]
+    assert [each.verdict for each in ROWS] == verdicts
+    assert [each.width for each in ROWS[:4]] == [pytest.approx(1.5), pytest.approx(1.2), pytest.approx(2.0), None]
+
+
+def test_goals() -> None:
+    found = goals(ROWS)
+    assert (found.given, found.inside, found.outside, found.harmful) == (5, 1, 3, 1)
+    assert (found.large, found.advised) == (5, 4), "the certain gains over 5 %: rows 1 to 4 and the missed one"
+    assert (found.median_width, found.wide) == (pytest.approx(1.5), math.inf)
+    assert "| gains over 5 % that were advised | at least 80 % | 4 of 5 |" in summary(ROWS)
+    assert "90th percentile | at most 2.5 | ∞ |" in summary(ROWS)
+    assert goals([]).given == 0
+    assert "0 of 0" in summary([])
+
+
+def test_a_row_of_the_table() -> None:
+    cells = "| Net | bf16-mixed | 200.0 | 20.0 – 24.0 | probed | 30.0 (29.0 – 31.0) | **above** | 1.20 |"
+    assert line(ROWS[1]) == cells
+    assert line(ROWS[6]).endswith("| – | – | -20.0 (-21.0 – -19.0) | rightly not given | – |")
+
+
+def test_results_are_kept_and_resumed_and_the_command_reads_them(tmp_path: Path) -> None:
+    options = argparse.Namespace(
+        results=tmp_path / "out" / "estimates.md", set="unseen", rounds=6, resume=True, estimates_only=False
+    )
+    options.busy = False
+    assert earlier(options) == {}
+    keep([Measured("Net", METHOD, ROWS, 60.0), Measured("Old", METHOD - 1, [], 1.0)], options)
+    assert "1 of 5" in options.results.read_text(encoding="utf-8")
+    assert earlier(options) == {"Net": Measured("Net", METHOD, ROWS, 60.0)}, "another method is measured again"
+    options.resume = False
+    assert earlier(options) == {}
+    (total,) = read_calibration([tmp_path]).totals
+    assert (total.source, total.count) == ("probed", 1), "one measurement of one rule and network"
+
+
+def test_estimates_become_shares_of_the_profiled_step() -> None:
+    one = finding("cpu-bf16", "", (), "", saving_ns=(2e6, 3e6), step_ns=1e7, model="", rank=0)
+    share = given(one)
+    assert share is not None
+    assert (share.low, share.high) == (0.2, 0.3)
+    assert given(None) is None
+
+
+def test_networks_and_advice() -> None:
+    assert len(UNSEEN) >= 20
+    assert not UNSEEN.keys() & PLANTED.keys()
+    assert {setting.rule for setting in ADVICE.values()} <= {rule.__name__.replace("_", "-") for rule in RULES}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*num_workers.*", "ignore:.*DataLoader.*")
+def test_settings_share_weights_and_count_samples() -> None:
+    made: list[nn.Module] = []
+
+    def make() -> nn.Module:
+        made.append(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)))
+        return made[-1]
+
+    bench = Bench(Network(make, 2, (3, 8, 8)))
+    assert bench.has_images()
+    for setting in (BASELINE, *ADVICE.values()):
+        clock = StepClock(1)
+        bench.fit(setting, clock, 3)
+        assert clock.seconds > 0
+    assert len(made) == 1
+
+
+@pytest.mark.slow
+def test_a_tiny_run(tmp_path: Path) -> None:
+    page = tmp_path / "estimates.md"
+    command = [sys.executable, "-m", "benchmarks.estimates", "--tiny", "--results", str(page)]
+    for more in ([], ["--estimates-only"]):
+        subprocess.run([*command, *more], check=True, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=600)
+        assert "| MLP | twice the batch |" in page.read_text(encoding="utf-8")
