@@ -10,6 +10,7 @@ import msgspec
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
@@ -86,6 +87,7 @@ class PerfReport(PageDocument, SavedDocument):
         held_back: Findings of the recorded steps that the whole run or the state of the machine contradicts.
         forecast: The forecast of number formats; ``None`` unless `PerfCallback` was asked for it.
         shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
+        fp8: The FP8 layers of torchao or Transformer Engine; ``None`` without any.
 
     Example:
         >>> import lightning_perf
@@ -112,6 +114,7 @@ class PerfReport(PageDocument, SavedDocument):
     held_back: tuple[HeldBack, ...] = ()
     forecast: Forecast | None = None
     shadow: ShadowDrift | None = None
+    fp8: Fp8Layers | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 
