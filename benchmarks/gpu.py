@@ -246,7 +246,7 @@ def run_stage(name: str, steps: Sequence[Step], out: Path, *, stage_s: float) ->
 
 
 def _run(step: Step, work: Path, log: Path, limit_s: float) -> tuple[int | None, str]:
-    """Run a step and return its exit code, which is None after a timeout, and its output."""
+    """Run a step and return its exit code (none after a timeout) and its output."""
     if limit_s < 5:
         return None, "The stage had no time left."
     command = [sys.executable, *(part.format(work=work) for part in step.command)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightning_perf.inference.run import measure_variants
     from lightning_perf.inference.sweep.document import Sweep
     from lightning_perf.inference.sweep.sweep import sweep_backbones
+    from lightning_perf.loop.perf_loop import PerfLoop
     from lightning_perf.page.html import PageError
     from lightning_perf.report.build import analyze
     from lightning_perf.report.compared import Compared
@@ -42,6 +43,7 @@ _HOMES = {
     "Finding": "lightning_perf.findings.finding",
     "PageError": "lightning_perf.page.html",
     "PerfCallback": "lightning_perf.callbacks.perf",
+    "PerfLoop": "lightning_perf.loop.perf_loop",
     "PerfReport": "lightning_perf.report.document",
     "PerfTuner": "lightning_perf.tune.tuner",
     "PrecisionCallback": "lightning_perf.callbacks.precision_callback",
@@ -71,6 +73,7 @@ __all__ = [
     "Finding",
     "PageError",
     "PerfCallback",
+    "PerfLoop",
     "PerfReport",
     "PerfTuner",
     "PrecisionCallback",

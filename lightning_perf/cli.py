@@ -12,13 +12,18 @@ from typing import Protocol
 from lightning_perf import __version__
 from lightning_perf.arguments import CommandParser, print_error
 from lightning_perf.commands import analyze, diff, view
+from lightning_perf.commands import run as launch
 from lightning_perf.compare.commands import compare, study
 from lightning_perf.demo import command as demo
+from lightning_perf.estimates import command as estimates
 from lightning_perf.exit_codes import ExitCode
 from lightning_perf.findings import command as explain
 from lightning_perf.inference import command as infer
 from lightning_perf.inference.sweep import command as sweep
+from lightning_perf.loading import command as data
+from lightning_perf.probe import command as probe
 from lightning_perf.terminal_text import ASCII_FALLBACK, plain
+from lightning_perf.top import command as top
 from lightning_perf.tune import command as tune
 
 __all__ = ["main"]
@@ -39,15 +44,20 @@ class _Command(Protocol):
 
 _COMMANDS: Mapping[str, _Command] = {
     "demo": demo,
+    "run": launch,
+    "top": top,
     "analyze": analyze,
     "diff": diff,
     "view": view,
+    "probe": probe,
     "tune": tune,
+    "data": data,
     "compare": compare,
     "study": study,
     "infer": infer,
     "sweep": sweep,
     "explain": explain,
+    "estimates": estimates,
 }
 
 
@@ -93,16 +103,19 @@ def _discard_output() -> None:
 
 
 def _is_expected(error: Exception) -> bool:
+    from lightning_perf.commands.run import LaunchError
     from lightning_perf.compare.errors import CompareError
     from lightning_perf.errors import TraceError
+    from lightning_perf.estimates.calibration import EstimatesError
     from lightning_perf.inference.errors import InferenceError
     from lightning_perf.lazy_imports import MissingExtraError
+    from lightning_perf.loading.errors import LoadingError
     from lightning_perf.page.html import PageError
     from lightning_perf.tune.errors import TuneError
     from lightning_perf.view import ViewerError
 
-    expected = (CompareError, InferenceError, MissingExtraError, PageError, TraceError, TuneError, ViewerError)
-    return isinstance(error, expected)
+    of_commands = (CompareError, EstimatesError, InferenceError, LaunchError, LoadingError, TuneError, ViewerError)
+    return isinstance(error, (*of_commands, MissingExtraError, PageError, TraceError))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -116,7 +116,7 @@ def test_one_spelling_and_one_short_form_per_option() -> None:
         "-b": ["--batch-size", "--batch-sizes"],
         "-d": ["--device"],
         "-h": ["--help"],
-        "-m": ["--minutes"],
+        "-m": ["--minutes", "--module"],  # `run -m` as in `python -m`
         "-n": ["--top"],
         "-o": ["--out"],
         "-q": ["--quiet"],
@@ -152,7 +152,7 @@ def test_a_list_takes_commas_and_repetitions_before_the_argument() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, analyze, diff"),
+        (["analyse", "x"], "unknown value 'analyse'. Did you mean analyze? Choose from demo, run, top, analyze, diff"),
         (["compare", "a", "b", "--plots", "x"], "unknown option '--plots'. Did you mean --plot?"),
         (["sweep", "--batch", "8"], "unknown option '--batch'. Did you mean --batch-size?"),
         (["infer", "--variants", "a", "b", "c"], "unexpected argument 'c'. Separate several values"),

@@ -13,7 +13,7 @@ import pytest
 import lightning_perf
 from lightning_perf.cli import main
 from lightning_perf.demo import RECORDINGS, RUNS
-from lightning_perf.demo.command import has_browser
+from lightning_perf.page.browser import has_browser
 from lightning_perf.project import install_command
 from tests.support.absent_packages import without
 
@@ -116,6 +116,6 @@ def test_systems_with_a_browser_of_their_own(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
     for system, expected in (("darwin", True), ("linux", False)):
         monkeypatch.setattr(sys, "platform", system)
-        assert has_browser() == expected
+        assert has_browser(sys.stdout) == expected
     monkeypatch.setenv("BROWSER", "firefox")
-    assert has_browser()
+    assert has_browser(sys.stdout)

@@ -15,11 +15,15 @@ class ErrorReporter:
 
     The first error of a kind becomes a warning, and later ones only go to the log ``lightning_perf``.
 
+    Args:
+        name: The class that the user sees.
+
     Attributes:
         messages: One line per error, for the report.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "PerfCallback") -> None:
+        self._name = name
         self.messages: list[str] = []
         self._warned: set[str] = set()
 
@@ -31,7 +35,7 @@ class ErrorReporter:
             error: The exception.
             kind: Errors of one kind often follow from one another, so only the first is worth a warning.
         """
-        message = f"PerfCallback: {consequence}, training continues ({type(error).__name__}: {error})"
+        message = f"{self._name}: {consequence}, training continues ({type(error).__name__}: {error})"
         self.messages.append(message)
         _logger.debug(message, exc_info=error)
         if kind not in self._warned:

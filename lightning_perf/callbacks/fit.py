@@ -7,16 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lightning_perf.callbacks.account.fit_account import FitAccountant
 from lightning_perf.callbacks.error_reporter import ErrorReporter
-from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.callbacks.recording.captures import CaptureOptions, Captures
-from lightning_perf.callbacks.recording.data_loading import data_loading
 from lightning_perf.callbacks.recording.overhead_budget import OverheadBudget
 from lightning_perf.callbacks.recording.profiler import WindowProfiler
 from lightning_perf.callbacks.recording.schedule import (
     Schedule,
     WindowPlan,
-    expected_steps,
     fit_schedule,
     recording_notes,
 )
@@ -24,12 +22,13 @@ from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
 from lightning_perf.callbacks.steps.core_waits import CoreWaits
 from lightning_perf.callbacks.steps.fit_state import FitState
 from lightning_perf.callbacks.steps.hook_times import HookTimes
-from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks
+from lightning_perf.callbacks.steps.lightning_hooks import OptimizerHooks, ProfilerHooks, Signal
 from lightning_perf.callbacks.steps.page_fault_counter import PageFaultCounter
 from lightning_perf.callbacks.steps.step_log import StepLog
 from lightning_perf.callbacks.steps.step_timer import StepTimer, cuda_clock
 from lightning_perf.callbacks.steps.step_tracker import StepTracker
 from lightning_perf.callbacks.trainer_log import TrainerLog
+from lightning_perf.callbacks.training_loop import TrainingLoop
 from lightning_perf.run_files.jsonl import LogWriter
 from lightning_perf.run_files.run_record import study_folder, study_place
 from lightning_perf.run_files.steps import STEPS, StepSample
@@ -41,12 +40,12 @@ T = TypeVar("T")
 
 
 class Fit:
-    """Observes one fit of a Trainer.
+    """Observes one fit of a Trainer, or one training of a loop without a Trainer.
 
     A failure in here is reported once and ends the observation, but not the training.
 
     Args:
-        trainer: The Trainer, at the start of training.
+        loop: The training loop, at the start of training.
         schedule: Which steps to record.
         chosen: The fields of the schedule that the user left open. A short fit may shorten them.
         options: Which details the profiler records.
@@ -56,11 +55,12 @@ class Fit:
         max_overhead: The most that the profiler may cost; None for no limit.
         ranks: The ranks that record; None for all.
         trainer_log: Where step times are logged; None to log none.
+        account: Keeps the account of the fit; None to keep none.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
+        loop: TrainingLoop,
         *,
         schedule: Schedule,
         chosen: Collection[str],
@@ -71,13 +71,15 @@ class Fit:
         max_overhead: float | timedelta | None = None,
         ranks: Collection[int] | None = None,
         trainer_log: TrainerLog | None = None,
+        account: FitAccountant | None = None,
     ) -> None:
         self.folder = folder
+        self._account = account
+        self._samples: int | None = 0
         self.errors = errors
-        self._schedule, self._shortened = fit_schedule(schedule, chosen, expected_steps(trainer))
-        self._refusal = _refusal(trainer, folder, ranks)
-        rank = int(trainer.global_rank)
-        device = trainer.strategy.root_device
+        self._schedule, self._shortened = fit_schedule(schedule, chosen, loop.expected_steps())
+        self._refusal = _refusal(loop, folder, ranks)
+        rank, device = loop.rank, loop.device
         self._state = state = FitState()
         self._profiler: WindowProfiler | None = None
         self._captures: Captures | None = None
@@ -90,7 +92,7 @@ class Fit:
         if self._refusal is None and folder is not None:
             plan = WindowPlan(self._schedule, folder)
             core_waits = CoreWaits(state)
-            hook_times = HookTimes(trainer)
+            hook_times = loop.hook_times()
             if device.type == "cpu":
                 page_faults = PageFaultCounter(state)
             if max_overhead is not None:
@@ -106,7 +108,7 @@ class Fit:
                 budget=self._budget,
                 page_faults=page_faults,
                 core_waits=core_waits,
-                loader=_loader_facts(trainer, errors),
+                loader=_loader_facts(loop, errors),
                 hook_times=hook_times,
             )
             if captures is not None:
@@ -115,7 +117,7 @@ class Fit:
                     state,
                     plan=plan,
                     rank=rank,
-                    world_size=int(trainer.world_size),
+                    world_size=loop.world_size,
                     folder=folder,
                     errors=errors,
                     timed_by_device=device.type == "cuda",
@@ -124,7 +126,7 @@ class Fit:
             state,
             path=STEPS.path(folder, rank) if folder is not None else None,
             trainer_log=trainer_log,
-            log_every=int(trainer.log_every_n_steps),
+            log_every=loop.log_every,
             errors=errors,
         )
         self._timer = StepTimer(
@@ -137,22 +139,27 @@ class Fit:
         # files are written last. So none of this work is timed or recorded.
         self._tracker = StepTracker(
             state,
-            trainer,
+            loop.counter,
             at_start=_present(self._profiler, self._captures, self._budget, page_faults, core_waits, self._timer),
             at_end=_present(self._timer, page_faults, self._budget, self._captures, self._profiler, self._log),
             phases=_present(self._profiler, self._timer),
         )
         self._observing = True
         self._hook_times = hook_times
-        self._profiler_hooks = ProfilerHooks(
-            trainer.profiler,
-            on_start=self._tracker.on_action_start,
-            on_stop=self._tracker.on_action_end,
-            on_error=self._give_up,
-            times=hook_times,
-        )
+        if account is not None:
+            account.detach()  # two layers of hooks would cost twice
+        self._profiler_hooks: ProfilerHooks | None = None
+        if loop.profiler is not None:
+            self._profiler_hooks = ProfilerHooks(
+                loop.profiler,
+                on_start=self._tracker.on_action_start,
+                on_stop=self._tracker.on_action_end,
+                on_error=self._give_up,
+                times=hook_times,
+                account=account,
+            )
         self._optimizer_hooks = OptimizerHooks(
-            on_start=self._tracker.on_optimizer_step_start,
+            on_start=self._on_optimizer_step_start,
             on_end=self._on_optimizer_step_end,
             on_error=self._give_up,
         )
@@ -164,12 +171,24 @@ class Fit:
 
     def _on_sample(self, sample: StepSample) -> None:
         self._log.add(sample)
+        if self._samples is not None:
+            self._samples = None if sample.samples is None else self._samples + sample.samples
         if self._captures is not None:
             self._captures.add(sample)
 
     def unsaved_samples(self) -> tuple[StepSample, ...]:
         """Return the step times of this rank that could not be saved to a file."""
         return self._log.unsaved()
+
+    @property
+    def whole_steps(self) -> int:
+        """Whole steps so far."""
+        return self._state.whole_steps
+
+    @property
+    def optimizer_stepped(self) -> bool:
+        """Whether an optimizer has stepped in the open step."""
+        return self._tracker.optimizer_stepped
 
     @property
     def is_empty(self) -> bool:
@@ -180,6 +199,11 @@ class Fit:
     def profiling(self) -> bool:
         """Whether the profiler warms up or records now."""
         return self._state.profiling
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether this rank has written a trace."""
+        return self._profiler is not None and bool(self._profiler.files)
 
     def notes(self) -> list[str]:
         """Return notes on the recording for the user, one line each."""
@@ -242,6 +266,42 @@ class Fit:
             except Exception as error:
                 self._give_up(error)
 
+    # The hooks of a loop without a Trainer, which has no profiler that announces its actions.
+
+    def on_action_start(self, signal: Signal) -> None:
+        """The loop starts an action."""
+        if self._observing:
+            try:
+                self._tracker.on_action_start(signal)
+            except Exception as error:
+                self._give_up(error)
+
+    def on_action_end(self, signal: Signal) -> None:
+        """The loop has ended an action."""
+        if self._observing:
+            try:
+                self._tracker.on_action_end(signal)
+            except Exception as error:
+                self._give_up(error)
+
+    def on_optimizer_end(self) -> None:
+        """An optimizer has stepped, or a gradient scaler has skipped its step."""
+        if self._observing:
+            try:
+                self._tracker.on_action_end(Signal.MANUAL_STEP)
+                self._tracker.on_optimizer_step_end()
+            except Exception as error:
+                self._give_up(error)
+
+    def add_step(self, step_ns: int) -> None:
+        """Count a step that ended before the observation started, and was timed by the host."""
+        if self._observing:
+            try:
+                self._on_sample(StepSample(self._state.whole_steps, step_ns, 0, None, None, False))
+                self._state.whole_steps += 1
+            except Exception as error:
+                self._give_up(error)
+
     def finish(self) -> None:
         """End the observation: save all data, and give the Trainer its own profiler back."""
         self._remove_hooks()
@@ -254,10 +314,15 @@ class Fit:
                 self._log.write()
             except Exception as error:
                 self._give_up(error)
+            if self._account is not None and self._state.whole_steps:
+                self._account.steps, self._account.samples = self._state.whole_steps, self._samples
         self._observing = False
 
     def _remove_hooks(self) -> None:
-        self._profiler_hooks.remove()
+        if self._profiler_hooks is not None:
+            self._profiler_hooks.remove()
+        if self._account is not None:
+            self._account.attach()
         self._optimizer_hooks.remove()
         if self._profiler is not None:
             self._profiler.close()
@@ -278,6 +343,12 @@ class Fit:
         except Exception as further:
             self.errors.report("measurements so far may be incomplete", further)
 
+    def _on_optimizer_step_start(self) -> None:
+        self._tracker.on_optimizer_step_start()
+        if self._profiler_hooks is None:  # without a Trainer, nothing announces the optimizer's part before its step
+            self._tracker.on_action_end(Signal.FORWARD)
+            self._tracker.on_optimizer_start()
+
     def _on_optimizer_step_end(self) -> None:
         self._tracker.on_optimizer_step_end()
         if self._hook_times is not None:
@@ -295,27 +366,22 @@ def _present(*observers: T | None) -> list[T]:
     return [observer for observer in observers if observer is not None]
 
 
-def _loader_facts(trainer: Trainer, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
+def _loader_facts(loop: TrainingLoop, errors: ErrorReporter) -> dict[str, str | int | bool | None]:
     try:
-        return data_loading(trainer)
+        return loop.loader_facts()
     except Exception as error:  # datasets and samplers may come from anywhere
         errors.report("the settings of the data loader are not recorded", error)
         return {}
 
 
-def _refusal(trainer: Trainer, folder: Path | None, ranks: Collection[int] | None) -> str | None:
+def _refusal(loop: TrainingLoop, folder: Path | None, ranks: Collection[int] | None) -> str | None:
     if folder is None:
         return "No step was recorded: there is no folder to write traces to."
     place = study_place()
     # The warm-up of a study is not timed, so it can be profiled. Its report predicts the gain that the study measures.
     if study_folder() is not None and (place is None or place.block != 0):
         return "No step was recorded: the run is part of a study, and timed runs are not profiled."
-    # Compare by name: each Lightning package has a class of its own.
-    if any(base.__name__ == "PyTorchProfiler" for base in type(trainer.profiler).__mro__):
-        return (
-            "No step was recorded: the Trainer's own PyTorchProfiler is active, and two profilers at a time crash. "
-            'Leave out Trainer(profiler="pytorch") to get this report.'
-        )
-    if ranks is not None and trainer.global_rank not in ranks:
-        return f"Rank {trainer.global_rank} recorded no step: PerfCallback(ranks=…) does not list it."
-    return None
+    obstacle = loop.obstacle()
+    if obstacle is None and ranks is not None and loop.rank not in ranks:
+        return f"Rank {loop.rank} recorded no step: {loop.name}(ranks=…) does not list it."
+    return obstacle

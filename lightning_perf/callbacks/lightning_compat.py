@@ -22,6 +22,7 @@ __all__ = [
     "LightningCallback",
     "Module",
     "Trainer",
+    "clips_as_lightning_does",
     "holds_whole_model",
     "is_lightnings_own",
     "step_number",
@@ -41,7 +42,16 @@ else:
         """A placeholder: Python does not let a class change its bases if its only base is `object`."""
 
     class LightningCallback(_Plain):
-        """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded."""
+        """A callback of `lightning.pytorch` and of `pytorch_lightning`, whichever of them the program has loaded.
+
+        Raises:
+            ImportError: A class is derived from it, and neither package is installed.
+        """
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if not any(_installed(home.split(".")[0]) for home in _HOMES):
+                raise ImportError(f"{cls.__name__} needs Lightning. Install it with: {install_command('train')}")
 
 
 _HOMES = ("lightning.pytorch.callbacks.callback", "pytorch_lightning.callbacks.callback")
@@ -89,15 +99,17 @@ def _installed(package: str) -> bool:
 
 
 if not TYPE_CHECKING:
-    if not any(_installed(home.split(".")[0]) for home in _HOMES):
-        raise ImportError(f"PerfCallback needs Lightning. Install it with: {install_command('train')}")
     sys.meta_path.insert(0, _Watch())  # before the loop, so that no import by another thread is missed
     for _home in _HOMES:
         _join(sys.modules.get(_home))
 
 
 def step_number(trainer: Trainer) -> int:
-    """Return the number of the current step, on the axis of the Trainer's own logs."""
+    """Return the number of the current step, on the axis of the Trainer's own logs.
+
+    Args:
+        trainer: The Trainer, or another object with a `global_step`.
+    """
     try:
         return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
     except AttributeError:
@@ -124,3 +136,14 @@ def holds_whole_model(trainer: Trainer) -> bool:
     """
     own = next((base for base in type(trainer.strategy).__mro__ if is_lightnings_own(base)), None)
     return own is not None and own.__name__ in REPLICATING
+
+
+def clips_as_lightning_does(module: Module) -> bool:
+    """Return whether a module leaves the clipping of gradients to Lightning.
+
+    Args:
+        module: A LightningModule of either package.
+    """
+    hook = getattr(type(module), "configure_gradient_clipping", None)
+    own = getattr(hook, "__module__", "").startswith(("lightning.pytorch.", "pytorch_lightning."))
+    return own and "configure_gradient_clipping" not in vars(module)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import shutil
 import sys
 import webbrowser
@@ -13,6 +12,7 @@ from pathlib import Path
 from lightning_perf.arguments import describe
 from lightning_perf.demo import RECORDINGS, RUNS
 from lightning_perf.exit_codes import ExitCode
+from lightning_perf.page.browser import has_browser
 from lightning_perf.page.html import PageError
 from lightning_perf.project import install_command, page_url
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         lines.append(f"  Charts:   {install_command('view')}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
-    if not options.no_browser and has_browser():
+    if not options.no_browser and has_browser(sys.stdout):
         webbrowser.open(page.resolve().as_uri())
     return ExitCode.SUCCESS
 
@@ -95,15 +95,3 @@ def copy_recording(name: str, folder: Path) -> Path:
         message = f"Cannot write the demo to '{folder}' ({reason}). Choose another folder with --out."
         raise PageError(message) from error
     return target
-
-
-def has_browser() -> bool:
-    """Return whether a page can open in a window of its own.
-
-    Without a display, Python would start a text browser in the user's terminal. A pipe has no user who looks.
-    """
-    if not sys.stdout.isatty():
-        return False
-    if sys.platform in ("darwin", "win32") or os.environ.get("BROWSER"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

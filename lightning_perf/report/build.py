@@ -6,7 +6,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_perf import __version__
@@ -16,10 +16,11 @@ from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shad
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
 from lightning_perf.analysis.steps.breakdown import Breakdown
+from lightning_perf.analysis.steps.fit_time import FitTime, summarize_account
 from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
 from lightning_perf.analysis.trust import trust
 from lightning_perf.errors import TraceError
-from lightning_perf.findings.registry import find
+from lightning_perf.findings.registry import find, find_in_fit
 from lightning_perf.findings.whole_run import check_findings
 from lightning_perf.report.captured import captured
 from lightning_perf.report.document import SCHEMA_VERSION, PerfReport
@@ -28,10 +29,12 @@ from lightning_perf.report.recordings import RecordingExecutor, analyze_recordin
 from lightning_perf.report.sentences import who_waits
 from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
+from lightning_perf.run_files.account import account_paths, read_account
 from lightning_perf.run_files.forecast import FORECAST
 from lightning_perf.run_files.fp8 import FP8
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
+from lightning_perf.run_files.probe import PROBE_NAME, read_probe
 from lightning_perf.run_files.shadow import SHADOW
 from lightning_perf.run_files.steps import STEPS, StepSample
 from lightning_perf.run_files.traces import find_traces, group_windows, rank_in_name
@@ -181,11 +184,14 @@ def build_report(
     if paths and not ranks:
         raise errors[0]
     ranks.sort(key=lambda analysis: (analysis.rank is None, analysis.rank or 0, analysis.sources))
+    probe_notes = _attach_probe(folder, ranks)
     compared = distributed([times for result in results for times in result.times])
     step_times = summarize_step_times(samples) if samples else None
     lead = lead_rank(ranks, compared)
     windows, window_notes = _windows(folder)
     captures, capture_notes = captured(folder, ranks) if folder is not None else ((), [])
+    fit_time, account_notes = _fit_time(folder)
+    fit_findings = find_in_fit(fit_time)
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
     shadow, shadow_notes = _shadow(folder)
@@ -205,7 +211,14 @@ def build_report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         sources=tuple(source for analysis in ranks for source in analysis.sources),
-        verdict=judge(lead, checked.findings, step_times, held_back=checked.held_back, headline=checked.headline),
+        verdict=judge(
+            lead,
+            checked.findings,
+            step_times,
+            held_back=checked.held_back,
+            headline=checked.headline,
+            fit_findings=fit_findings,
+        ),
         notes=(
             *notes,
             *_notes(ranks, errors),
@@ -214,6 +227,8 @@ def build_report(
             *window_notes,
             *capture_notes,
             *forecast_notes,
+            *probe_notes,
+            *account_notes,
             *shadow_notes,
             *fp8_notes,
         ),
@@ -228,9 +243,22 @@ def build_report(
         who_waits=who_waits(compared),
         held_back=checked.held_back,
         forecast=forecasted,
+        fit_time=fit_time,
+        fit_findings=fit_findings,
         shadow=shadow,
         fp8=fp8,
     )
+
+
+def _fit_time(folder: Path | None) -> tuple[FitTime | None, list[str]]:
+    """Read the account of the fit, of the same rank as the step times: the first one."""
+    paths = account_paths(folder) if folder is not None else ()
+    if not paths:
+        return None, []
+    try:
+        return summarize_account(read_account(paths[0])), []
+    except TraceError as error:
+        return None, [f"The account of the fit is left out: {error}"]
 
 
 def _logged_rank(folder: Path | None) -> int | None:
@@ -253,6 +281,22 @@ def _step_times(folder: Path | None, ranks: Collection[int | None]) -> dict[int,
         if samples:
             found[rank] = summarize_step_times(samples)
     return found
+
+
+def _attach_probe(folder: Path | None, ranks: list[RankAnalysis]) -> list[str]:
+    """Add the result of a probe to the rank that was probed, unless its traces have changed since."""
+    if folder is None or not (folder / PROBE_NAME).exists():
+        return []
+    try:
+        probe = read_probe(folder / PROBE_NAME)
+    except TraceError as error:
+        return [f"The probe is left out: {error}"]
+    for place, analysis in enumerate(ranks):
+        names = {Path(source).name for source in analysis.sources}
+        if names == set(probe.sources):
+            ranks[place] = replace(analysis, probe=probe)
+            return []
+    return ["The probe is left out: it was made of other traces. Run lightning-perf probe again."]
 
 
 def _windows(folder: Path | None) -> tuple[tuple[RecordedWindow, ...], list[str]]:

@@ -87,6 +87,28 @@ class JsonLines(Generic[Value]):
             ) from error
         return self._decode_lines(content, path)
 
+    def read_on(self, path: Path, position: int) -> tuple[tuple[Value, ...], int]:
+        """Read the values that were appended to a file since the last call. An incomplete last line is left for later.
+
+        Args:
+            path: The file.
+            position: The position that the last call returned; 0 at first.
+
+        Returns:
+            The values, and the position for the next call. It is 0 again if the file has become shorter.
+
+        Raises:
+            OSError: The file cannot be read.
+            TraceError: A line cannot be decoded.
+        """
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < position:
+                position = 0
+            file.seek(position)
+            content = file.read()
+        complete = content[: content.rfind(b"\n") + 1]
+        return tuple(self._decode_lines(complete, path)), position + len(complete)
+
     def decode(self, content: bytes, path: str | Path) -> tuple[Value, ...]:
         """Decode the content of a file. Empty lines and an incomplete last line are skipped.
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lightning_perf.run_files.jsonl import Count, RankLog
 
-__all__ = ["STEPS", "StepSample", "StepSamples", "StepsLog"]
+__all__ = ["STEPS", "StepSample", "StepSamples", "StepsLog", "StepsTail"]
 
 BLOCK_STEPS = 1000
 """Steps in a line at most."""
@@ -154,6 +154,10 @@ class StepsLog:
         """
         self._lines.append(path, *_blocks(samples))
 
+    def read_on(self, path: Path, position: int) -> tuple[tuple[_Line, ...], int]:
+        """Read the lines that were appended since the last call; see `JsonLines.read_on`."""
+        return self._lines.read_on(path, position)
+
     def read(self, path: str | Path) -> StepSamples:
         """Read the samples of a file, in the order in which they were written.
 
@@ -164,6 +168,43 @@ class StepsLog:
         for line in self._lines.iterate(path):
             columns.add_line(line)
         return columns.build()
+
+
+class StepsTail:
+    """Follows a file of step samples while a run appends to it.
+
+    Args:
+        path: The file.
+        keep: Samples to keep, the latest ones.
+
+    Attributes:
+        count: Samples read so far.
+    """
+
+    def __init__(self, path: Path, keep: int) -> None:
+        self.count = 0
+        self._path = path
+        self._keep = keep
+        self._position = 0
+        self._columns = _Columns()
+
+    def read_on(self) -> StepSamples:
+        """Read the samples that were appended since the last call.
+
+        Returns:
+            The latest samples, those of earlier calls included.
+
+        Raises:
+            OSError: The file cannot be read.
+            TraceError: A line cannot be decoded.
+        """
+        if self._path.stat().st_size < self._position:  # another run has replaced the file
+            self.count, self._position, self._columns = 0, 0, _Columns()
+        lines, self._position = STEPS.read_on(self._path, self._position)
+        for line in lines:
+            self.count += self._columns.add_line(line)
+        self._columns.keep_last(self._keep)
+        return self._columns.copy()
 
 
 class _Columns:
@@ -179,7 +220,11 @@ class _Columns:
             column.append(UNKNOWN if value is None else value)
         self._profiled.append(sample.profiled)
 
-    def add_line(self, line: _Line) -> None:
+    def keep_last(self, count: int) -> None:
+        for column in (*self._numbers, self._profiled):
+            del column[: max(len(column) - count, 0)]
+
+    def add_line(self, line: _Line) -> int:
         step_ns = line.step_ns if isinstance(line.step_ns, list) else [line.step_ns]
         count = len(step_ns)
         step, *others = self._numbers
@@ -195,6 +240,12 @@ class _Columns:
             if row < count:
                 profiled[row] = 1
         self._profiled.frombytes(profiled)
+        return count
+
+    def copy(self) -> StepSamples:
+        """Return the samples in arrays of their own, so that the columns can grow further."""
+        numbers = (np.array(column, np.int64) for column in self._numbers)
+        return StepSamples(*numbers, np.array(self._profiled, np.bool_))
 
     def build(self) -> StepSamples:
         numbers = (_as_numpy(column, np.int64) for column in self._numbers)

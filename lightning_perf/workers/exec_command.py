@@ -28,6 +28,8 @@ def main(supervisor: int, command: list[str]) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:  # it died before the request was in force
             os.kill(os.getpid(), signal.SIGKILL)
+    # A supervisor that waits for signals blocks them, and the command would inherit that.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         os.execvp(command[0], command)
     except OSError as error:

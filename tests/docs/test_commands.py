@@ -44,6 +44,9 @@ def cheap(block: Block) -> list[list[str]]:
 OTHER_PROGRAMS = {"cp", "export", "kill", "nvidia-smi", "pip", "sed", "tensorboard", "touch"}
 """What the docs use besides; `pip`'s extras are looked up."""
 
+LAUNCHERS = {"srun", "torchrun"}
+"""They start several processes of this package's command."""
+
 OTHER_OPTIONS = {"--fp16", "--int8", "--logdir", "--logdir_spec"}
 """Options in the prose that belong to TensorBoard and TensorRT."""
 
@@ -79,6 +82,8 @@ def check(words: list[str]) -> None:
             assert stopped.value.code == 0, f"{shlex.join(words)} is not understood"  # 0: --help
         for nested in filter(re.compile(r"\w+=(python -m|lightning-perf) ").match, arguments):
             check(shlex.split(re.sub(r"\{(seed|block|dir)\}", "0", nested.partition("=")[2])))
+    elif program in LAUNCHERS:
+        check(["lightning-perf", *arguments[arguments.index("lightning_perf") + 1 :]])
     elif program == "python" and arguments[0] != "-m":
         assert (ROOT / arguments[0]).is_file() or arguments[0] == "train.py"
     else:

@@ -62,6 +62,8 @@ SETTABLE = (
     lightning_perf.PerfTuner,
     lightning_perf.PrecisionCallback,
     lightning_perf.CaptureOptions,
+    lightning_perf.PerfLoop,
+    lightning_perf.PerfLoop.steps,
     lightning_perf.PerfReport.print,
     lightning_perf.PerfReport.to_json,
     lightning_perf.PerfReport.write_html,

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from lightning_perf.callbacks.lightning_compat import Trainer
 
-__all__ = ["data_loading", "reaches_model"]
+__all__ = ["data_loading", "loader_facts", "reaches_model"]
 
 LIGHTNING = ("lightning", "pytorch_lightning")
 
@@ -29,15 +29,26 @@ Facts = dict[str, str | int | bool | None]
 def data_loading(trainer: Trainer) -> Facts:
     """Describe the training data's loader, as `lightning_perf.trace.description.DataLoading` does.
 
-    Of several loaders, the one that allows least speaks.
-
     Args:
         trainer: The Trainer, at the start of training.
 
     Returns:
         The facts; empty where there is no loader.
     """
-    found = [_facts(loader, trainer.lightning_module) for loader in tree_leaves(trainer.train_dataloader)]
+    return loader_facts(trainer.train_dataloader, trainer.lightning_module)
+
+
+def loader_facts(loaders: Any, module: Any) -> Facts:
+    """Describe data loaders. Of several, the facts are those of the one that allows the fewest changes.
+
+    Args:
+        loaders: A loader, or a nested collection of loaders.
+        module: The model. A data set may hold it.
+
+    Returns:
+        The facts; empty where there is no loader.
+    """
+    found = [_facts(loader, module) for loader in tree_leaves(loaders)]
     order = ("other", "iterable", "map")
     return min(found, key=lambda facts: (not facts["uses_model"], order.index(str(facts["kind"]))), default={})
 

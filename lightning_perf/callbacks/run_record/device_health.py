@@ -16,7 +16,7 @@ import torch
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.machine.environment import nvml_uuid
 
-__all__ = ["PERIOD_S", "DeviceHealth", "gpu_uuids"]
+__all__ = ["PERIOD_S", "DeviceHealth", "device_uuids", "gpu_uuids"]
 
 PERIOD_S = 10.0
 """Seconds between two looks: a look takes about a millisecond of the host's time, so a ten-thousandth at most."""
@@ -191,7 +191,11 @@ def gpu_uuids(trainer: Trainer) -> list[str]:
         trainer: The Trainer, at the start of training.
     """
     strategy = trainer.strategy
-    devices = getattr(strategy, "parallel_devices", None) or [strategy.root_device]
+    return device_uuids(getattr(strategy, "parallel_devices", None) or [strategy.root_device])
+
+
+def device_uuids(devices: Sequence[torch.device]) -> list[str]:
+    """Return the unique names of NVIDIA GPUs of this machine; none if one of the devices is another kind."""
     if torch.version.cuda is None or any(device.type != "cuda" for device in devices):
         return []
     return [nvml_uuid(torch.cuda.get_device_properties(device)) for device in devices]

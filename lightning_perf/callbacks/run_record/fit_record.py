@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +23,52 @@ from lightning_perf.callbacks.run_record.run_facts import (
 from lightning_perf.machine.environment import host_notes
 from lightning_perf.run_files.run_record import FactValue, Outcome, RunRecorder
 
-__all__ = ["FitRecord"]
+__all__ = ["FitRecord", "LoopRecord"]
 
 
-class FitRecord:
-    """Records a fit, on rank 0; on other ranks it does nothing.
+class LoopRecord:
+    """Records a training, on rank 0. On other ranks it does nothing.
 
     The fingerprint is taken before the first step; see `lightning_perf.callbacks.run_record.run_facts` for its cost.
     The hash of the first batch is part of the first step's time, which comparisons leave out as warm-up. A fact that
     cannot be read, or a record that cannot be written, is reported as an error and left out.
 
     Args:
-        trainer: The Trainer, at the start of training.
-        module: The LightningModule.
-        folder: The fit's folder; None records nothing.
+        folder: The folder of the training; None to record nothing, as on other ranks.
         errors: Where errors are reported.
-        keep_fp32: Names of the layers kept in FP32, a part of the precision.
-        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
+        device: The device that this process trains on.
+        uuids: Returns the unique names of the GPUs of this machine that the training uses.
+        world_size: Ranks of the run.
+        facts: Facts that are known already.
+        sources: Functions that return further facts, by a name for errors.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
-        module: Module,
         folder: Path | None,
         errors: ErrorReporter,
-        keep_fp32: Sequence[str] = (),
         *,
-        hashed: bool = True,
+        device: torch.device,
+        uuids: Callable[[], list[str]],
+        world_size: int,
+        facts: Mapping[str, FactValue],
+        sources: Mapping[str, Callable[[], dict[str, FactValue]]],
     ) -> None:
-        self._trainer = trainer
         self._errors = errors
-        self._finished_epoch: int | None = None
+        self._device = device
+        self._uuids = uuids
+        self._siblings = world_size > 1
         self._recorder: RunRecorder | None = None
         self._health: DeviceHealth | None = None
         self._load: HostLoad | None = None
         self._awaits_batch = False
-        if folder is None or not trainer.is_global_zero:
+        if folder is None:
             return
-        facts: dict[str, FactValue] = {"train.keep_fp32": ", ".join(keep_fp32) or None}
-        sources: dict[str, Callable[[], dict[str, FactValue]]] = {
-            "the training": functools.partial(training_facts, trainer),
-            "its surroundings": functools.partial(surroundings_facts, trainer),
-            "the model": functools.partial(model_facts, module, hashed=hashed),
-            "the data": functools.partial(data_facts, trainer, hashed=hashed),
-        }
+        found = dict(facts)
         for what, source in sources.items():
-            facts |= self._ask(what, source)
+            found |= self._ask(what, source)
         try:
-            self._recorder = RunRecorder(folder, facts, host_notes())
+            self._recorder = RunRecorder(folder, found, host_notes())
             self._awaits_batch = True
         except Exception as error:
             errors.report("the run leaves no record", error)
@@ -81,7 +78,7 @@ class FitRecord:
         if self._recorder is None:
             return
         try:
-            self._load = HostLoad(siblings=int(self._trainer.world_size) > 1)
+            self._load = HostLoad(siblings=self._siblings)
         except Exception as error:
             self._errors.report("the load of the machine is not recorded", error)
         self._recorder.training_begins()
@@ -100,18 +97,26 @@ class FitRecord:
         self._awaits_batch = False
         self._write(lambda recorder: recorder.add_facts(batch_facts(batch)))
 
-    def epoch_ends(self) -> None:
-        """Note that an epoch has ended. Its metrics are complete when the next epoch or the end of training comes."""
-        self._finished_epoch = int(self._trainer.current_epoch)
+    def add_facts(self, what: str, source: Callable[[], dict[str, FactValue]]) -> None:
+        """Complete the fingerprint.
 
-    def metrics_complete(self) -> None:
-        """Record the epoch that has ended, if one has."""
-        epoch, self._finished_epoch = self._finished_epoch, None
-        if epoch is None:
-            return
-        trainer = self._trainer
-        # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
-        self._write(lambda recorder: recorder.epoch_ends(epoch, int(trainer.global_step), trainer.callback_metrics))
+        Args:
+            what: A name of the facts, for errors.
+            source: Returns the facts.
+        """
+        if self._recorder is not None:
+            facts = self._ask(what, source)
+            self._write(lambda recorder: recorder.add_facts(facts))
+
+    def epoch(self, epoch: int, steps: int, metrics: Mapping[str, object]) -> None:
+        """Record an epoch that has ended.
+
+        Args:
+            epoch: Its number.
+            steps: Optimizer steps since the start of training.
+            metrics: Its metrics.
+        """
+        self._write(lambda recorder: recorder.epoch_ends(epoch, steps, metrics))
 
     def finishes(self) -> None:
         """The fit has ended, by its limits or by early stopping."""
@@ -132,14 +137,14 @@ class FitRecord:
             return {}
 
     def _watch(self) -> DeviceHealth | None:
-        uuids = gpu_uuids(self._trainer)
+        uuids = self._uuids()
         if not uuids:
             return None
         return DeviceHealth(
             uuids,
             tell=lambda words, invalid: self._write(lambda recorder: recorder.health(words, invalid=invalid)),
             fail=self._unwatched,
-            siblings=int(self._trainer.world_size) > 1,
+            siblings=self._siblings,
         )
 
     def _unwatched(self, error: BaseException) -> None:
@@ -171,13 +176,11 @@ class FitRecord:
 
     def _reset_peak_memory(self) -> None:
         """Let torch's peak of memory be this fit's: an earlier one in the process may have taken more."""
-        device = self._trainer.strategy.root_device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
 
     def _peak_device_bytes(self) -> int | None:
-        device = self._trainer.strategy.root_device
-        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _write(self, write: Callable[[RunRecorder], None]) -> None:
         if self._recorder is None:
@@ -186,3 +189,55 @@ class FitRecord:
             write(self._recorder)
         except Exception as error:
             self._errors.report("the run record is incomplete", error)
+
+
+class FitRecord(LoopRecord):
+    """Records a fit of a Trainer.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        module: The LightningModule.
+        folder: The fit's folder; None records nothing.
+        errors: Where errors are reported.
+        keep_fp32: Names of the layers kept in FP32, a part of the precision.
+        hashed: Whether the fingerprint has hashes of the weights and of the data sets.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        module: Module,
+        folder: Path | None,
+        errors: ErrorReporter,
+        keep_fp32: Sequence[str] = (),
+        *,
+        hashed: bool = True,
+    ) -> None:
+        self._trainer = trainer
+        self._finished_epoch: int | None = None
+        super().__init__(
+            folder if trainer.is_global_zero else None,
+            errors,
+            device=trainer.strategy.root_device,
+            uuids=functools.partial(gpu_uuids, trainer),
+            world_size=int(trainer.world_size),
+            facts={"train.keep_fp32": ", ".join(keep_fp32) or None},
+            sources={
+                "the training": functools.partial(training_facts, trainer),
+                "its surroundings": functools.partial(surroundings_facts, trainer),
+                "the model": functools.partial(model_facts, module, hashed=hashed),
+                "the data": functools.partial(data_facts, trainer, hashed=hashed),
+            },
+        )
+
+    def epoch_ends(self) -> None:
+        """Note that an epoch has ended. Its metrics are complete when the next epoch or the end of training comes."""
+        self._finished_epoch = int(self._trainer.current_epoch)
+
+    def metrics_complete(self) -> None:
+        """Record the epoch that has ended, if one has."""
+        epoch, self._finished_epoch = self._finished_epoch, None
+        if epoch is None:
+            return
+        # By now Lightning has computed and reset the metrics on all ranks, so reading them is not a collective call.
+        self.epoch(epoch, int(self._trainer.global_step), self._trainer.callback_metrics)

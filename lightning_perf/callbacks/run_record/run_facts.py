@@ -22,7 +22,17 @@ from lightning_perf.machine.environment import device_facts, flag_facts, host_fa
 from lightning_perf.revision import git_revision
 from lightning_perf.run_files.run_record import FactValue
 
-__all__ = ["batch_facts", "data_facts", "dataset_files", "model_facts", "surroundings_facts", "training_facts"]
+__all__ = [
+    "batch_facts",
+    "data_facts",
+    "dataset_facts",
+    "dataset_files",
+    "loop_facts",
+    "machine_facts",
+    "model_facts",
+    "surroundings_facts",
+    "training_facts",
+]
 
 MAX_FILES = 10_000
 """Most files that are read. From a larger data set, as many are read at even distances."""
@@ -76,7 +86,12 @@ def surroundings_facts(trainer: Trainer) -> Facts:
     Args:
         trainer: The Trainer, at the start of training.
     """
-    facts = version_facts() | device_facts(trainer.strategy.root_device) | flag_facts() | variable_facts()
+    return machine_facts(trainer.strategy.root_device)
+
+
+def machine_facts(device: torch.device) -> Facts:
+    """Return the machine, device, versions, flags, environment variables and code of a training on a device."""
+    facts = version_facts() | device_facts(device) | flag_facts() | variable_facts()
     return {**facts, **host_facts(), "code.revision": _revision()}
 
 
@@ -89,7 +104,8 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
 
     Returns:
         Its class, number of parameters, whether it or a part of it is compiled by ``torch.compile``, and a hash over
-        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank.
+        its parameters and buffers. If the model is sharded, the hash is over the shards of this rank. If weights are in
+        channels last, ``model.channels_last`` says so.
     """
     parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
     # Not the state dict: building it may be a collective call, and runs the user's hooks.
@@ -99,12 +115,23 @@ def model_facts(module: Module, *, hashed: bool = True) -> Facts:
         for name, tensor in named
         if not torch.nn.parameter.is_lazy(tensor)
     }
-    return {
+    facts: Facts = {
         "model.class": type(module).__qualname__,
         "model.parameters": sum(p.numel() for p in parameters),
         "model.compiled": _is_compiled(module),
         "model.initial_weights": hash_tensors(weights) if hashed else None,
     }
+    # Absent rather than False, so that records from before this fact stay comparable.
+    return facts | {"model.channels_last": True} if any(map(_is_channels_last, parameters)) else facts
+
+
+def _is_channels_last(parameter: torch.Tensor) -> bool:
+    """Return whether a weight of a convolution has the channels of a pixel side by side, and not by chance of shape."""
+    return (
+        parameter.dim() == 4
+        and not parameter.is_contiguous()
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 def data_facts(trainer: Trainer, *, hashed: bool = True) -> Facts:
@@ -119,18 +146,47 @@ def data_facts(trainer: Trainer, *, hashed: bool = True) -> Facts:
         hash of their content, and the settings of the loaders, e.g. ``data.num_workers``. The hash is missing if a data
         set holds neither file names nor arrays.
     """
-    facts: Facts = {}
-    for prefix, loaders in (("data.", trainer.train_dataloader), ("data.val_", trainer.val_dataloaders)):
-        leaves = _leaves(loaders)
-        datasets = [getattr(loader, "dataset", loader) for loader in leaves]
-        manifests = [_manifest(dataset) if hashed else None for dataset in datasets]
-        facts |= {
-            f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
-            f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),
-            f"{prefix}manifest": None if None in manifests else _joined(manifests),
-            **{f"{prefix}{name}": _joined([_plain(getattr(leaf, name, None)) for leaf in leaves]) for name in LOADING},
-        }
-    return facts
+    train = dataset_facts("data.", trainer.train_dataloader, hashed=hashed)
+    return train | dataset_facts("data.val_", trainer.val_dataloaders, hashed=hashed)
+
+
+def dataset_facts(prefix: str, loaders: Any, *, hashed: bool = True) -> Facts:
+    """Return the facts of the data sets of a loader, or of several.
+
+    Args:
+        prefix: The first part of the names, e.g. ``data.``.
+        loaders: A loader, or a nested collection of loaders.
+        hashed: Whether to hash the content of the data sets.
+    """
+    leaves = _leaves(loaders)
+    datasets = [getattr(loader, "dataset", loader) for loader in leaves]
+    manifests = [_manifest(dataset) if hashed else None for dataset in datasets]
+    return {
+        f"{prefix}class": _joined([type(dataset).__qualname__ for dataset in datasets]),
+        f"{prefix}length": _joined([_length(dataset) for dataset in datasets]),
+        f"{prefix}manifest": None if None in manifests else _joined(manifests),
+        **{f"{prefix}{name}": _joined([_plain(getattr(leaf, name, None)) for leaf in leaves]) for name in LOADING},
+    }
+
+
+def loop_facts(loaders: Any, optimizers: Sequence[Any], *, world_size: int, accumulate: int | None) -> Facts:
+    """Return the facts ``train.…`` of a loop without a Trainer.
+
+    Args:
+        loaders: The training data's loader, or None.
+        optimizers: The optimizers, as far as they are known.
+        world_size: Ranks of the run.
+        accumulate: Batches per optimizer step; None if the optimizer decides.
+    """
+    facts = {
+        "train.seed": torch.initial_seed(),
+        "train.batch_size": _joined([_batch_size(loader) for loader in _leaves(loaders)]),
+        "train.accumulate": accumulate,
+        "train.world_size": world_size,
+        "train.strategy": "PerfLoop",
+        "train.optimizer": "; ".join(map(_optimizer, optimizers)) or None,
+    }
+    return {name: _plain(value) for name, value in facts.items()}
 
 
 def batch_facts(batch: Any) -> Facts:

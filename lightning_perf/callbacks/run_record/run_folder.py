@@ -14,7 +14,7 @@ from lightning_perf.callbacks.error_reporter import ErrorReporter
 from lightning_perf.callbacks.lightning_compat import Trainer
 from lightning_perf.run_files.run_folder import RankMarkers, make_run_folder
 
-__all__ = ["MissingRanks", "RankFiles", "checked_ranks", "claim_run_folder"]
+__all__ = ["MissingRanks", "RankFiles", "checked_ranks", "claim_folder", "claim_run_folder"]
 
 LOOK_EVERY_S = 0.05
 """Time between two looks for the markers of other ranks."""
@@ -38,20 +38,39 @@ def claim_run_folder(trainer: Trainer, dirpath: str | None, errors: ErrorReporte
     except Exception as error:  # it calls the first logger, which may come from anywhere
         errors.report(f"the logger has no folder, {trainer.default_root_dir} is used", error)
     log_dir = log_dir or trainer.default_root_dir
+    path = dirpath if dirpath is not None else _join(log_dir, "perf")
+    return claim_folder(path, int(trainer.global_rank), trainer.strategy.broadcast, errors)
+
+
+def claim_folder(
+    path: str, rank: int, broadcast: Callable[[str | None], str | None], errors: ErrorReporter
+) -> Path | None:
+    """Make the folder of a training. A collective call: every rank makes it, and all get the same folder.
+
+    Args:
+        path: The preferred folder.
+        rank: This process's rank. Rank 0 chooses the folder.
+        broadcast: Returns the argument of rank 0 on all ranks.
+        errors: Where a failure to make the folder is reported.
+
+    Returns:
+        The path itself if it is free, otherwise with the first free suffix ``_1``, ``_2``, … None if no folder can be
+        made.
+    """
     made: str | None = None
-    if trainer.is_global_zero:
+    if rank == 0:
         try:
-            made = str(make_run_folder(dirpath if dirpath is not None else _join(log_dir, "perf")))
+            made = str(make_run_folder(path))
         except Exception as error:
-            errors.report("traces and step times are not saved, give PerfCallback(dirpath=…) a writable folder", error)
-    made = trainer.strategy.broadcast(made)
+            errors.report("traces and step times are not saved, give dirpath=… a writable folder", error)
+    made = broadcast(made)
     if made is None:
         return None
     folder = Path(made)
     try:
         folder.mkdir(parents=True, exist_ok=True)  # on another machine it may not exist yet
     except OSError as error:
-        errors.report(f"traces and step times of rank {trainer.global_rank} are not saved", error)
+        errors.report(f"traces and step times of rank {rank} are not saved", error)
         return None
     return folder
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from lightning_perf.callbacks.lightning_compat import Trainer, step_number
+from lightning_perf.callbacks.lightning_compat import step_number
 from lightning_perf.callbacks.steps.fit_state import FitState, Phase, PhaseObserver, StepObserver
 from lightning_perf.callbacks.steps.lightning_hooks import Signal
 
-__all__ = ["StepTracker"]
+__all__ = ["StepCounter", "StepTracker"]
 
 _PHASES = {
     Signal.FETCH: Phase.FETCH,
@@ -28,6 +29,14 @@ _ALL = frozenset(Phase)
 _ALWAYS = frozenset({Phase.FETCH, Phase.CHECKPOINT})
 
 
+class StepCounter(Protocol):
+    """A count of optimizer steps: a Trainer's own, or one of a loop without a Trainer."""
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps so far."""
+
+
 class StepTracker:
     """Follows the training loop and calls the observers of its steps and phases.
 
@@ -41,7 +50,7 @@ class StepTracker:
 
     Args:
         state: The state of the fit. The tracker writes its steps.
-        trainer: The Trainer.
+        counter: Counts the optimizer steps: the Trainer, if there is one.
         at_start: Called in this order when a step starts, and when training resumes.
         at_end: Called in this order when a step ends or is dropped, and when training pauses.
         phases: Called in this order when a phase starts, in reverse when it ends. Unless the profiler records, they are
@@ -51,14 +60,14 @@ class StepTracker:
     def __init__(
         self,
         state: FitState,
-        trainer: Trainer,
+        counter: StepCounter,
         *,
         at_start: Sequence[StepObserver],
         at_end: Sequence[StepObserver],
         phases: Sequence[PhaseObserver],
     ) -> None:
         self._state = state
-        self._trainer = trainer
+        self._counter = counter
         self._at_start = at_start
         self._at_end = at_end
         self._phase_starts = tuple(observer.on_phase_start for observer in phases)
@@ -137,6 +146,11 @@ class StepTracker:
             self._began_in_optimizer = False
             self._end_phase(Phase.OPTIMIZER)
 
+    @property
+    def optimizer_stepped(self) -> bool:
+        """Whether an optimizer has stepped in the open step."""
+        return self._optimizer_stepped
+
     def on_batch_end(self, *, automatic: bool) -> None:
         """Training on a batch has ended (`on_train_batch_end`).
 
@@ -146,7 +160,7 @@ class StepTracker:
         self._in_batch = False
         self._in_automatic_step = False
         self._batches += 1
-        if self._trainer.global_step != self._optimizer_steps:
+        if self._counter.global_step != self._optimizer_steps:
             self._steps_by_optimizer = True
             self._whole = True
         elif not automatic and not self._steps_by_optimizer:
@@ -166,13 +180,13 @@ class StepTracker:
         state = self._state
         if not self._open:
             self._open, self._paused, self._whole, self._batches = True, False, False, 0
-            self._optimizer_steps = self._trainer.global_step
+            self._optimizer_steps = self._counter.global_step
             self._optimizer_stepped = False
             if not self._numbered:
                 # Not earlier: until the first step has started, the loops of a resumed Trainer still stand where its
                 # checkpoint was saved, in the middle of the step before.
                 self._numbered = True
-                state.first_number = step_number(self._trainer)
+                state.first_number = step_number(self._counter)
             state.step, state.checkpoint_saved = state.whole_steps, False
             for observer in self._at_start:
                 observer.on_step_start()

@@ -28,6 +28,7 @@ function render({ report, rank }) {
   return [
     found
       ? [
+          found.mistakes?.length ? mistakes(found.mistakes) : null,
           setting(found.setting),
           found.loss_scale && lossScale(found.loss_scale),
           found.underflow && underflow(found.underflow),
@@ -42,6 +43,22 @@ function render({ report, rank }) {
     rank?.amp_gain ? gain(rank) : null,
     rank?.autocast ? casts(rank) : null,
   ];
+}
+
+function mistakes(found) {
+  const place = ({ layer, line }) =>
+    `${layer ? ` in ${layer}` : ""}${line ? (layer ? ` (${line})` : ` in ${line}`) : ""}`;
+  return section(
+    "Mistakes",
+    {},
+    found.map((mistake) =>
+      notice(
+        `${mistake.title}${place(mistake)}. ${mistake.evidence.join(" ")} Fix: ${mistake.action} ` +
+          `More: lightning-perf explain ${mistake.kind}`,
+        mistake.severity === "high" ? "high" : "",
+      ),
+    ),
+  );
 }
 
 function setting(found) {

@@ -1,0 +1,125 @@
+"""The part of a training that the engine needs to know: a Trainer's fit, or a loop without a Trainer."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from lightning_perf.callbacks.lightning_compat import Trainer
+from lightning_perf.callbacks.recording.data_loading import Facts, data_loading
+from lightning_perf.callbacks.recording.schedule import expected_steps
+from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.callbacks.steps.step_tracker import StepCounter
+
+__all__ = ["TrainerLoop", "TrainingLoop"]
+
+
+class TrainingLoop(Protocol):
+    """A training loop, at the start of training."""
+
+    @property
+    def name(self) -> str:
+        """The class that the user sees, for messages."""
+
+    @property
+    def counter(self) -> StepCounter:
+        """Counts the optimizer steps."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this process trains on."""
+
+    @property
+    def log_every(self) -> int:
+        """Steps between two rows of the loggers; 0 without loggers."""
+
+    @property
+    def profiler(self) -> Any:
+        """The Trainer's profiler, which it calls around every action; None without a Trainer."""
+
+    def expected_steps(self) -> int | None:
+        """Return the number of steps that the training will have, or None if that is open."""
+
+    def loader_facts(self) -> Facts:
+        """Return how batches are made, for the recordings."""
+
+    def hook_times(self) -> HookTimes | None:
+        """Return the timer of hooks, or None in a loop without hooks."""
+
+    def obstacle(self) -> str | None:
+        """Return why the profiler cannot record this training, or None."""
+
+
+class TrainerLoop:
+    """The loop of a Trainer.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.name = "PerfCallback"
+
+    @property
+    def counter(self) -> StepCounter:
+        """The Trainer counts its steps itself."""
+        counter: StepCounter = self._trainer
+        return counter
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return int(self._trainer.global_rank)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the run."""
+        return int(self._trainer.world_size)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the strategy."""
+        device: torch.device = self._trainer.strategy.root_device
+        return device
+
+    @property
+    def log_every(self) -> int:
+        """Steps between two rows of the loggers."""
+        return int(self._trainer.log_every_n_steps)
+
+    @property
+    def profiler(self) -> Any:
+        """The Trainer's profiler."""
+        return self._trainer.profiler
+
+    def expected_steps(self) -> int | None:
+        """Return the number of steps that the fit will have, or None if that is open."""
+        return expected_steps(self._trainer)
+
+    def loader_facts(self) -> Facts:
+        """Return how batches are made."""
+        return data_loading(self._trainer)
+
+    def hook_times(self) -> HookTimes:
+        """Return a timer of hooks."""
+        return HookTimes(self._trainer)
+
+    def obstacle(self) -> str | None:
+        """Return why the profiler cannot record this fit, or None."""
+        # Compare by name: each Lightning package has a class of its own.
+        if any(base.__name__ == "PyTorchProfiler" for base in type(self._trainer.profiler).__mro__):
+            return (
+                "No step was recorded: the Trainer's own PyTorchProfiler is active, and two profilers at a time crash. "
+                'Leave out Trainer(profiler="pytorch") to get this report.'
+            )
+        return None

@@ -1,0 +1,298 @@
+"""``lightning-perf run``: measure the Trainers of a script without a change to it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_perf.arguments import add_count, describe, print_error, print_progress, share_or_zero
+from lightning_perf.errors import LocatedError, TraceError
+from lightning_perf.exit_codes import ExitCode
+from lightning_perf.project import install_command, page_url
+from lightning_perf.run_files.launch import (
+    LAUNCH_VARIABLE,
+    NOTES,
+    CallbackAdded,
+    LaunchSettings,
+    MeasurementStarted,
+    Note,
+    NothingMeasured,
+    OwnMeasurement,
+    own_rank,
+)
+
+if TYPE_CHECKING:
+    from lightning_perf.report.document import PerfReport
+
+__all__ = ["HELP", "LaunchError", "add_arguments", "run"]
+
+HELP = "measure a training script without a change to it"
+
+PAGE = "report.html"
+"""The page of ``--open``, in the run's folder."""
+
+GROUPS = ("lightning.pytorch.callbacks_factory", "pytorch_lightning.callbacks_factory")
+"""The entry points from which Trainers take callbacks."""
+
+SCHEDULE = ("skip_first", "wait", "warmup", "active", "repeat")
+
+HEADING = "── lightning-perf ──"
+
+
+class LaunchError(LocatedError):
+    """A script cannot be started under ``lightning-perf run``."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command."""
+    describe(
+        parser,
+        "Run a training script and measure it. Every Lightning Trainer in it gets a PerfCallback, and the report "
+        "follows on standard error when the script has ended. Options go before the script. Everything after "
+        "the script belongs to the script.",
+        usage="[OPTIONS] SCRIPT [ARGS ...]",
+        examples=(
+            "lightning-perf run train.py --lr 0.1",
+            "lightning-perf run --open -m mypackage.train --lr 0.1",
+            "torchrun --nproc-per-node 2 -m lightning_perf run train.py",
+        ),
+        exit_codes={ExitCode.SUCCESS: "the script ended with 0; otherwise the exit code of the script"},
+    )
+    parser.add_argument(
+        "script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="the script and its arguments, as after 'python'",
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as after 'python -m'")
+    schedule = parser.add_argument_group("recorded steps")
+    add_count(schedule, "--skip-first", least=0, help="steps to skip at the start (default: 10, fewer in a short fit)")
+    add_count(schedule, "--wait", least=0, help="steps to skip at the start of each cycle (default: 0)")
+    add_count(
+        schedule, "--warmup", least=0, help="steps in which the profiler warms up (default: 3, fewer in a short fit)"
+    )
+    add_count(schedule, "--active", help="steps to record in each cycle (default: 5)")
+    add_count(schedule, "--repeat", least=0, help="number of cycles, 0 until the fit ends (default: 1)")
+    schedule.add_argument(
+        "--max-overhead",
+        type=share_or_zero,
+        metavar="SHARE",
+        help="the share of the fit's time that the profiler may cost, e.g. 0.02 (default: no limit)",
+    )
+    schedule.add_argument(
+        "--capture-slow-steps", action="store_true", help="record again when steps become slow, or on demand"
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--precision",
+        choices=("16-mixed", "bf16-mixed", "32-true"),
+        metavar="PRECISION",
+        help="switch the training to 16-mixed, bf16-mixed or 32-true (default: keep that of the script)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "-o", "--out", type=Path, metavar="FOLDER", help="folder of the run (default: perf in the Trainer's log folder)"
+    )
+    output.add_argument(
+        "--report",
+        choices=("short", "full", "none"),
+        default="short",
+        metavar="LENGTH",
+        help="short, full or none: how much of the report to print (default: %(default)s)",
+    )
+    output.add_argument("--open", action="store_true", help=f"write the page {PAGE} to the folder and open it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script, report on its fits, and return the exit code of the script.
+
+    Raises:
+        LaunchError: There is no such script or module, or this package is not installed.
+    """
+    command = _command(options)
+    _check_entry_points()
+    with tempfile.TemporaryDirectory(prefix="lightning-perf-") as folder:
+        notes = Path(folder) / "notes.jsonl"
+        notes.touch()
+        settings = LaunchSettings(str(notes), _callback_arguments(options))
+        os.environ[LAUNCH_VARIABLE] = _encode(settings)
+        code = _run(command)
+        found = _read_notes(notes)
+    if own_rank() == 0:  # a launcher such as torchrun may have started several of these commands
+        try:
+            _report(found, options, code)
+        except Exception as error:  # the exit code of the script matters more than a report
+            print_error(f"the report could not be made ({type(error).__name__}: {error})")
+    if code < 0:
+        from lightning_perf.workers.foreground import die_of
+
+        die_of(-code)
+        return 128 - code  # this process ignores the signal
+    return code
+
+
+def _run(command: Sequence[str]) -> int:
+    from lightning_perf.workers.foreground import run_in_foreground
+
+    sys.stdout.flush()
+    return run_in_foreground(command)
+
+
+def _encode(settings: LaunchSettings) -> str:
+    import msgspec
+
+    return msgspec.json.encode(settings).decode()
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """Return the command that runs the script with the Python and the flags of this process."""
+    if not options.script:
+        raise LaunchError("run", "no script is given", "Give one, e.g. lightning-perf run train.py")
+    name = options.script[0]
+    # A private function, which multiprocessing also uses to start processes with the same flags.
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    python = [sys.executable, *flags]
+    if options.module:
+        if _find_module(name):
+            return [*python, "-m", *options.script]
+        raise LaunchError(name, "there is no such module", "Check its name, and run the command in its parent folder")
+    if name.startswith("-"):
+        raise LaunchError(name, "unknown option", "Give the options of the script after its name")
+    if not Path(name).exists():
+        raise LaunchError(name, "there is no such script", _advice(name))
+    return [*python, *options.script]
+
+
+def _find_module(name: str) -> bool:
+    path, sys.path[0:0] = list(sys.path), [str(Path.cwd())]  # where ``python -m`` looks first
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        sys.path[:] = path
+
+
+def _advice(name: str) -> str:
+    if Path(name).name.startswith("python"):
+        return "Leave out the interpreter, e.g. lightning-perf run train.py"
+    if name in ("torchrun", "accelerate", "srun"):
+        return f"Give the launcher first, e.g. {name} -m lightning_perf run train.py"
+    if importlib.util.find_spec(name) is not None if name.isidentifier() else False:
+        return f"Run the package as a module: lightning-perf run -m {name}"
+    return "Check the path, or give a module with -m"
+
+
+def _check_entry_points() -> None:
+    """Check that Trainers will find the callback.
+
+    Raises:
+        LaunchError: They will not.
+    """
+    if all(any(found.name == "lightning_perf" for found in entry_points(group=group)) for group in GROUPS):
+        return
+    raise LaunchError(
+        "lightning-perf",
+        "this environment has no entry point for Lightning, so Trainers would not find the callback",
+        f"Install the package again: {install_command('train')}",
+    )
+
+
+def _callback_arguments(options: argparse.Namespace) -> dict[str, str | int | float | bool]:
+    arguments: dict[str, str | int | float | bool] = {
+        name: getattr(options, name) for name in SCHEDULE if hasattr(options, name)
+    }
+    if options.max_overhead is not None:
+        arguments["max_overhead"] = options.max_overhead
+    if options.precision is not None:
+        arguments["precision"] = options.precision
+    if options.capture_slow_steps:
+        arguments["capture_slow_steps"] = True
+    if options.out is not None:
+        arguments["dirpath"] = str(options.out.absolute())  # the script may change its folder
+    return arguments
+
+
+def _read_notes(path: Path) -> tuple[Note, ...]:
+    try:
+        return NOTES.read(path)
+    except TraceError:
+        return ()
+
+
+def _report(notes: Sequence[Note], options: argparse.Namespace, code: int) -> None:
+    folders = [Path(note.folder) for note in notes if isinstance(note, MeasurementStarted) and note.folder is not None]
+    if options.report != "none" or options.open:
+        for folder in folders:
+            _show(folder, options)
+    name = options.script[0]
+    for own in dict.fromkeys(note.name for note in notes if isinstance(note, OwnMeasurement)):
+        print_progress(f"{name} has a {own} of its own, which reports. The options of 'run' do not change it.")
+    for reason in dict.fromkeys(note.reason for note in notes if isinstance(note, NothingMeasured)):
+        print_progress(f"nothing was measured: {reason}")
+    if any(not isinstance(note, CallbackAdded) for note in notes):
+        return
+    ended = f"{name} ended with exit code {code}" if code >= 0 else f"{signal.Signals(-code).name} ended {name}"
+    if notes:
+        print_progress(f"nothing was measured: {ended} and trained no step with its Trainer")
+    elif code:
+        print_progress(f"nothing was measured: {ended} before it created a Lightning Trainer")
+    else:
+        print_progress(
+            f"nothing was measured: {name} created no Lightning Trainer. "
+            f"To measure a loop of your own, use PerfLoop: {page_url('docs/run.md#loops-without-a-trainer')}"
+        )
+
+
+def _show(folder: Path, options: argparse.Namespace) -> None:
+    """Print the report of a fit, and open its page if the options ask for it."""
+    report = _read_report(folder)
+    if report is None:
+        print_progress(f"no step was measured in {folder}")
+        return
+    if options.report != "none":
+        print(f"\n{HEADING}", file=sys.stderr, flush=True)  # noqa: T201
+    if options.report == "full":
+        report.print(file=sys.stderr)
+    elif options.report == "short":
+        from lightning_perf.report.console.short import print_short_report
+
+        print_short_report(report, folder, file=sys.stderr)
+    if options.open:
+        _open(report, folder)
+
+
+def _read_report(folder: Path) -> PerfReport | None:
+    """Return the report that the fit saved, or make it from the files of a script that was killed."""
+    from lightning_perf.report.build import analyze
+    from lightning_perf.report.document import PerfReport, ReportError
+    from lightning_perf.run_files.report import REPORT_NAME
+
+    try:
+        return PerfReport.load(folder / REPORT_NAME)
+    except (OSError, ReportError):
+        pass
+    try:
+        return analyze(folder)
+    except TraceError:
+        return None
+
+
+def _open(report: PerfReport, folder: Path) -> None:
+    from lightning_perf.page.browser import has_browser
+
+    page = folder / PAGE
+    report.write_html(page)
+    print_progress(f"page: {page}")
+    if has_browser(sys.stderr):
+        webbrowser.open(page.as_uri())

@@ -1,0 +1,1 @@
+"""Profiles training loops without a Trainer: plain PyTorch, Fabric, Accelerate."""

@@ -1,0 +1,476 @@
+"""`PerfLoop`, which measures a training loop without a Trainer."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+
+from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.fit import Fit
+from lightning_perf.callbacks.recording.captures import CaptureOptions, capture_config
+from lightning_perf.callbacks.recording.overhead_budget import check_budget
+from lightning_perf.callbacks.recording.schedule import Schedule
+from lightning_perf.callbacks.recording.torch_profiler import RecordingOptions
+from lightning_perf.callbacks.report import ReportLength, report_fit
+from lightning_perf.callbacks.run_record.device_health import device_uuids
+from lightning_perf.callbacks.run_record.fit_record import LoopRecord
+from lightning_perf.callbacks.run_record.run_facts import dataset_facts, loop_facts, machine_facts, model_facts
+from lightning_perf.callbacks.run_record.run_folder import RankFiles, checked_ranks, claim_folder
+from lightning_perf.callbacks.steps.lightning_hooks import Signal
+from lightning_perf.loop.hooks import CallHooks
+from lightning_perf.loop.plain_loop import PlainLoop, Ranks, model_device
+from lightning_perf.run_files.launch import OwnMeasurement, leave_note
+from lightning_perf.run_files.run_record import study_folder
+
+__all__ = ["PerfLoop"]
+
+Batch = TypeVar("Batch")
+
+RANKS_WAIT_S = 60.0
+"""Time for which rank 0 waits for the files of the other ranks."""
+
+FAILED_WAIT_S = 5.0
+"""The same after an error: the other ranks are then mostly stuck, because they wait for one that died."""
+
+
+class PerfLoop:
+    """Finds out where the step time of your own training loop goes. It needs no Trainer and no Lightning.
+
+    Use it for a loop in plain PyTorch, with Fabric or with Accelerate. Like `PerfCallback`, it times every step,
+    profiles a few, and reports at the end. It leaves the same files, so ``analyze``, ``diff``, ``compare`` and
+    ``study`` work with them. Your precision stays unchanged. An error in here causes one warning. Training
+    continues, with the same results as without it.
+
+    Iterate over your loader with `steps`. In a loop without a loader, call `step` at the end of each step. With several
+    ranks, connect them first (``init_process_group`` or ``fabric.launch``), and enter the loop on each of them.
+
+    Args:
+        model: The model, for the run record: its size and a hash of its initial weights. Its device is the one that is
+            measured.
+        optimizer: The optimizer, or a sequence of optimizers, for the run record.
+        total_steps: The optimizer steps that you expect. If they are few, the schedule is shortened for them. Default:
+            those of the first pass through the loader.
+        skip_first: Steps to skip at the start. Default: 10, or fewer in a short training.
+        wait: Steps to skip at the start of each cycle. Default: 0.
+        warmup: Steps in each cycle in which the profiler runs but keeps nothing. Default: 3, or fewer in a short
+            training.
+        active: Steps recorded in each cycle.
+        repeat: Number of cycles, each with its own trace file; 0 to repeat until the training ends.
+        record_shapes: Record shapes and types of operator inputs.
+        profile_memory: Record allocations.
+        with_stack: Record the Python code that called each operator; slows down the recorded steps.
+        with_flops: Record the floating-point operations of matrix products and convolutions, by formula.
+        capture_slow_steps: Record more steps when steps become slow, or on demand: True for the defaults, or a
+            `CaptureOptions`.
+        max_overhead: The most that the profiler may cost: a fraction of the training's time (0.02) or a
+            `datetime.timedelta`. None for no limit.
+        ranks: Ranks that record; None for all. Rank 0 reports in any case.
+        dirpath: Folder for traces, step times, ``run.jsonl`` and ``report.json``; with the suffix ``_1``, ``_2``, … if
+            it is not empty.
+        fingerprint: ``full`` hashes the initial weights and the data sets for the run record. ``light`` skips these
+            hashes. Then ``compare`` cannot tell whether two runs had the same data and weights.
+        report: How much to print at the end: ``short``, ``full`` or ``none``.
+
+    Raises:
+        TypeError: A number of steps is not an integer, or an option has the wrong type.
+        ValueError: A number of steps or a rank is negative, `active` is 0, `max_overhead` is not between 0 and 1, or an
+            option has an unknown value.
+
+    Example:
+        >>> with PerfLoop(model, optimizer) as perf:  # doctest: +SKIP
+        ...     for inputs, labels in perf.steps(loader):
+        ...         loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: Any = None,
+        *,
+        total_steps: int | None = None,
+        skip_first: int | None = None,
+        wait: int | None = None,
+        warmup: int | None = None,
+        active: int = Schedule.active,
+        repeat: int = Schedule.repeat,
+        record_shapes: bool = True,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        capture_slow_steps: CaptureOptions | bool = False,
+        max_overhead: float | timedelta | None = None,
+        ranks: Sequence[int] | None = None,
+        dirpath: str | os.PathLike[str] = "perf",
+        fingerprint: Literal["full", "light"] = "full",
+        report: ReportLength = "short",
+    ) -> None:
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"PerfLoop(model=…) takes a torch.nn.Module, not {type(model).__name__}")
+        given = {"skip_first": skip_first, "wait": wait, "warmup": warmup}
+        self._open_fields = frozenset(name for name, value in given.items() if value is None)
+        numbers = {name: value for name, value in given.items() if value is not None}
+        self._schedule = Schedule(**numbers, active=active, repeat=repeat)
+        if total_steps is not None:
+            _check_count("total_steps", total_steps)
+        self._options = RecordingOptions(
+            record_shapes=record_shapes, profile_memory=profile_memory, with_stack=with_stack, with_flops=with_flops
+        )
+        self._captures = capture_config(capture_slow_steps)
+        check_budget(max_overhead)
+        self._max_overhead = max_overhead
+        self._recording_ranks = checked_ranks(ranks)
+        for name, value, known in (
+            ("report", report, get_args(ReportLength)),
+            ("fingerprint", fingerprint, ("full", "light")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is unknown: give one of {', '.join(map(repr, known))}")
+        self._report: ReportLength = report
+        self._hashed = fingerprint == "full"
+        self._dirpath = os.fspath(dirpath)
+        self._model = model
+        self._optimizers = _optimizers(optimizer)
+        self._total_steps = total_steps
+        self._entered = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._errors = ErrorReporter("PerfLoop")
+        self._ranks = Ranks(0, 1, connected=False)
+        self._loop: PlainLoop | None = None
+        self._fit: Fit | None = None
+        self._hooks: CallHooks | None = None
+        self._record: LoopRecord | None = None
+        self._rank_files: RankFiles | None = None
+        self._folder: Path | None = None
+        self._entered_ns = 0
+        self._in_batch = False
+        self._iterating = False
+        self._accumulate: int | None = None
+        self._batches = 0
+        self._stepped = False
+        self._epoch = 0
+        self._epoch_ended = False
+        self._metrics: dict[str, object] = {}
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the files of this run; None before you enter the loop, or if it could not be made."""
+        return self._folder
+
+    def __enter__(self) -> PerfLoop:
+        """Make the folder, and take the fingerprint of the model."""
+        if self._entered:
+            raise RuntimeError("this PerfLoop is open already: leave its 'with' block first, or make another PerfLoop")
+        self._reset()
+        self._entered = True
+        try:
+            self._claim()
+        except Exception as error:
+            self._errors.report("this loop is not measured", error)
+        self._entered_ns = time.perf_counter_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Save all files, analyze the recorded steps, and print the report. An error of the training passes on."""
+        self._entered = False
+        if self._hooks is not None:
+            self._hooks.remove()
+        if self._fit is not None:
+            self._fit.finish()
+        if self._record is not None:
+            if self._metrics:
+                self._epoch_ended = True
+            self._complete_epoch()
+            if error is None:
+                self._record.finishes()
+            else:
+                self._record.fails(error)
+        if self._rank_files is not None:
+            self._rank_files.ends()
+        fit, self._fit = self._fit, None
+        if fit is None or self._ranks.rank != 0 or (error is not None and fit.is_empty):
+            return
+        report_fit(
+            fit,
+            self._rank_files,
+            None,
+            precision=None,
+            wait_s=RANKS_WAIT_S if error is None else FAILED_WAIT_S,
+            show=self._report,
+            trainer_log=None,
+        )
+
+    def steps(self, loader: Iterable[Batch], *, accumulate: int | None = None) -> Generator[Batch, None, None]:
+        """Iterate over a loader, and measure the steps of the loop.
+
+        A step starts with the fetch of its first batch. It is whole when your optimizer has stepped and the body of the
+        loop has ended. So it has all batches of an accumulation. Call it once per epoch.
+
+        Args:
+            loader: Your loader, or any other iterable.
+            accumulate: Batches per optimizer step. You need it only if your optimizer is not derived from
+                `torch.optim.Optimizer`: the steps of other optimizers cannot be seen.
+
+        Returns:
+            An iterator over the same batches. One iterator is measured at a time: to start another one earlier, call
+            its method ``close`` first.
+
+        Raises:
+            RuntimeError: You have not entered the loop.
+            TypeError: `accumulate` is not an integer.
+            ValueError: `accumulate` is less than 1.
+        """
+        self._check_entered("steps")
+        if accumulate is not None:
+            _check_count("accumulate", accumulate)
+        return self._follow(loader, accumulate)
+
+    def step(self) -> None:
+        """Mark the end of a step, in a loop that does not iterate over `steps`.
+
+        Call it once per optimizer step, as the last line of the body. The first step starts where you enter the loop.
+        Within `steps`, it says that the optimizer has stepped, in case your optimizer is not derived from
+        `torch.optim.Optimizer`.
+
+        Raises:
+            RuntimeError: You have not entered the loop.
+        """
+        self._check_entered("step")
+        if self._iterating:
+            self._stepped = True
+            return
+        if self._loop is None:
+            first_ns = time.perf_counter_ns() - self._entered_ns
+            self._start(None, None)
+            if self._fit is not None:
+                self._fit.add_step(first_ns)
+        elif self._fit is not None:
+            self._loop.counter.global_step += 1
+            self._fit.on_batch_end(automatic=True)
+        if self._fit is not None:
+            self._fit.on_batch_start(None)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave the work inside out of all steps, e.g. a validation between two steps.
+
+        Use it at the end of the loop's body. The step ends where the pause starts.
+
+        Example:
+            >>> with perf.pause():  # doctest: +SKIP
+            ...     validate(model)
+        """
+        self._check_entered("pause")
+        between = self._loop is not None and not self._iterating
+        if between and self._fit is not None:
+            self._fit.on_batch_end(automatic=True)
+        self._end_batch()
+        if self._fit is not None:
+            self._fit.on_action_start(Signal.VALIDATION)
+        yield
+        if between and self._fit is not None:
+            self._fit.on_batch_start(None)
+
+    def log(self, metrics: Mapping[str, object]) -> None:
+        """Record metrics of the epoch that has just ended, for ``lightning-perf compare``.
+
+        Args:
+            metrics: Numbers by name, e.g. ``{"val_acc": 0.9}``. Tensors with one element are numbers, too.
+
+        Raises:
+            RuntimeError: You have not entered the loop.
+        """
+        self._check_entered("log")
+        self._metrics.update(metrics)
+
+    def _check_entered(self, method: str) -> None:
+        if not self._entered:
+            raise RuntimeError(f"PerfLoop.{method}() was called outside of the loop: use 'with PerfLoop(…) as perf:'")
+
+    def _claim(self) -> None:
+        self._ranks = Ranks.of_process()
+        device = model_device(self._model)
+        # A collective call: every rank makes it.
+        path = study_folder() or self._dirpath
+        broadcast = functools.partial(self._ranks.broadcast, device=device)
+        # Without a connection, only rank 0 knows the folder.
+        alone = self._ranks.world_size > 1 and not self._ranks.connected
+        self._folder = (
+            None if alone and self._ranks.rank else claim_folder(path, self._ranks.rank, broadcast, self._errors)
+        )
+        if alone and self._ranks.rank == 0:
+            self._errors.messages.append(
+                "Only rank 0 is measured: call torch.distributed.init_process_group, or fabric.launch, before the "
+                "'with' block of PerfLoop."
+            )
+        if self._ranks.rank == 0:
+            leave_note(OwnMeasurement("PerfLoop"))
+        self._record = self._new_record(device)
+
+    def _new_record(self, device: torch.device) -> LoopRecord:
+        sources = {"its surroundings": functools.partial(machine_facts, device)}
+        if self._model is not None:
+            sources["the model"] = functools.partial(model_facts, self._model, hashed=self._hashed)
+        return LoopRecord(
+            self._folder if self._ranks.rank == 0 else None,
+            self._errors,
+            device=device,
+            uuids=functools.partial(device_uuids, [device]),
+            world_size=self._ranks.world_size,
+            facts={},
+            sources=sources,
+        )
+
+    def _start(self, loader: Any, accumulate: int | None) -> None:
+        """Start to observe, at the first step."""
+        try:
+            self._observe(loader, accumulate)
+        except Exception as error:
+            self._errors.report("this loop is not profiled", error)
+        if self._record is not None:
+            self._record.training_begins()
+
+    def _observe(self, loader: Any, accumulate: int | None) -> None:
+        ranks, device = self._ranks, model_device(self._model)
+        steps = self._total_steps if self._total_steps is not None else _steps_in(loader, accumulate or 1)
+        self._loop = loop = PlainLoop(ranks, device, loader, self._model, steps)
+        if self._record is not None:
+            facts = functools.partial(
+                loop_facts, loader, self._optimizers, world_size=ranks.world_size, accumulate=accumulate
+            )
+            self._record.add_facts("the training", facts)
+            if loader is not None:
+                data = functools.partial(dataset_facts, "data.", loader, hashed=self._hashed)
+                self._record.add_facts("the data", data)
+        connected = ranks.world_size if ranks.connected else 1
+        self._rank_files = RankFiles(self._folder, rank=ranks.rank, world_size=connected, errors=self._errors)
+        fit = Fit(
+            loop,
+            schedule=self._schedule,
+            chosen=self._open_fields,
+            options=self._options,
+            folder=self._folder,
+            errors=self._errors,
+            captures=self._captures,
+            max_overhead=self._max_overhead,
+            ranks=self._recording_ranks,
+        )
+        self._hooks = CallHooks(
+            on_backward_start=self._on_backward_start,
+            on_backward_end=fit.on_backward_end,
+            on_scaler_start=self._on_scaler_start,
+            on_scaler_end=fit.on_optimizer_end,
+        )
+        self._fit = fit
+
+    def _follow(self, loader: Iterable[Batch], accumulate: int | None) -> Generator[Batch, None, None]:
+        if self._iterating:
+            self._errors.report(
+                "only one loader at a time is measured", RuntimeError("steps() was called inside of steps()")
+            )
+            yield from loader
+            return
+        if self._loop is None:
+            self._start(loader, accumulate)
+        self._accumulate = accumulate
+        self._complete_epoch()
+        self._iterating = True
+        iterator = iter(loader)
+        fit = self._fit
+        try:
+            while True:
+                if fit is not None:
+                    fit.on_action_start(Signal.FETCH)
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    break
+                finally:
+                    if fit is not None:
+                        fit.on_action_end(Signal.FETCH)
+                self._start_batch(batch)
+                yield batch
+                self._end_batch()
+        finally:
+            self._end_batch()
+            if fit is not None:
+                fit.on_action_end(Signal.EPOCH)
+            self._iterating = False
+            self._epoch_ended = True
+
+    def _start_batch(self, batch: Any) -> None:
+        self._in_batch = True
+        if self._record is not None:
+            self._record.batch_begins(batch)
+        if self._fit is not None:
+            self._fit.on_batch_start(batch)
+            self._fit.on_action_start(Signal.FORWARD)
+
+    def _end_batch(self) -> None:
+        if not self._in_batch or self._fit is None or self._loop is None:
+            return
+        self._in_batch = False
+        self._batches += 1
+        self._fit.on_action_end(Signal.FORWARD)
+        # The last group of an epoch may be shorter.
+        if self._accumulate is not None and (self._batches >= self._accumulate or self._fit.optimizer_stepped):
+            self._stepped = True
+        if self._stepped:
+            self._stepped = False
+            self._batches = 0
+            self._loop.counter.global_step += 1
+        self._fit.on_batch_end(automatic=self._accumulate is not None)
+
+    def _on_backward_start(self) -> None:
+        if self._fit is not None:
+            self._fit.on_action_end(Signal.FORWARD)
+            self._fit.on_backward_start()
+
+    def _on_scaler_start(self) -> None:
+        if self._fit is not None:
+            self._fit.on_action_end(Signal.FORWARD)
+            self._fit.on_optimizer_start()
+
+    def _complete_epoch(self) -> None:
+        """Record the epoch that has ended, if one has, with the metrics that were logged since."""
+        if not self._epoch_ended or self._record is None:
+            return
+        self._epoch_ended = False
+        metrics, self._metrics = self._metrics, {}
+        self._record.epoch(self._epoch, self._fit.whole_steps if self._fit is not None else 0, metrics)
+        self._epoch += 1
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name}={value} is too small: give 1 or more")
+
+
+def _optimizers(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _steps_in(loader: Any, accumulate: int) -> int | None:
+    try:
+        return max(len(loader) // accumulate, 1)
+    except Exception:  # a loader without a length may raise any exception
+        return None

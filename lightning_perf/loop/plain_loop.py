@@ -1,0 +1,116 @@
+"""A loop without a Trainer, as the engine sees it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+from lightning_perf.callbacks.recording.data_loading import Facts, loader_facts
+from lightning_perf.callbacks.steps.hook_times import HookTimes
+from lightning_perf.run_files.launch import own_rank
+
+__all__ = ["Counter", "PlainLoop", "Ranks", "model_device"]
+
+
+@dataclass
+class Counter:
+    """A count of optimizer steps that the loop keeps itself.
+
+    Attributes:
+        global_step: Optimizer steps so far.
+    """
+
+    global_step: int = 0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a training.
+
+    Attributes:
+        rank: The rank of this process.
+        world_size: Ranks of the run.
+        connected: Whether ``torch.distributed`` connects them.
+    """
+
+    rank: int
+    world_size: int
+    connected: bool
+
+    @classmethod
+    def of_process(cls) -> Ranks:
+        """Return the ranks of ``torch.distributed``, or those that a launcher such as torchrun names."""
+        if distributed.is_available() and distributed.is_initialized():
+            return cls(distributed.get_rank(), distributed.get_world_size(), connected=True)
+        world_size = os.environ.get("WORLD_SIZE", "1")
+        return cls(own_rank(), int(world_size) if world_size.isdecimal() else 1, connected=False)
+
+    def broadcast(self, value: str | None, device: torch.device) -> str | None:
+        """Return the value of rank 0. A collective call if the ranks are connected; otherwise other ranks get None."""
+        if not self.connected:
+            return value
+        values = [value]
+        distributed.broadcast_object_list(values, src=0, device=device if device.type == "cuda" else None)
+        return values[0]
+
+
+class PlainLoop:
+    """A loop without a Trainer, at the start of training.
+
+    Args:
+        ranks: The processes of the training.
+        device: The device that this process trains on.
+        loader: The training data's loader; None without a loader.
+        model: The model; None if it is not known.
+        steps: The number of steps that the training will have; None if that is open.
+    """
+
+    name = "PerfLoop"
+    log_every = 0
+    profiler: Any = None
+
+    def __init__(self, ranks: Ranks, device: torch.device, loader: Any, model: Any, steps: int | None) -> None:
+        self.counter = Counter()
+        self.rank = ranks.rank
+        self.world_size = ranks.world_size
+        self.device = device
+        self._loader = loader
+        self._model = model
+        self._steps = steps
+
+    def expected_steps(self) -> int | None:
+        """Return the number of steps that the training will have, or None if that is open."""
+        return self._steps
+
+    def loader_facts(self) -> Facts:
+        """Return how batches are made."""
+        # Fabric's loader holds the loader that it wraps.
+        loader = getattr(self._loader, "_dataloader", self._loader)
+        model = self._model if self._model is not None else torch.nn.Module()
+        return loader_facts(loader, model) if loader is not None else {}
+
+    def hook_times(self) -> HookTimes | None:
+        """Return None: the loop has no hooks."""
+        return None
+
+    def obstacle(self) -> str | None:
+        """Return None: the profiler can record any loop."""
+        return None
+
+
+def model_device(model: torch.nn.Module | None) -> torch.device:
+    """Return the device of a model's parameters. Without parameters, it is the GPU that this process uses, or the CPU.
+
+    Args:
+        model: The model; None if it is not known.
+    """
+    parameter = next(model.parameters(), None) if model is not None else None
+    if parameter is not None:
+        return parameter.device
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

@@ -1,0 +1,1 @@
+"""``lightning-perf top``: the live view of a run, from the logs that it writes anyway."""

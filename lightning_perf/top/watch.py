@@ -1,0 +1,205 @@
+"""The state of a run, read from its growing logs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lightning_perf.analysis.steps.step_times import StepTimes, summarize_step_times
+from lightning_perf.errors import TraceError
+from lightning_perf.run_files.captures import CAPTURES
+from lightning_perf.run_files.loss_scale import SCALE_EVENTS, ScaleEvent
+from lightning_perf.run_files.run_record import RECORD_NAME, RUN_RECORD, EpochEnded, RunEnded
+from lightning_perf.run_files.steps import STEPS, StepSample, StepSamples, StepsTail
+
+__all__ = ["LATEST_STEPS", "RankState", "RunState", "RunWatch", "find_newest_log"]
+
+LATEST_STEPS = 50
+"""Steps behind the figures of the moment. The callback writes at least that often."""
+
+KEPT_STEPS = 5_000
+"""Steps behind the usual step time and the slow steps."""
+
+_RANK = re.compile(r"\.rank(\d+)\.jsonl$")
+
+
+@dataclass(frozen=True)
+class RankState:
+    """The state of one rank.
+
+    Attributes:
+        rank: The rank.
+        steps: Steps so far.
+        last_step: The number of the last step.
+        step_ns: Median time of the latest steps.
+        usual_ns: Median time of the steps behind `slow_steps`.
+        data_wait_share: Share of the latest steps' time spent waiting for batches, 0 to 1.
+        samples_per_second: Samples per second in the latest steps; None if they are not counted.
+        slow_steps: Slow outliers among the last 5,000 steps.
+        slowest: The longest of them, longest first.
+        loss_scale: The loss scale; None without one.
+        skipped_steps: Steps skipped because of an overflow.
+        captures: Captures so far.
+        age_s: Time since the last write.
+        latest_ns: The times of the latest steps, in order.
+    """
+
+    rank: int
+    steps: int
+    last_step: int
+    step_ns: float
+    usual_ns: float
+    data_wait_share: float
+    samples_per_second: float | None
+    slow_steps: int
+    slowest: tuple[StepSample, ...]
+    loss_scale: float | None
+    skipped_steps: int
+    captures: int
+    age_s: float
+    latest_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run.
+
+    Attributes:
+        folder: Its folder.
+        ranks: Its ranks, as far as they have written a step.
+        epoch: The last epoch that has ended, with its metrics; None before the first.
+        ended: How the run ended; None while it trains, or without a run record.
+        problems: Files that could not be read.
+    """
+
+    folder: Path
+    ranks: tuple[RankState, ...]
+    epoch: EpochEnded | None
+    ended: RunEnded | None
+    problems: tuple[str, ...]
+
+
+class RunWatch:
+    """Reads the logs of a run again and again, only the new part of each.
+
+    Args:
+        folder: The run's folder.
+        now_s: The clock of the files' times.
+    """
+
+    def __init__(self, folder: Path, *, now_s: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._now_s = now_s
+        self._ranks: dict[int, _RankLogs] = {}
+
+    def read(self) -> RunState:
+        """Read the lines that were written since the last call."""
+        problems: list[str] = []
+        for path in STEPS.paths(self._folder):
+            found = _RANK.search(path.name)
+            if found is not None and int(found[1]) not in self._ranks:
+                self._ranks[int(found[1])] = _RankLogs(self._folder, int(found[1]))
+        states = []
+        for _, logs in sorted(self._ranks.items()):
+            try:
+                state = logs.read(self._now_s())
+            except (OSError, TraceError) as error:
+                problems.append(str(error))
+                continue
+            if state is not None:
+                states.append(state)
+        epoch, ended = None, None
+        record = self._folder / RECORD_NAME
+        if record.exists():
+            try:
+                for line in RUN_RECORD.iterate(record):
+                    epoch = line if isinstance(line, EpochEnded) else epoch
+                    ended = line if isinstance(line, RunEnded) else ended
+            except TraceError as error:
+                problems.append(str(error))
+        return RunState(self._folder, tuple(states), epoch, ended, tuple(problems))
+
+
+class _RankLogs:
+    """The logs of one rank, and how far they have been read."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._rank = rank
+        self._steps_path = STEPS.path(folder, rank)
+        self._tail = StepsTail(self._steps_path, KEPT_STEPS)
+        self._scale_path = SCALE_EVENTS.path(folder, rank)
+        self._scale_position = 0
+        self._scale: ScaleEvent | None = None
+        self._skipped = 0
+        self._captures_path = CAPTURES.path(folder, rank)
+
+    def read(self, now_s: float) -> RankState | None:
+        samples = self._tail.read_on()
+        if not len(samples):
+            return None
+        self._read_scale()
+        captures = len(CAPTURES.read(self._captures_path)) if self._captures_path.exists() else 0
+        latest = _latest(samples)
+        times = _usual(samples, whole=self._tail.count == len(samples))
+        wall_ns = int(latest.step_ns.sum())
+        counted = latest.samples >= 0
+        counted_ns = int(latest.step_ns[counted].sum())
+        return RankState(
+            rank=self._rank,
+            steps=self._tail.count,
+            last_step=int(samples.step[-1]),
+            step_ns=float(np.median(latest.step_ns)),
+            usual_ns=times.p50_ns,
+            data_wait_share=float(latest.data_wait_ns.sum()) / wall_ns if wall_ns else 0.0,
+            samples_per_second=int(latest.samples[counted].sum()) / counted_ns * 1e9 if counted_ns else None,
+            slow_steps=times.outlier_steps,
+            slowest=times.outliers,
+            loss_scale=self._scale.scale if self._scale is not None else None,
+            skipped_steps=self._skipped,
+            captures=captures,
+            age_s=max(now_s - self._steps_path.stat().st_mtime, 0.0),
+            latest_ns=tuple(samples.step_ns[-LATEST_STEPS:].tolist()),
+        )
+
+    def _read_scale(self) -> None:
+        if not self._scale_path.exists():
+            return
+        events, self._scale_position = SCALE_EVENTS.read_on(self._scale_path, self._scale_position)
+        self._skipped += sum(event.kind == "overflow" for event in events)
+        self._scale = events[-1] if events else self._scale
+
+
+def _latest(samples: StepSamples) -> StepSamples:
+    """Return the latest steps, without those that the profiler slowed down unless it did so to all of them."""
+    latest = samples[-LATEST_STEPS:]
+    return latest if latest.profiled.all() else latest[~latest.profiled]
+
+
+def _usual(samples: StepSamples, *, whole: bool) -> StepTimes:
+    return summarize_step_times(samples) if whole else summarize_step_times(samples, warmup_steps=0)
+
+
+def find_newest_log(folder: Path) -> Path | None:
+    """Find the run below a folder with the step times that were written last.
+
+    Args:
+        folder: Where to search, itself included. Hidden folders are skipped.
+
+    Returns:
+        The folder of the run, or None.
+    """
+    newest: tuple[float, Path] | None = None
+    for path in folder.rglob("steps.rank*.jsonl"):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            found = (path.stat().st_mtime, path.parent)
+        except OSError:  # removed in the meantime
+            continue
+        newest = found if newest is None else max(newest, found)
+    return newest[1] if newest is not None else None
