@@ -1,4 +1,4 @@
-"""The monitors of a fit that `PerfCallback` runs on request: the forecast of number formats, and shadow steps."""
+"""The monitors of a fit that `PerfCallback` runs on request: the forecast of number formats, shadow steps, FP8."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lightning_perf.callbacks.error_reporter import ErrorReporter
+from lightning_perf.callbacks.forecast.fp8_watch import Fp8Monitor, fp8_layers
 from lightning_perf.callbacks.forecast.monitor import ForecastMonitor
 from lightning_perf.callbacks.lightning_compat import Module, Trainer
 from lightning_perf.callbacks.numerics.monitors import Isolated
 from lightning_perf.callbacks.numerics.shadow import ShadowMonitor
 from lightning_perf.callbacks.recording.schedule import expected_steps
 from lightning_perf.run_files.forecast import FORECAST
+from lightning_perf.run_files.fp8 import FP8
 from lightning_perf.run_files.shadow import SHADOW
 
 __all__ = ["FitMonitors"]
@@ -47,9 +49,13 @@ class FitMonitors:
     ) -> None:
         self._shadow: Isolated[ShadowMonitor] = Isolated("the training is not compared with FP32 any more", errors)
         self._forecast: Isolated[ForecastMonitor] = Isolated("number formats are not forecast", errors)
+        self._fp8: Isolated[Fp8Monitor] = Isolated("the FP8 layers are not watched any more", errors)
         if folder is None or not trainer.is_global_zero:
             return
         rank = int(trainer.global_rank)
+        layers = fp8_layers(module)
+        if layers:
+            self._fp8.monitor = Fp8Monitor(trainer, layers, path=FP8.path(folder, rank), errors=errors)
         if shadow:
             path = SHADOW.path(folder, rank)
             self._shadow.monitor = ShadowMonitor(trainer, module, every=shadow, path=path, errors=errors)
@@ -72,6 +78,7 @@ class FitMonitors:
         """A training batch starts."""
         self._shadow.call(ShadowMonitor.on_batch_start, batch, batch_idx)  # first: the forecast does not sample it
         self._forecast.call(ForecastMonitor.on_batch_start)
+        self._fp8.call(Fp8Monitor.on_batch_start)
 
     def on_after_backward(self) -> None:
         """A backward pass has ended, and gradients are still scaled."""
@@ -81,9 +88,16 @@ class FitMonitors:
         """A training batch has ended."""
         self._shadow.call(ShadowMonitor.on_batch_end, outputs)
         self._forecast.call(ForecastMonitor.on_batch_end)
+        self._fp8.call(Fp8Monitor.on_batch_end)
 
     def finish(self) -> None:
         """Training has ended or failed."""
         self._forecast.call(ForecastMonitor.finish)
         self._shadow.call(ShadowMonitor.finish)
-        self._forecast.monitor = self._shadow.monitor = None
+        self._fp8.call(Fp8Monitor.finish)
+        self._forecast.monitor = self._shadow.monitor = self._fp8.monitor = None
+
+    @property
+    def active(self) -> bool:
+        """Whether any monitor is at work."""
+        return any(each.monitor is not None for each in (self._forecast, self._shadow, self._fp8))

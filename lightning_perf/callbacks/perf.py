@@ -399,10 +399,10 @@ class PerfCallback(LightningCallback):
 
     def _start_monitors(self, trainer: Trainer, module: Module, folder: Path | None, errors: ErrorReporter) -> None:
         self._end_monitors()
-        if (self._forecast_share is None and not self._shadow) or study_folder() is not None:
+        if study_folder() is not None:  # monitors would slow down one arm and not the other
             return
         fit = self._fit
-        self._monitors = FitMonitors(
+        monitors = FitMonitors(
             trainer,
             module,
             folder=folder,
@@ -411,6 +411,7 @@ class PerfCallback(LightningCallback):
             profiling=lambda: fit is not None and fit.profiling,
             shadow=self._shadow,
         )
+        self._monitors = monitors if monitors.active else None
 
     def _end_monitors(self) -> None:
         monitors, self._monitors = self._monitors, None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lightning_perf import __version__
 from lightning_perf.analysis.precision.forecast import Forecast, forecast, product_time
+from lightning_perf.analysis.precision.fp8_layers import Fp8Layers, summarize_fp8
 from lightning_perf.analysis.precision.shadow import ShadowDrift, summarize_shadow
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed, distributed
@@ -30,6 +31,7 @@ from lightning_perf.report.slow_stretch import slowness_notes
 from lightning_perf.report.verdict import judge
 from lightning_perf.run_files.account import account_paths, read_account
 from lightning_perf.run_files.forecast import FORECAST
+from lightning_perf.run_files.fp8 import FP8
 from lightning_perf.run_files.notes import read_notes
 from lightning_perf.run_files.precision import PRECISION_NAME, RunPrecision, read_precision
 from lightning_perf.run_files.probe import PROBE_NAME, read_probe
@@ -193,6 +195,7 @@ def build_report(
     trusted = trust(ranks, samples, windows)
     forecasted, forecast_notes = _forecast(folder, precision, lead)
     shadow, shadow_notes = _shadow(folder)
+    fp8, fp8_notes = _fp8(folder)
     found = find(ranks, compared)
     logged = _logged_rank(folder)
     checked = check_findings(
@@ -227,6 +230,7 @@ def build_report(
             *probe_notes,
             *account_notes,
             *shadow_notes,
+            *fp8_notes,
         ),
         findings=checked.findings,
         lead=ranks.index(lead) if lead is not None else None,
@@ -242,6 +246,7 @@ def build_report(
         fit_time=fit_time,
         fit_findings=fit_findings,
         shadow=shadow,
+        fp8=fp8,
     )
 
 
@@ -333,6 +338,16 @@ def _shadow(folder: Path | None) -> tuple[ShadowDrift | None, list[str]]:
         return summarize_shadow(SHADOW.read(files[0])), []
     except TraceError as error:
         return None, [f"The shadow steps are left out: {error}"]
+
+
+def _fp8(folder: Path | None) -> tuple[Fp8Layers | None, list[str]]:
+    files = FP8.paths(folder) if folder is not None else []
+    if not files:
+        return None, []
+    try:
+        return summarize_fp8(FP8.read(files[0])), []
+    except TraceError as error:
+        return None, [f"The FP8 layers are left out: {error}"]
 
 
 def lead_rank(ranks: Sequence[RankAnalysis], compared: Distributed | None) -> RankAnalysis | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from lightning_perf.analysis.precision.amp_gain import AmpGain
 from lightning_perf.analysis.precision.forecast import Forecast
+from lightning_perf.analysis.precision.fp8_layers import Fp8Layers
 from lightning_perf.analysis.precision.shadow import ShadowDrift
 from lightning_perf.analysis.rank import RankAnalysis
 from lightning_perf.analysis.ranks.distributed import Distributed
@@ -89,6 +90,7 @@ class PerfReport(PageDocument, SavedDocument):
         fit_time: Where the time of the whole fit went, of the rank with the step times; ``None`` without an account.
         fit_findings: Causes of lost time in the whole fit, the largest saving first. Their savings are of the fit.
         shadow: Drift from FP32 over the run, from shadow steps; ``None`` without any.
+        fp8: The FP8 layers of torchao or Transformer Engine; ``None`` without any.
 
     Example:
         >>> import lightning_perf
@@ -117,6 +119,7 @@ class PerfReport(PageDocument, SavedDocument):
     fit_time: FitTime | None = None
     fit_findings: tuple[Finding, ...] = ()
     shadow: ShadowDrift | None = None
+    fp8: Fp8Layers | None = None
 
     _format = Format("lightning-perf report", "report", SCHEMA_VERSION, "analyze its traces again", ReportError)
 

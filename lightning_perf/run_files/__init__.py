@@ -7,6 +7,7 @@
 - ``loss_scale.rank0.jsonl``: `loss_scale`
 - ``underflow.rank0.jsonl``, gradients by magnitude: `gradient_samples`
 - ``forecast.rank0.jsonl``, rounding of sampled layers: `forecast`
+- ``fp8.rank0.jsonl``, scales of FP8 layers: `fp8`
 - ``estimates.jsonl``, estimated and measured savings: `estimates`
 - ``shadow.rank0.jsonl``, losses and gradients next to FP32: `shadow`
 - ``notes.rank0.jsonl``: `notes`

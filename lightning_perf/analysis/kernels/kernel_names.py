@@ -105,6 +105,7 @@ _INDUCTOR_NAMES = "https://github.com/pytorch/pytorch/blob/main/torch/_inductor/
 _MEM_EFFICIENT = (
     "https://github.com/pytorch/pytorch/tree/main/aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernels"
 )
+_TE_CASTS = "https://github.com/NVIDIA/TransformerEngine/tree/main/transformer_engine/common/transpose"
 _FLASH = "https://github.com/Dao-AILab/flash-attention/blob/main/csrc/flash_attn/src/kernel_traits.h"
 _CUBLAS_NAMES = "https://github.com/NVIDIA/cutlass/issues/1025"
 _KINETO_SAMPLES = "https://github.com/pytorch/kineto/tree/main/tb_plugin/samples"
@@ -259,6 +260,10 @@ RULES: tuple[NameRule, ...] = (
     _rule("quantisation", r"quant\w*(?:kernel|_size)\w*<[^>]*?(?P<dtype>c10::BFloat16|__nv_bfloat16|c10::Half|__half)",
           None, False, "void vllm::scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>"
           "(c10::Float8_e4m3fn*, c10::BFloat16 const*, float const*, int, long)", "https://github.com/vllm-project/vllm"),
+    _rule("Transformer Engine cast",
+          r"transformer_engine::.*?(?:cast|quantize)\w*kernel.*?(?P<dtype>__nv_bfloat16|__half)", None, False,
+          "void transformer_engine::(anonymous namespace)::cast_transpose_general_kernel<8, 8, float, __nv_bfloat16, "
+          "__nv_fp8_e4m3>(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*)", _TE_CASTS),
 )
 # fmt: on
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from lightning_perf.callbacks.forecast.figures import DeviceFigures
 from lightning_perf.callbacks.forecast.formats import FORMATS, round_values
 from lightning_perf.callbacks.forecast.matrices import MatrixSamples
 from lightning_perf.run_files.forecast import RoundedCounts, TensorSample
@@ -102,25 +102,16 @@ class RoundedLayer:
                 product = rounded_left[gradients if of_gradient else values][0] @ rounded_right[values][0].T
                 figures.append((product - exact).square().sum())
         self._number_of_products = len(products)
-        stacked = torch.stack([figure.double() for figure in figures])
-        self._event: Any = None
-        if stacked.device.type == "cuda":
-            self._figures = torch.empty_like(stacked, device="cpu", pin_memory=True).copy_(stacked, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(stacked.device))
-        else:
-            self._figures = stacked
+        self._figures = DeviceFigures(figures)
 
     @property
     def arrived(self) -> bool:
         """Whether the results are on the host."""
-        return self._event is None or bool(self._event.query())
+        return self._figures.arrived
 
     def read(self) -> RoundedFigures:
         """Return the figures. Waits until they have arrived."""
-        if self._event is not None:
-            self._event.synchronize()
-        figures = iter(self._figures.tolist())
+        figures = iter(self._figures.read())
         gradient_scale = next(figures)
         tensors = {}
         for name, size in zip(TENSORS, self._sizes, strict=False):

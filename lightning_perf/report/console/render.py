@@ -21,6 +21,7 @@ from lightning_perf.findings.whole_run import HeldBack
 from lightning_perf.report.captured import Captured
 from lightning_perf.report.console.fit_time import fit_time_section
 from lightning_perf.report.console.forecast import forecast_section
+from lightning_perf.report.console.fp8_layers import fp8_section
 from lightning_perf.report.console.layout import device_line, hanging, ranks_table, rule_link, table, verdict_block
 from lightning_perf.report.console.precision import bad_run_section, mistakes_section, precision_section
 from lightning_perf.report.console.rank import rank_sections
@@ -190,6 +191,8 @@ def render(report: PerfReport, *, top: int) -> Iterator[RenderableType]:
         yield from _section("Captures", captures_section(report.captures))
     if report.precision is not None:
         yield from _section("Precision", precision_section(report.precision, top))
+    if report.fp8 is not None:
+        yield from _section("FP8 layers", fp8_section(report.fp8, top))
     if report.shadow is not None:
         yield from _section("Shadow steps in FP32", shadow_section(report.shadow, top))
     if report.forecast is not None:

@@ -7,6 +7,7 @@ import { h } from "../core/dom.js";
 import * as format from "../text/format.js";
 import { arithmeticLabel, per } from "../text/labels.js";
 import { forecast } from "./sections/forecast.js";
+import { fp8Layers } from "./sections/fp8_layers.js";
 import { lossScale } from "./sections/loss_scale.js";
 import { driftChart, lossChart } from "./sections/precision_drift.js";
 import { shadow } from "./sections/shadow.js";
@@ -19,7 +20,7 @@ const NO_RECORD =
   "`PerfCallback(precision=…)` and analyze the run's folder to see the loss scale, overflows and underflow by layer.";
 
 function reason({ report, rank }) {
-  return report.precision || report.forecast || report.shadow || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
+  return report.precision || report.forecast || report.shadow || report.fp8 || rank?.autocast?.count || rank?.amp_gain ? null : NO_RECORD;
 }
 
 function render({ report, rank }) {
@@ -34,9 +35,10 @@ function render({ report, rank }) {
           found.underflow && underflow(found.underflow),
           found.numerics && numerics(found.numerics),
         ]
-      : report.forecast || report.shadow
+      : report.forecast || report.shadow || report.fp8
         ? null
         : missing(NO_RECORD),
+    report.fp8 ? fp8Layers(report.fp8) : null,
     report.shadow ? shadow(report.shadow) : null,
     report.forecast ? forecast(report.forecast) : null,
     rank?.amp_gain ? gain(rank) : null,
