@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run_options = parser.add_argument_group("measurement")
     run_options.add_argument(
-        "-s", "--seconds", type=positive, default=10.0, metavar="SECONDS", help="how long to load (default: 10)"
+        "--seconds", type=positive, default=10.0, metavar="SECONDS", help="how long to load (default: 10)"
     )
     run_options.add_argument(
         "--step-ms",
